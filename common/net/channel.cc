@@ -1,5 +1,10 @@
 #include "common/net/channel.h"
 
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "common/base/event_queue.h"
 #include "grpc/grpc.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
@@ -36,6 +41,24 @@ std::shared_ptr<grpc::Channel> NewChannel(const std::string& address, int index,
   // Channels with equal arguments share one connection; this argument, unknown to gRPC, makes them differ.
   args.SetInt("bfio.channel_index", index);
   return grpc::CreateCustomChannel(address, credentials, args);
+}
+
+std::shared_ptr<grpc::Channel> DestroyOnOwnThread(std::shared_ptr<grpc::Channel> channel) {
+  // Queue and thread live as long as the process.
+  static EventQueue* const last_owners = [] {
+    auto* const queue = new EventQueue;
+    std::thread([queue] {
+      for (std::vector<EventQueue::Event> events;; events.clear()) {
+        queue->WaitAndTake(absl::InfiniteDuration(), events);
+        for (EventQueue::Event& event : events) std::move(event)();
+      }
+    }).detach();
+    return queue;
+  }();
+  grpc::Channel* const raw = channel.get();
+  return {raw, [channel = std::move(channel)](grpc::Channel*) mutable {
+            last_owners->Post([channel = std::move(channel)]() mutable { channel.reset(); });
+          }};
 }
 
 void ConfigureServer(grpc::ServerBuilder& builder, int max_streams) {

@@ -31,6 +31,12 @@ inline constexpr absl::Duration kServerKeepaliveTimeout = absl::Seconds(10);
 std::shared_ptr<grpc::Channel> NewChannel(const std::string& address, int index = 0,
                                           std::shared_ptr<grpc::ChannelCredentials> credentials = nullptr);
 
+// The same channel, which is destroyed on a thread of this module when the last owner of the result is gone.
+// For channels whose calls outlive their clients: gRPC's threads, which run the callbacks of calls, must not
+// destroy the last channel, because that waits for them. A call must own the result until its context is
+// destroyed.
+std::shared_ptr<grpc::Channel> DestroyOnOwnThread(std::shared_ptr<grpc::Channel> channel);
+
 // Sets keepalive, no limit on pings, at most `max_streams` streams per connection, at most 8 KiB of headers
 // per call, and exclusive use of the port (a second server on one port fails to start). The caller adds
 // listening ports and services.

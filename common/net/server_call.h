@@ -68,7 +68,9 @@ class ServerCall : public StreamWriter<grpc::ServerBidiReactor<In, Out>, Out>,
   using Writer = StreamWriter<grpc::ServerBidiReactor<In, Out>, Out>;
   using Writer::mutex_;
 
-  explicit ServerCall(grpc::CallbackServerContext* context) : Writer(context) {}
+  // `incoming`: the first message is parsed into it.
+  explicit ServerCall(grpc::CallbackServerContext* context, In incoming = In())
+      : Writer(context), incoming_(std::move(incoming)) {}
   ~ServerCall() override = default;
 
   // Called with the first message, and with each that Read requested. No lock is held.

@@ -27,16 +27,17 @@ class UnaryCall final : public ServerCall<UnaryCall<Request, Response>, Request,
   using Handler = absl::AnyInvocable<void(std::shared_ptr<UnaryCall>, const Request&) &&>;
 
   // Returns the reactor for gRPC. If `allowed` is an error, the call ends with that status and receives
-  // nothing. `messages` must outlive the call.
+  // nothing. `messages` must outlive the call. `incoming`: the request is parsed into it.
   static UnaryCall* Begin(grpc::CallbackServerContext* context, const absl::Status& allowed,
-                          FirstMessages* messages, Handler handler) {
-    UnaryCall* const call = Create(context, std::move(handler));
+                          FirstMessages* messages, Handler handler, Request incoming = Request()) {
+    UnaryCall* const call = Create(context, std::move(handler), std::move(incoming));
     call->Base::Begin(allowed, messages);
     return call;
   }
   // For a call that is answered without its request.
-  static UnaryCall* Create(grpc::CallbackServerContext* context, Handler handler = nullptr) {
-    std::shared_ptr<UnaryCall> call(new UnaryCall(context, std::move(handler)));
+  static UnaryCall* Create(grpc::CallbackServerContext* context, Handler handler = nullptr,
+                           Request incoming = Request()) {
+    std::shared_ptr<UnaryCall> call(new UnaryCall(context, std::move(handler), std::move(incoming)));
     call->Open(call);
     return call.get();  // owns itself until OnDone
   }
@@ -53,8 +54,8 @@ class UnaryCall final : public ServerCall<UnaryCall<Request, Response>, Request,
   using Base = ServerCall<UnaryCall, Request, Response>;
   using Base::mutex_;
 
-  UnaryCall(grpc::CallbackServerContext* context, Handler handler)
-      : Base(context), handler_(std::move(handler)) {}
+  UnaryCall(grpc::CallbackServerContext* context, Handler handler, Request incoming)
+      : Base(context, std::move(incoming)), handler_(std::move(handler)) {}
 
   void OnMessage(Request request) override { std::move(handler_)(this->shared_from_this(), request); }
   bool Next(Response& message) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {

@@ -15,9 +15,8 @@
 #include "common/telemetry/log.h"
 #include "router/admin/web.h"
 #include "router/core/shadow/shadowed_policy.h"
-#include "router/engine_link/sglang/sglang_client.h"
+#include "router/engine_link/protocol/protocol_client.h"
 #include "router/engine_link/steps/engine_steps_service.h"
-#include "router/engine_link/vllm/vllm_client.h"
 #include "router/frontend/message_bytes.h"
 #include "router/frontend/tokenizer/model_files.h"
 #include "router/record/log_writer.h"
@@ -33,6 +32,12 @@ constexpr const char* kAdmin = "bfio.v1.Admin";
 constexpr const char* kClientPort = "client";
 constexpr const char* kWorkerPort = "worker";
 constexpr const char* kAdminPort = "admin";
+
+// The protocol of the API for gateways; null: there is none.
+const gateway::Protocol* GatewayProtocol(const ClientApis& apis) {
+  if (apis.vllm) return &gateway::VllmProtocol();
+  return apis.sglang ? &gateway::SglangProtocol() : nullptr;
+}
 
 void AddMessages(const FirstMessages::Counts& counts, v1::PortState& port) {
   port.set_calls_receiving(port.calls_receiving() + static_cast<uint32_t>(counts.receiving));
@@ -124,8 +129,8 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
   DecisionThread::Hooks hooks;
   hooks.on_serving = [self, apis = options.client_apis](bool serving) {
     if (apis.bfio) self->client_health_->SetServing(kInference, serving);
-    if (apis.vllm) self->client_health_->SetServing(vllm::VllmService::kName, serving);
-    if (apis.sglang) self->client_health_->SetServing(sglang::SglangService::kName, serving);
+    if (const auto* protocol = GatewayProtocol(apis); protocol != nullptr)
+      self->client_health_->SetServing(protocol->traits.name, serving);
   };
   hooks.on_step = [self](const std::shared_ptr<const StepSummary>& summary) {
     self->steps_.Publish(summary);
@@ -138,8 +143,7 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
   if (!options.engines.empty()) {
     const auto make_client = [](const EngineAddress& engine) {
       const std::string server = engine.server.ToString();
-      return engine.protocol == "vllm" ? vllm::NewVllmClient(server)
-                                       : sglang::NewSglangClient(server, engine.pinned);
+      return engine.protocol == "vllm" ? NewVllmClient(server) : NewSglangClient(server, engine.pinned);
     };
     router->engines_ = std::make_unique<EngineLink>(EngineLink::Options{.engines = options.engines,
                                                                         .patience = options.step_timeout,
@@ -174,8 +178,8 @@ void RouterServer::MakeHealth(const RouterOptions& options) {
   worker_authenticator_ = std::make_unique<Authenticator>("worker link", nullptr);
   std::vector<std::string> at_clients;
   if (options.client_apis.bfio) at_clients.emplace_back(kInference);
-  if (options.client_apis.vllm) at_clients.emplace_back(vllm::VllmService::kName);
-  if (options.client_apis.sglang) at_clients.emplace_back(sglang::SglangService::kName);
+  if (const auto* protocol = GatewayProtocol(options.client_apis); protocol != nullptr)
+    at_clients.emplace_back(protocol->traits.name);
   if (options.worker_listen.empty()) {
     at_clients.emplace_back(kWorkerLink);
   } else {
@@ -198,12 +202,10 @@ void RouterServer::MakeServices(const RouterOptions& options, ClientSecrets secr
   // All engines speak one protocol (ParseEngines).
   gateways.passes = !options.engines.empty() && options.engines.engines.front().protocol ==
                                                     (options.client_apis.vllm ? "vllm" : "sglang");
-  if (options.client_apis.vllm) {
-    vllm_ = std::make_unique<vllm::VllmService>(thread, client_authenticator_.get(), client_messages_.get(),
-                                                std::move(gateways));
-  } else if (options.client_apis.sglang) {
-    sglang_ = std::make_unique<sglang::SglangService>(thread, client_authenticator_.get(),
-                                                      client_messages_.get(), std::move(gateways));
+  const gateway::Protocol* const protocol = GatewayProtocol(options.client_apis);
+  if (protocol != nullptr) {
+    gateway_ = std::make_unique<gateway::GatewayService>(*protocol, thread, client_authenticator_.get(),
+                                                         client_messages_.get(), std::move(gateways));
   }
   if (options.client_apis.bfio) {
     inference_ =
@@ -211,7 +213,7 @@ void RouterServer::MakeServices(const RouterOptions& options, ClientSecrets secr
                                            options.limits, options.stream(), std::move(secrets));
   }
   TokenizerReceiver tokenizers;
-  if (options.client_apis.vllm || options.client_apis.sglang) {
+  if (protocol != nullptr) {
     tokenizers.wanted = [model = model_.get()] { return model->wanted(); };
     tokenizers.take = [model = model_.get()](std::string directory, TokenizerFiles files,
                                              std::function<void(const absl::Status&)> done) {
@@ -239,7 +241,7 @@ absl::Status RouterServer::OpenPorts(const RouterOptions& options) {
   PortSpec client{.listen = options.listen,
                   .tls = options.client_tls,
                   .max_message_bytes = MaxClientMessageBytes(options.limits),
-                  .services = {inference_.get(), vllm_.get(), sglang_.get(), client_health_.get()},
+                  .services = {inference_.get(), gateway_.get(), client_health_.get()},
                   .authenticators = {client_authenticator_.get()},
                   .reflection = options.client_tokens.empty()};
   PortSpec worker{.listen = options.worker_listen,
@@ -296,8 +298,7 @@ void RouterServer::AddPortsAndProcess(v1::ClusterState& state) {
     if (opened.name == kClientPort) {
       AddMessages(client_messages_->counts(), port);
       if (inference_ != nullptr) streams += inference_->streams();
-      if (vllm_ != nullptr) streams += vllm_->streams();
-      if (sglang_ != nullptr) streams += sglang_->streams();
+      if (gateway_ != nullptr) streams += gateway_->streams();
     }
     if (opened.name == kWorkerPort || (together && opened.name == kClientPort)) {
       AddMessages(link_->messages(), port);
@@ -337,8 +338,7 @@ void RouterServer::Shutdown() {
   history_->Close();
   web_.reset();
   steps_.Close();
-  if (vllm_ != nullptr) vllm_->Close();
-  if (sglang_ != nullptr) sglang_->Close();
+  if (gateway_ != nullptr) gateway_->Close();
   // Streams are ending; those that are still open after this time are cancelled.
   const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(1);
   for (Port* port : {&client_, &own_worker_port_, &admin_port_}) {

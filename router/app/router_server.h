@@ -24,9 +24,8 @@
 #include "router/app/options.h"
 #include "router/app/ports.h"
 #include "router/engine_link/engine_link.h"
+#include "router/frontend/gateway/gateway_service.h"
 #include "router/frontend/inference_service.h"
-#include "router/frontend/sglang/sglang_service.h"
-#include "router/frontend/vllm/vllm_service.h"
 #include "router/worker_link/worker_link_service.h"
 #include "router/worker_link/worker_port_service.h"
 
@@ -72,8 +71,7 @@ class RouterServer {
   std::unique_ptr<FirstMessages> client_messages_;
   // Client APIs; null where not enabled.
   std::unique_ptr<InferenceService> inference_;
-  std::unique_ptr<vllm::VllmService> vllm_;
-  std::unique_ptr<sglang::SglangService> sglang_;
+  std::unique_ptr<gateway::GatewayService> gateway_;
   std::unique_ptr<WorkerLinkService> link_;
   // Null without --engines.
   std::unique_ptr<EngineLink> engines_;

@@ -87,9 +87,10 @@ class RequestCall : public ServerCall<Derived, In, Out> {
     return this->writing() && (full || this->Untaken(now) > limits.timeout);
   }
 
-  // `open` counts the calls that are open; may be null, outlives the call.
-  RequestCall(grpc::CallbackServerContext* context, std::atomic<int64_t>* open, OnRequest on_request)
-      : Base(context),
+  // `open` counts the calls that are open; may be null, outlives the call. `incoming`: as in ServerCall.
+  RequestCall(grpc::CallbackServerContext* context, std::atomic<int64_t>* open, OnRequest on_request,
+              In incoming = In())
+      : Base(context, std::move(incoming)),
         open_(open),
         on_request_(std::move(on_request)),
         created_(std::chrono::system_clock::now()) {

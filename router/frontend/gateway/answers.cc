@@ -1,5 +1,7 @@
 #include "router/frontend/gateway/answers.h"
 
+#include "absl/strings/str_cat.h"
+
 namespace bfio::router::gateway {
 
 std::vector<RankLoad> RanksOf(const Loads& loads, RankView view) {

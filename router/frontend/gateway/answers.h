@@ -15,12 +15,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
-#include "common/base/status_macros.h"
 #include "engines/smg_common.pb.h"
 #include "router/frontend/request_handler.h"
-#include "router/frontend/tokenizer/model_files.h"
 
 namespace bfio::router::gateway {
 
@@ -59,53 +55,6 @@ struct EngineFacts {
   // ModelFiles::dtype.
   std::string dtype;
 };
-
-// The fields of the protocols' answers that have the same names and meanings. `model` may be null: then only
-// its name is known.
-template <typename ModelInfo>
-ModelInfo ModelInfoOf(const std::string& name, const ModelFiles* model, const Serving& serving) {
-  ModelInfo out;
-  out.set_is_generation(true);
-  out.set_served_model_name(name);
-  out.set_model_path(name);
-  out.set_max_context_length(Clamped(serving.max_sequence_tokens));
-  out.set_max_req_input_len(Clamped(serving.max_sequence_tokens));
-  if (model == nullptr) return out;
-  out.set_model_path(model->directory);
-  out.set_tokenizer_path(model->directory);
-  out.set_vocab_size(model->vocab_size);
-  out.set_model_type(model->model_type);
-  for (const std::string& architecture : model->architectures) out.add_architectures(architecture);
-  for (const int32_t id : model->eos_token_ids) out.add_eos_token_ids(id);
-  out.set_bos_token_id(model->bos_token_id);
-  out.set_pad_token_id(model->pad_token_id);
-  return out;
-}
-
-template <typename LoadsResponse>
-absl::StatusOr<LoadsResponse> LoadsOf(const Loads& loads, RankView view, std::optional<int32_t> rank) {
-  BFIO_ASSIGN_OR_RETURN(const std::vector<RankLoad> selected, SelectedRanks(loads, view, rank));
-  LoadsResponse out;
-  out.set_timestamp(absl::FormatTime("%Y-%m-%dT%H:%M:%E6S+00:00", loads.timestamp, absl::UTCTimeZone()));
-  out.set_version(loads.version);
-  out.set_dp_rank_count(Clamped(SizeOf(loads, view).ranks));
-  for (const RankLoad& from : selected) {
-    auto& load = *out.add_loads();
-    load.set_dp_rank(static_cast<int32_t>(from.rank));
-    load.set_num_running_reqs(Clamped(from.running_requests));
-    load.set_num_waiting_reqs(Clamped(from.waiting_requests));
-    load.set_num_total_reqs(Clamped(from.running_requests + from.waiting_requests));
-    load.set_num_used_tokens(Clamped(from.used_tokens));
-    load.set_max_total_num_tokens(Clamped(from.max_tokens));
-    load.set_token_usage(TokenUsage(from));
-    load.set_gen_throughput(from.tokens_per_second);
-    load.set_utilization(load.token_usage());
-    load.set_max_running_requests(Clamped(from.slots));
-    // No KV is kept for later requests, so all waiting prompt tokens are uncached.
-    load.set_num_waiting_uncached_tokens(Clamped(from.waiting_tokens));
-  }
-  return out;
-}
 
 // Load records by rank, without `sample`, which counts the records of a stream.
 std::vector<common_pb::EngineLoad> LoadRecords(const Loads& loads, RankView view);

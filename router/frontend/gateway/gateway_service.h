@@ -1,14 +1,12 @@
 // An engine's API as gateways call it, on the callback API.
 //
-// Purpose: presents the handler as one engine; the handler balances among the ranks. `Wire` is the engine's
-// protocol (the header of its service): its messages, and their conversion. Authenticates by the headers,
-// before any message is received; then receives, checks and converts. The protocol has no field for what
-// headers carry: the tenant ("bfio-tenant"; the token's owner without it) and the objective for the first
-// token
-// ("x-slo-ttft-ms", as in llm-d). Threads: methods run on gRPC's threads and never block. Handler and
-// authenticator outlive the server that the service is registered with.
-#ifndef BFIO_ROUTER_FRONTEND_GATEWAY_VLLM_SERVICE_H_
-#define BFIO_ROUTER_FRONTEND_GATEWAY_VLLM_SERVICE_H_
+// Purpose: presents the handler as one engine; the handler balances among the ranks. Authenticates by the
+// headers, before any message is received; then receives, checks and converts. Protocols have no field for
+// what headers carry: the tenant ("bfio-tenant"; the token's owner without it) and the objective for the
+// first token ("x-slo-ttft-ms", as in llm-d). Threads: methods run on gRPC's threads and never block. Handler
+// and authenticator outlive the server that the service is registered with.
+#ifndef BFIO_ROUTER_FRONTEND_GATEWAY_GATEWAY_SERVICE_H_
+#define BFIO_ROUTER_FRONTEND_GATEWAY_GATEWAY_SERVICE_H_
 
 #include <grpcpp/grpcpp.h>
 
@@ -24,14 +22,15 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/net/any_message.h"
 #include "common/net/authenticator.h"
 #include "common/net/call_service.h"
 #include "common/net/first_messages.h"
 #include "common/net/unary_call.h"
-#include "engines/smg_common.pb.h"
 #include "router/frontend/gateway/answers.h"
 #include "router/frontend/gateway/generate_stream.h"
 #include "router/frontend/gateway/load_feed.h"
+#include "router/frontend/gateway/protocol.h"
 #include "router/frontend/gateway/request_fields.h"
 #include "router/frontend/gateway/tokenizer_stream.h"
 #include "router/frontend/request_handler.h"
@@ -57,16 +56,14 @@ struct GatewayOptions {
   bool passes = false;
 };
 
-template <typename Wire>
 class GatewayService final : public CallService {
  public:
-  static constexpr const char* kName = Wire::kName;
   // Requests that one Abort may name.
   static constexpr size_t kMaxAborts = 256;
 
-  // `messages` receives the calls' first messages; it outlives the server, too.
-  GatewayService(RequestHandler* handler, Authenticator* authenticator, FirstMessages* messages,
-                 GatewayOptions options);
+  // `messages` receives the calls' first messages; it outlives the server, too, as `protocol` does.
+  GatewayService(const Protocol& protocol, RequestHandler* handler, Authenticator* authenticator,
+                 FirstMessages* messages, GatewayOptions options);
 
   // Number of open Generate calls.
   int64_t streams() const { return streams_.load(std::memory_order_relaxed); }
@@ -85,10 +82,8 @@ class GatewayService final : public CallService {
     // Of the header kTtftHeader.
     std::optional<absl::Duration> ttft_objective;
   };
-  using Stream = GenerateStream<Wire>;
-  using GenerateRequest = typename Wire::GenerateRequest;
-  using AbortRequest = typename Wire::AbortRequest;
-  using AbortCall = UnaryCall<AbortRequest, typename Wire::AbortResponse>;
+  using Call = UnaryCall<AnyMessage, AnyMessage>;
+  using CallPtr = std::shared_ptr<Call>;
 
   // UNAUTHENTICATED, or INVALID_ARGUMENT for a header with an invalid value.
   absl::StatusOr<Caller> CallerOf(const grpc::CallbackServerContext& context);
@@ -99,22 +94,22 @@ class GatewayService final : public CallService {
   }
   // The full name of a method; gRPC does not copy it.
   const char* Path(const char* method);
-  template <typename Request, typename Response, typename Answer>
-  void AddUnary(const char* method, Answer answer) {
-    this->template Add<Request, Response>(Path(method), [this, answer = std::move(answer)](
-                                                            grpc::CallbackServerContext* context) {
-      return UnaryCall<Request, Response>::Begin(context, authenticator_->Check(*context), messages_, answer);
-    });
-  }
+  // `request`: the type of the request.
+  void AddUnary(const char* method, const Message& request,
+                std::function<void(const CallPtr&, const Message& request)> answer);
+  // Replies with what `fill` makes of the present loads.
+  void ReplyWithLoads(const CallPtr& call, std::function<absl::StatusOr<MessagePtr>(const Loads&)> fill);
 
-  Stream* Generate(grpc::CallbackServerContext* context);
+  GenerateStream* Generate(grpc::CallbackServerContext* context);
   // INVALID_ARGUMENT, PERMISSION_DENIED, or the handler's error.
-  absl::Status Submit(GenerateRequest request, const Caller& caller, const std::shared_ptr<Stream>& stream);
-  absl::Status SubmitOutputs(ConvertedRequest converted, const std::shared_ptr<Stream>& stream);
+  absl::Status Submit(AnyMessage request, const Caller& caller,
+                      const std::shared_ptr<GenerateStream>& stream);
+  absl::Status SubmitOutputs(ConvertedRequest converted, const std::shared_ptr<GenerateStream>& stream);
 
-  AbortCall* Abort(grpc::CallbackServerContext* context);
-  void AbortAll(const std::shared_ptr<AbortCall>& call, const AbortRequest& request, const Caller& caller);
+  Call* Abort(grpc::CallbackServerContext* context);
+  void AbortAll(const CallPtr& call, const Message& request, const Caller& caller);
 
+  const Protocol& protocol_;
   RequestHandler* const handler_;
   Authenticator* const authenticator_;
   FirstMessages* const messages_;
@@ -127,4 +122,4 @@ class GatewayService final : public CallService {
 
 }  // namespace bfio::router::gateway
 
-#endif  // BFIO_ROUTER_FRONTEND_GATEWAY_VLLM_SERVICE_H_
+#endif  // BFIO_ROUTER_FRONTEND_GATEWAY_GATEWAY_SERVICE_H_

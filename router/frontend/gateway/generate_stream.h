@@ -5,8 +5,7 @@
 // Otherwise it keeps the tokens until all outputs have ended (at most max_new_tokens per output), and then
 // writes a `complete` each, in order. It searches for texts that end an output. Outputs fail together: after
 // an error of one, or when the client is gone, the others are cancelled. An engine's messages, if the request
-// passes, are written unchanged except for output index and request id. `Wire` is a protocol (the header of
-// its service): its messages and peculiarities.
+// passes, are written unchanged except for output index and request id.
 //
 // Ownership: the call owns itself (RequestCall); the sinks are part of it. Threads: those of ClientStream,
 // whose rules for clients that do not read apply here, too.
@@ -22,14 +21,15 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "common/net/any_message.h"
 #include "router/core/model/request.h"
+#include "router/frontend/gateway/protocol.h"
 #include "router/frontend/request_call.h"
 #include "router/frontend/tokenizer/stop_text.h"
 #include "router/requests/limits.h"
@@ -38,17 +38,11 @@
 
 namespace bfio::router::gateway {
 
-template <typename Wire>
-class GenerateStream final : public RequestCall<GenerateStream<Wire>, typename Wire::GenerateRequest,
-                                                typename Wire::GenerateResponse> {
+class GenerateStream final : public RequestCall<GenerateStream, AnyMessage, AnyMessage> {
  public:
-  using Request = typename Wire::GenerateRequest;
-  using Response = typename Wire::GenerateResponse;
-  using Chunk = std::remove_cvref_t<decltype(std::declval<Response>().chunk())>;
-  using Complete = std::remove_cvref_t<decltype(std::declval<Response>().complete())>;
-  using OnRequest = typename RequestCall<GenerateStream, Request, Response>::OnRequest;
-
   struct Options {
+    // Outlives the call.
+    const Protocol* protocol = nullptr;
     // W3C trace context of the call; empty: none.
     std::string traceparent;
     StreamLimits limits;
@@ -87,8 +81,7 @@ class GenerateStream final : public RequestCall<GenerateStream<Wire>, typename W
   bool MayBreakOff(uint32_t index);
 
  private:
-  using Call = RequestCall<GenerateStream, Request, Response>;
-  using Call::mutex_;
+  using Call = RequestCall<GenerateStream, AnyMessage, AnyMessage>;
 
   class Sink;
   struct Output {
@@ -120,19 +113,16 @@ class GenerateStream final : public RequestCall<GenerateStream<Wire>, typename W
   bool EndOutput(uint32_t index, const absl::Status& status, const std::optional<router::Finish>& finish);
 
   void OnAbandoned(bool timed_out) override { CancelAll(timed_out); }
-  bool Next(Response& response) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool Next(AnyMessage& response) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // The tokens up to the one with which a stop text is complete, or all tokens.
   absl::Span<const uint32_t> UpToStop(Output& output, absl::Span<const uint32_t> tokens)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void FillChunk(uint32_t index, Chunk& chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Moves what an output has pending into the message.
-  template <typename Message>
-  void FillLogprobs(Output& output, absl::Span<const uint32_t> tokens, Message& message)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void FillComplete(uint32_t index, Complete& complete) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Moves the next message of an engine into the response.
-  void FillPassed(uint32_t index, Response& response) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Move what an output has pending into the response.
+  void FillChunk(uint32_t index, Message& response) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void FillComplete(uint32_t index, Message& response) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void FillPassed(uint32_t index, Message& response) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  OutputPart Pending(uint32_t index) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CancelAll(bool timed_out) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Options options_;

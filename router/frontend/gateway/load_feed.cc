@@ -21,8 +21,7 @@ grpc::Status Closed() {
 
 }  // namespace
 
-class LoadFeed::Subscriber final
-    : public ServerCall<LoadFeed::Subscriber, common_pb::SubscribeKvEventsRequest, common_pb::KvEventBatch> {
+class LoadFeed::Subscriber final : public ServerCall<LoadFeed::Subscriber, AnyMessage, AnyMessage> {
  public:
   static std::shared_ptr<Subscriber> Create(grpc::CallbackServerContext* context, LoadFeed* feed) {
     std::shared_ptr<Subscriber> subscriber(new Subscriber(context, feed));
@@ -43,15 +42,20 @@ class LoadFeed::Subscriber final
  private:
   static constexpr absl::Duration kPatience = absl::Seconds(60);
 
-  Subscriber(grpc::CallbackServerContext* context, LoadFeed* feed) : ServerCall(context), feed_(feed) {}
+  Subscriber(grpc::CallbackServerContext* context, LoadFeed* feed)
+      : ServerCall(context, AnyMessage::Of(common_pb::SubscribeKvEventsRequest::default_instance())),
+        feed_(feed) {}
 
-  void OnMessage(common_pb::SubscribeKvEventsRequest request) override {
-    if (request.load_records_before_first_batch()) return feed_->Add(shared_from_this());
+  void OnMessage(AnyMessage request) override {
+    if (request.As<common_pb::SubscribeKvEventsRequest>().load_records_before_first_batch())
+      return feed_->Add(shared_from_this());
     Close({grpc::StatusCode::UNIMPLEMENTED,
            "KV cache events are not supported; set load_records_before_first_batch to receive load records"});
   }
-  bool Next(common_pb::KvEventBatch& batch) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  bool Next(AnyMessage& message) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (next_ == loads_.size()) return false;
+    if (!message) message = AnyMessage::Of(common_pb::KvEventBatch::default_instance());
+    auto& batch = message.As<common_pb::KvEventBatch>();
     batch.set_timestamp(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
     batch.set_dp_rank(static_cast<int32_t>(next_));
     *batch.mutable_load() = std::move(loads_[next_++]);

@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/mutex.h"
+#include "common/net/any_message.h"
 #include "common/net/first_messages.h"
 #include "engines/smg_common.pb.h"
 #include "router/frontend/gateway/answers.h"
@@ -31,7 +32,7 @@ class LoadFeed {
  public:
   static constexpr size_t kMaxSubscribers = 64;
 
-  using Stream = grpc::ServerBidiReactor<common_pb::SubscribeKvEventsRequest, common_pb::KvEventBatch>;
+  using Stream = grpc::ServerBidiReactor<AnyMessage, AnyMessage>;
 
   LoadFeed(RequestHandler* handler, RankView view, absl::Duration interval = absl::Milliseconds(100));
   ~LoadFeed();

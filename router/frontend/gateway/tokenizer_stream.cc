@@ -3,15 +3,17 @@
 #include <utility>
 
 #include "common/net/server_call.h"
+#include "engines/smg_common.pb.h"
 
 namespace bfio::router::gateway {
 namespace {
 
+namespace common_pb = ::smg::grpc::common;
+
 // The chunk size that engines use.
 constexpr size_t kChunkBytes = 64 << 10;
 
-class TokenizerCall final
-    : public ServerCall<TokenizerCall, common_pb::GetTokenizerRequest, common_pb::GetTokenizerChunk> {
+class TokenizerCall final : public ServerCall<TokenizerCall, AnyMessage, AnyMessage> {
  public:
   static std::shared_ptr<TokenizerCall> Create(grpc::CallbackServerContext* context,
                                                std::shared_ptr<const ModelFiles> model) {
@@ -22,9 +24,10 @@ class TokenizerCall final
 
  private:
   TokenizerCall(grpc::CallbackServerContext* context, std::shared_ptr<const ModelFiles> model)
-      : ServerCall(context), model_(std::move(model)) {}
+      : ServerCall(context, AnyMessage::Of(common_pb::GetTokenizerRequest::default_instance())),
+        model_(std::move(model)) {}
 
-  void OnMessage(common_pb::GetTokenizerRequest) override {
+  void OnMessage(AnyMessage) override {
     if (model_ == nullptr) {
       return Close({grpc::StatusCode::FAILED_PRECONDITION,
                     "the router has no tokenizer: --tokenizer is not set, and no worker has sent one; give "
@@ -34,8 +37,10 @@ class TokenizerCall final
     begun_ = true;
     if (SetEnd(grpc::Status::OK)) Advance();
   }
-  bool Next(common_pb::GetTokenizerChunk& chunk) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  bool Next(AnyMessage& message) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!begun_ || sent_ == model_->archive.size()) return false;
+    if (!message) message = AnyMessage::Of(common_pb::GetTokenizerChunk::default_instance());
+    auto& chunk = message.As<common_pb::GetTokenizerChunk>();
     chunk.set_data(model_->archive.substr(sent_, kChunkBytes));
     sent_ += chunk.data().size();
     if (sent_ == model_->archive.size()) chunk.set_sha256(model_->archive_sha256);

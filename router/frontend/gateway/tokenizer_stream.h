@@ -11,15 +11,13 @@
 #include <memory>
 
 #include "absl/status/status.h"
+#include "common/net/any_message.h"
 #include "common/net/first_messages.h"
-#include "engines/smg_common.pb.h"
 #include "router/frontend/tokenizer/model_files.h"
 
 namespace bfio::router::gateway {
 
-namespace common_pb = ::smg::grpc::common;
-
-using TokenizerStream = grpc::ServerBidiReactor<common_pb::GetTokenizerRequest, common_pb::GetTokenizerChunk>;
+using TokenizerStream = grpc::ServerBidiReactor<AnyMessage, AnyMessage>;
 
 // gRPC owns the result. The stream ends with `allowed` if that is an error, before its request is received
 // (by `messages`, which outlives it), and with FAILED_PRECONDITION where `model` is null.

@@ -1,64 +1,109 @@
-// The client of an engine, with servers that are slow, send too much or never end a stream.
+// The client of an engine, with servers that are slow, send too much or never end a stream, and a client that
+// is destroyed during its calls.
+#include "router/engine_link/protocol/protocol_client.h"
+
 #include <grpcpp/grpcpp.h>
 
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "engines/vllm.grpc.pb.h"
 #include "gtest/gtest.h"
-#include "router/engine_link/vllm/vllm_client.h"
+#include "tests/testing/engine_protocols.h"
 
 namespace bfio::router {
 namespace {
 
-namespace pb = ::vllm::grpc::engine;
-
 constexpr absl::Duration kTimeout = absl::Milliseconds(400);
 
-// A server that takes half of the timeout for each answer.
-class SlowEngine final : public pb::VllmEngine::Service {
+template <typename P>
+class ProtocolClientTest : public ::testing::Test {
  public:
-  SlowEngine() {
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
-    builder.RegisterService(this);
-    server_ = builder.BuildAndStart();
+  static std::unique_ptr<EngineClient> ClientOf(const std::string& server) {
+    return std::is_same_v<P, testing::Vllm> ? NewVllmClient(server)
+                                            : NewSglangClient(server, /*pinned=*/true);
   }
-  ~SlowEngine() override { server_->Shutdown(); }
-
-  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
-
-  grpc::Status GetServerInfo(grpc::ServerContext*, const pb::GetServerInfoRequest*,
-                             pb::GetServerInfoResponse*) override {
-    absl::SleepFor(kTimeout / 2);
-    return grpc::Status::OK;
-  }
-  grpc::Status GetModelInfo(grpc::ServerContext*, const pb::GetModelInfoRequest*,
-                            pb::GetModelInfoResponse*) override {
-    absl::SleepFor(kTimeout / 2);
-    return grpc::Status::OK;
-  }
-  grpc::Status GetLoads(grpc::ServerContext*, const pb::GetLoadsRequest*, pb::GetLoadsResponse*) override {
-    absl::SleepFor(kTimeout / 2);
-    return grpc::Status::OK;
+  static EngineCall Call() {
+    EngineCall call;
+    call.prompt = {1};
+    call.max_new_tokens = 5;
+    return call;
   }
 
- private:
-  int port_ = 0;
-  std::unique_ptr<grpc::Server> server_;
+  // Takes half of the timeout for each answer. Generate sends one message, and leaves the stream open.
+  class Engine final : public P::Service::Service {
+   public:
+    explicit Engine(typename P::GenerateResponse response = {}) : response_(std::move(response)) {
+      grpc::ServerBuilder builder;
+      builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+      builder.RegisterService(this);
+      server_ = builder.BuildAndStart();
+    }
+    ~Engine() override {
+      closed_.Notify();
+      server_->Shutdown();
+    }
+    std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+
+    // Makes a call; returns its end.
+    absl::StatusOr<EngineEnd> End() {
+      const std::unique_ptr<EngineClient> client = ClientOf(address());
+      absl::Notification done;
+      absl::StatusOr<EngineEnd> ended = absl::UnknownError("");
+      EngineClient::StreamCallbacks callbacks;
+      callbacks.on_tokens = [](const EngineTokens&) {};
+      callbacks.on_end = [&](absl::StatusOr<EngineEnd> end) {
+        ended = std::move(end);
+        done.Notify();
+      };
+      const auto stream = client->Generate(Call(), std::nullopt, "name", std::move(callbacks));
+      done.WaitForNotification();
+      stream->Cancel();
+      return ended;
+    }
+
+   private:
+    grpc::Status Late() {
+      closed_.WaitForNotificationWithTimeout(kTimeout / 2);
+      return grpc::Status::OK;
+    }
+    grpc::Status GetServerInfo(grpc::ServerContext*, const typename P::GetServerInfoRequest*,
+                               typename P::GetServerInfoResponse*) override {
+      return Late();
+    }
+    grpc::Status GetModelInfo(grpc::ServerContext*, const typename P::GetModelInfoRequest*,
+                              typename P::GetModelInfoResponse*) override {
+      return Late();
+    }
+    grpc::Status GetLoads(grpc::ServerContext*, const typename P::GetLoadsRequest*,
+                          typename P::GetLoadsResponse*) override {
+      return Late();
+    }
+    grpc::Status Generate(grpc::ServerContext*, const typename P::GenerateRequest*,
+                          grpc::ServerWriter<typename P::GenerateResponse>* writer) override {
+      writer->Write(response_);
+      closed_.WaitForNotification();
+      return grpc::Status::OK;
+    }
+
+    const typename P::GenerateResponse response_;
+    absl::Notification closed_;
+    int port_ = 0;
+    std::unique_ptr<grpc::Server> server_;
+  };
 };
+TYPED_TEST_SUITE(ProtocolClientTest, testing::EngineProtocols, testing::ProtocolNames);
 
 // A description takes three calls; the timeout is that of all of them.
-TEST(ProtocolClientTest, ADescriptionTakesNoLongerThanItsTimeout) {
-  SlowEngine engine;
-  const std::unique_ptr<EngineClient> client = vllm::NewVllmClient(engine.address());
+TYPED_TEST(ProtocolClientTest, ADescriptionTakesNoLongerThanItsTimeout) {
+  typename TestFixture::Engine engine;
+  const std::unique_ptr<EngineClient> client = this->ClientOf(engine.address());
   absl::Notification done;
   absl::StatusOr<EngineDescription> described = absl::UnknownError("");
   client->Describe(kTimeout, [&](absl::StatusOr<EngineDescription> description) {
@@ -69,70 +114,41 @@ TEST(ProtocolClientTest, ADescriptionTakesNoLongerThanItsTimeout) {
   EXPECT_EQ(described.status().code(), absl::StatusCode::kDeadlineExceeded) << described.status();
 }
 
-// Sends one message, and leaves the stream open.
-class OneMessage final : public pb::VllmEngine::Service {
- public:
-  explicit OneMessage(pb::GenerateResponse response) : response_(std::move(response)) {
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
-    builder.RegisterService(this);
-    server_ = builder.BuildAndStart();
-  }
-  ~OneMessage() override {
-    closed_.Notify();
-    server_->Shutdown();
-  }
-  // Makes a call; returns its end.
-  absl::StatusOr<EngineEnd> Call() {
-    const std::unique_ptr<EngineClient> client = vllm::NewVllmClient(absl::StrCat("127.0.0.1:", port_));
-    absl::Notification done;
-    absl::StatusOr<EngineEnd> ended = absl::UnknownError("");
-    EngineClient::StreamCallbacks callbacks;
-    callbacks.on_tokens = [](const EngineTokens&) {};
-    callbacks.on_end = [&](absl::StatusOr<EngineEnd> end) {
-      ended = std::move(end);
-      done.Notify();
-    };
-    EngineCall call;
-    call.prompt = {1};
-    call.max_new_tokens = 5;
-    const auto stream = client->Generate(call, std::nullopt, "name", std::move(callbacks));
-    done.WaitForNotification();
-    stream->Cancel();
-    // gRPC's threads must not be the ones that destroy the last channel: they would wait for themselves.
-    while (stream.use_count() > 1) std::this_thread::yield();
-    return ended;
-  }
-
-  grpc::Status Generate(grpc::ServerContext*, const pb::GenerateRequest*,
-                        grpc::ServerWriter<pb::GenerateResponse>* writer) override {
-    writer->Write(response_);
-    closed_.WaitForNotification();
-    return grpc::Status::OK;
-  }
-
- private:
-  const pb::GenerateResponse response_;
-  absl::Notification closed_;
-  int port_ = 0;
-  std::unique_ptr<grpc::Server> server_;
-};
-
-TEST(ProtocolClientTest, AnOutputEndsWithItsLastMessageAndNotWithItsStream) {
-  pb::GenerateResponse last;
+TYPED_TEST(ProtocolClientTest, AnOutputEndsWithItsLastMessageAndNotWithItsStream) {
+  typename TypeParam::GenerateResponse last;
   last.mutable_complete()->set_finish_reason("stop");
-  OneMessage engine(std::move(last));
-  const absl::StatusOr<EngineEnd> end = engine.Call();
+  const absl::StatusOr<EngineEnd> end = typename TestFixture::Engine(std::move(last)).End();
   ASSERT_TRUE(end.ok()) << end.status();
   EXPECT_EQ(end->finish, EngineFinish::kStop);
 }
 
 // gRPC's own RESOURCE_EXHAUSTED must not look like a full engine: the request would be placed forever.
-TEST(ProtocolClientTest, AResponseThatIsTooLargeIsNotResourceExhausted) {
-  pb::GenerateResponse large;
+TYPED_TEST(ProtocolClientTest, AResponseThatIsTooLargeIsNotResourceExhausted) {
+  typename TypeParam::GenerateResponse large;
   large.mutable_complete()->set_finish_reason(std::string((64 << 20) + 1, 'x'));
-  OneMessage engine(std::move(large));
-  EXPECT_EQ(engine.Call().status().code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(typename TestFixture::Engine(std::move(large)).End().status().code(),
+            absl::StatusCode::kOutOfRange);
+}
+
+// The callbacks of calls are then the last to need the channel, which is the last of the process; gRPC's
+// threads, on which they run, would wait for themselves if they destroyed it.
+TYPED_TEST(ProtocolClientTest, AClientMayBeDestroyedDuringItsCalls) {
+  for (int i = 0; i < 500; ++i) {
+    absl::BlockingCounter ended(4);
+    // Nothing listens there: calls end soon.
+    std::unique_ptr<EngineClient> client = this->ClientOf("127.0.0.1:1");
+    EngineClient::StreamCallbacks outputs;
+    outputs.on_tokens = [](const EngineTokens&) {};
+    outputs.on_end = [&](const auto&) { ended.DecrementCount(); };
+    const auto stream = client->Generate(this->Call(), std::nullopt, "name", std::move(outputs));
+    const auto records =
+        client->Subscribe({.on_records = [] {}, .on_end = [&](const auto&) { ended.DecrementCount(); }});
+    client->Describe(absl::Seconds(60), [&](const auto&) { ended.DecrementCount(); });
+    client->CheckHealth(absl::Seconds(60), [&](const auto&) { ended.DecrementCount(); });
+    if (i % 2 == 0) stream->Cancel();
+    client.reset();
+    ended.Wait();
+  }
 }
 
 }  // namespace

@@ -5,14 +5,14 @@
 
 #include <limits>
 
-#include "router/frontend/vllm/vllm_service.h"
+#include "tests/unit/router/frontend/gateway/protocols.h"
 
 namespace bfio::router::gateway {
 namespace {
 
+using bfio::testing::Sglang;
+using bfio::testing::Vllm;
 using ::testing::ElementsAre;
-using vllm::Wire;
-namespace pb = vllm::pb;
 
 Loads TwoRanks() {
   Loads loads;
@@ -38,13 +38,35 @@ Loads TwoRanks() {
   return loads;
 }
 
-TEST(Answers, TheLoadIsThatOfAllRanksTogether) {
-  const pb::GetLoadsResponse response = *Wire::LoadsResponse(TwoRanks(), RankView::kOne, std::nullopt);
+template <typename P>
+class Answers : public ::testing::Test {
+ protected:
+  static absl::StatusOr<typename P::GetLoadsResponse> LoadsAre(const Loads& loads, RankView view,
+                                                               std::optional<int32_t> rank) {
+    BFIO_ASSIGN_OR_RETURN(const MessagePtr message, ProtocolFor<P>().LoadsOf(loads, view, rank));
+    return static_cast<const typename P::GetLoadsResponse&>(*message);
+  }
+  static typename P::GetServerInfoResponse Server(const Loads& loads, RankView view, absl::Duration uptime,
+                                                  const EngineFacts& facts = {}) {
+    const MessagePtr message = ProtocolFor<P>().ServerInfo(loads, view, uptime, facts);
+    return static_cast<const typename P::GetServerInfoResponse&>(*message);
+  }
+  static typename P::GetModelInfoResponse Model(const ModelFiles* model, const Serving& serving) {
+    const MessagePtr message = ProtocolFor<P>().ModelInfo("m", model, serving);
+    return static_cast<const typename P::GetModelInfoResponse&>(*message);
+  }
+};
+TYPED_TEST_SUITE(Answers, bfio::testing::EngineProtocols, bfio::testing::ProtocolNames);
+using VllmAnswers = Answers<Vllm>;
+using SglangAnswers = Answers<Sglang>;
+
+TYPED_TEST(Answers, TheLoadIsThatOfAllRanksTogether) {
+  const auto response = *this->LoadsAre(TwoRanks(), RankView::kOne, std::nullopt);
   EXPECT_EQ(response.timestamp(), "1970-01-01T00:00:01.500000+00:00");
   EXPECT_EQ(response.version(), "1.2.3");
   EXPECT_EQ(response.dp_rank_count(), 1);
   ASSERT_EQ(response.loads_size(), 1);
-  const pb::SchedulerLoad& load = response.loads(0);
+  const auto& load = response.loads(0);
   EXPECT_EQ(load.dp_rank(), 0);
   EXPECT_EQ(load.num_running_reqs(), 4);
   EXPECT_EQ(load.num_waiting_reqs(), 4) << "the pool is one for all";
@@ -59,7 +81,7 @@ TEST(Answers, TheLoadIsThatOfAllRanksTogether) {
   EXPECT_EQ(load.num_waiting_uncached_tokens(), 900) << "the pool is one for all";
 }
 
-TEST(Answers, ARecordHasTheLoadOfAPoll) {
+TEST(LoadRecords, ARecordHasTheLoadOfAPoll) {
   const common_pb::EngineLoad record = LoadRecords(TwoRanks(), RankView::kOne).at(0);
   EXPECT_EQ(record.running_requests(), 4u);
   EXPECT_EQ(record.waiting_requests(), 4u);
@@ -76,23 +98,22 @@ TEST(Answers, ARecordHasTheLoadOfAPoll) {
   EXPECT_TRUE(idle.has_waiting_uncached_tokens()) << "none wait, which is not: unknown";
 }
 
-TEST(Answers, WithoutRanksAllIsZero) {
-  const pb::GetLoadsResponse response = *Wire::LoadsResponse(Loads(), RankView::kOne, 0);
+TYPED_TEST(Answers, WithoutRanksAllIsZero) {
+  const auto response = *this->LoadsAre(Loads(), RankView::kOne, 0);
   ASSERT_EQ(response.loads_size(), 1) << "a gateway takes an empty answer for a dead engine";
   EXPECT_EQ(response.loads(0).token_usage(), 0);
   EXPECT_EQ(LoadRecords(Loads(), RankView::kOne).at(0).token_usage(), 0);
 }
 
-TEST(Answers, NumbersAreClampedToTheWiresRange) {
+TYPED_TEST(Answers, NumbersAreClampedToTheWiresRange) {
   Loads loads = TwoRanks();
   loads.loads[0].max_tokens = int64_t{1} << 40;
-  EXPECT_EQ(Wire::LoadsResponse(loads, RankView::kOne, 0)->loads(0).max_total_num_tokens(),
+  EXPECT_EQ(this->LoadsAre(loads, RankView::kOne, 0)->loads(0).max_total_num_tokens(),
             std::numeric_limits<int32_t>::max());
 }
 
-TEST(Answers, TheServerIsOneEngine) {
-  const pb::GetServerInfoResponse response =
-      Wire::ServerInfo(TwoRanks(), RankView::kOne, absl::Milliseconds(2'500), {});
+TEST_F(VllmAnswers, TheServerIsOneEngine) {
+  const auto response = this->Server(TwoRanks(), RankView::kOne, absl::Milliseconds(2'500), {});
   EXPECT_EQ(response.active_requests(), 8u);
   EXPECT_EQ(response.uptime_seconds(), 2.5);
   EXPECT_EQ(response.server_type(), "vllm-grpc");
@@ -102,35 +123,57 @@ TEST(Answers, TheServerIsOneEngine) {
   EXPECT_EQ(response.model_dtype(), "");
 }
 
-TEST(Answers, EachRankIsShownWhereTheGatewayMayChoose) {
-  Loads loads = TwoRanks();
-  const pb::GetServerInfoResponse server =
-      Wire::ServerInfo(loads, RankView::kEach, absl::ZeroDuration(), {16, "bfloat16"});
+TEST_F(VllmAnswers, FactsOfTheModelAreNamedAsVllmNamesThem) {
+  const auto server = Server(TwoRanks(), RankView::kEach, absl::ZeroDuration(), {16, "bfloat16"});
   EXPECT_EQ(server.block_size(), 16);
-  EXPECT_EQ(server.model_dtype(), "torch.bfloat16") << "as vLLM names it";
-  EXPECT_EQ(server.data_parallel_size(), 2);
-  EXPECT_EQ(server.max_num_seqs(), 6) << "of one rank, as vLLM says";
-  const pb::GetLoadsResponse all = *Wire::LoadsResponse(loads, RankView::kEach, std::nullopt);
+  EXPECT_EQ(server.model_dtype(), "torch.bfloat16");
+}
+
+TEST_F(SglangAnswers, TheServerIsOneEngineAndItsLoadsAreSummedUp) {
+  const auto server = Server(TwoRanks(), RankView::kOne, absl::Milliseconds(1'000));
+  EXPECT_EQ(server.active_requests(), 8);
+  EXPECT_EQ(server.uptime_seconds(), 1);
+  EXPECT_EQ(server.start_time().seconds(), 0);
+  EXPECT_EQ(server.server_type(), "grpc");
+  EXPECT_EQ(server.sglang_version(), "1.2.3");
+  EXPECT_EQ(server.max_total_num_tokens(), 400);
+  EXPECT_EQ(Sglang::Ranks(server), 1);
+  EXPECT_EQ(Sglang::Slots(server), 12);
+  const Sglang::GetLoadsResponse loads = *LoadsAre(TwoRanks(), RankView::kEach, std::nullopt);
+  EXPECT_EQ(loads.aggregate().total_running_reqs(), 4);
+  EXPECT_EQ(loads.aggregate().total_waiting_reqs(), 8);
+  EXPECT_EQ(loads.aggregate().total_reqs(), 12);
+  EXPECT_DOUBLE_EQ(loads.aggregate().avg_token_usage(), 0.15);
+  EXPECT_EQ(loads.aggregate().avg_throughput(), 10);
+  EXPECT_DOUBLE_EQ(loads.aggregate().avg_utilization(), 0.15);
+}
+
+TYPED_TEST(Answers, EachRankIsShownWhereTheGatewayMayChoose) {
+  Loads loads = TwoRanks();
+  const auto server = this->Server(loads, RankView::kEach, absl::ZeroDuration(), {16, "bfloat16"});
+  EXPECT_EQ(TypeParam::Ranks(server), 2);
+  EXPECT_EQ(TypeParam::Slots(server), 6) << "of one rank, as vLLM says";
+  const auto all = *this->LoadsAre(loads, RankView::kEach, std::nullopt);
   EXPECT_EQ(all.dp_rank_count(), 2);
   ASSERT_EQ(all.loads_size(), 2);
   EXPECT_EQ(all.loads(1).dp_rank(), 1);
   EXPECT_EQ(all.loads(1).num_running_reqs(), 1);
-  const pb::GetLoadsResponse one = *Wire::LoadsResponse(loads, RankView::kEach, 1);
+  const auto one = *this->LoadsAre(loads, RankView::kEach, 1);
   ASSERT_EQ(one.loads_size(), 1);
   EXPECT_EQ(one.loads(0).max_total_num_tokens(), 400) << "vLLM adds up the memory of its ranks";
   EXPECT_EQ(one.loads(0).num_used_tokens(), 20);
   EXPECT_EQ(one.loads(0).token_usage(), 0.05) << "of the rank's own";
-  EXPECT_TRUE(absl::IsNotFound(Wire::LoadsResponse(loads, RankView::kEach, 2).status()));
-  EXPECT_TRUE(absl::IsNotFound(Wire::LoadsResponse(loads, RankView::kEach, -1).status()));
+  EXPECT_TRUE(absl::IsNotFound(this->LoadsAre(loads, RankView::kEach, 2).status()));
+  EXPECT_TRUE(absl::IsNotFound(this->LoadsAre(loads, RankView::kEach, -1).status()));
   EXPECT_EQ(LoadRecords(loads, RankView::kEach).at(1).running_requests(), 1u);
   EXPECT_EQ(LoadRecords(loads, RankView::kEach).at(1).num_used_tokens(), 20);
   loads.loads[1].waiting_tokens = 70;
-  EXPECT_EQ(Wire::LoadsResponse(loads, RankView::kEach, 1)->loads(0).num_waiting_uncached_tokens(), 70);
+  EXPECT_EQ(this->LoadsAre(loads, RankView::kEach, 1)->loads(0).num_waiting_uncached_tokens(), 70);
   EXPECT_EQ(LoadRecords(loads, RankView::kEach).at(0).waiting_uncached_tokens(), 900u);
   EXPECT_EQ(LoadRecords(loads, RankView::kEach).at(1).waiting_uncached_tokens(), 70u);
 }
 
-TEST(Answers, TheModelIsThatOfItsFiles) {
+TYPED_TEST(Answers, TheModelIsThatOfItsFiles) {
   ModelFiles model;
   model.directory = "/models/m";
   model.vocab_size = 324;
@@ -139,11 +182,11 @@ TEST(Answers, TheModelIsThatOfItsFiles) {
   model.pad_token_id = 3;
   model.model_type = "llama";
   model.architectures = {"LlamaForCausalLM"};
-  const pb::GetModelInfoResponse response = ModelInfoOf<pb::GetModelInfoResponse>("m", &model, {true, 4096});
+  const auto response = this->Model(&model, {true, 4096});
   EXPECT_EQ(response.model_path(), "/models/m");
   EXPECT_TRUE(response.is_generation());
-  EXPECT_EQ(response.max_context_length(), 4096u);
-  EXPECT_EQ(response.vocab_size(), 324u);
+  EXPECT_EQ(static_cast<int>(response.max_context_length()), 4096);
+  EXPECT_EQ(static_cast<int>(response.vocab_size()), 324);
   EXPECT_FALSE(response.supports_vision());
   EXPECT_EQ(response.served_model_name(), "m");
   EXPECT_EQ(response.tokenizer_path(), "/models/m");
@@ -155,11 +198,11 @@ TEST(Answers, TheModelIsThatOfItsFiles) {
   EXPECT_EQ(response.max_req_input_len(), 4096);
 }
 
-TEST(Answers, AModelWithoutFilesHasItsName) {
-  const pb::GetModelInfoResponse response = ModelInfoOf<pb::GetModelInfoResponse>("m", nullptr, {});
+TYPED_TEST(Answers, AModelWithoutFilesHasItsName) {
+  const auto response = this->Model(nullptr, {});
   EXPECT_EQ(response.served_model_name(), "m");
   EXPECT_EQ(response.tokenizer_path(), "");
-  EXPECT_EQ(response.max_context_length(), 0u);
+  EXPECT_EQ(static_cast<int>(response.max_context_length()), 0);
 }
 
 }  // namespace

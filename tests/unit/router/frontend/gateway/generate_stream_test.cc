@@ -1,4 +1,5 @@
-// One call with its outputs, without a connection: the test plays the part of gRPC.
+// One call with its outputs, without a connection: the test plays the part of gRPC. The protocol is vLLM's;
+// the call is the same for all (gateway_service_test.cc).
 #include "router/frontend/gateway/generate_stream.h"
 
 #include <gmock/gmock.h>
@@ -10,12 +11,13 @@
 #include <utility>
 #include <vector>
 
-#include "router/frontend/vllm/vllm_service.h"
+#include "tests/unit/router/frontend/gateway/protocols.h"
 
 namespace bfio::router::gateway {
 namespace {
 
-using Stream = GenerateStream<vllm::Wire>;
+using Stream = GenerateStream;
+using Response = bfio::testing::Vllm::GenerateResponse;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using Delivery = TokenSink::Delivery;
@@ -48,7 +50,8 @@ class UnboundCall : public ::testing::Test {
 
   std::vector<core::RequestId> cancelled_;
   std::shared_ptr<Stream> stream_ =
-      Stream::Create(nullptr, {.limits = {.buffer_tokens = 4, .timeout = absl::Seconds(10)},
+      Stream::Create(nullptr, {.protocol = &VllmProtocol(),
+                               .limits = {.buffer_tokens = 4, .timeout = absl::Seconds(10)},
                                .cancel = [this](core::RequestId id, bool) { cancelled_.push_back(id); }});
   std::vector<std::shared_ptr<TokenSink>> sinks_;
 };
@@ -150,9 +153,9 @@ TEST_F(UnboundCall, ATextThatEndsAnOutputEndsItsRequest) {
 // --- messages of engines ---
 
 PassedPtr Chunk(size_t tokens) {
-  vllm::pb::GenerateResponse response;
+  Response response;
   for (size_t i = 0; i < tokens; ++i) response.mutable_chunk()->add_token_ids(1);
-  return PassedMessage<vllm::pb::GenerateResponse>::Make(std::move(response));
+  return PassedMessage<Response>::Make(std::move(response));
 }
 
 TEST_F(UnboundCall, UnreadMessagesAreBounded) {
@@ -166,20 +169,20 @@ TEST_F(UnboundCall, UnreadMessagesAreBounded) {
 
 TEST_F(UnboundCall, WholeOutputsAreWrittenWhenAllHaveEnded) {
   Begin(2, /*stream=*/false);
-  vllm::pb::GenerateResponse end;
+  Response end;
   end.mutable_complete()->set_finish_reason("stop");
-  EXPECT_EQ(sinks_[1]->Pass({PassedMessage<vllm::pb::GenerateResponse>::Make(end)}, kNow), Delivery::kTaken);
+  EXPECT_EQ(sinks_[1]->Pass({PassedMessage<Response>::Make(end)}, kNow), Delivery::kTaken);
   EXPECT_FALSE(sinks_[1]->End(absl::OkStatus(), EndedBy(FinishReason::kStop)));
-  EXPECT_EQ(sinks_[0]->Pass({PassedMessage<vllm::pb::GenerateResponse>::Make(end)}, kNow), Delivery::kTaken);
+  EXPECT_EQ(sinks_[0]->Pass({PassedMessage<Response>::Make(end)}, kNow), Delivery::kTaken);
   EXPECT_TRUE(sinks_[0]->End(absl::OkStatus(), EndedBy(FinishReason::kStop)));
 }
 
 // Each message may be as large as the largest that the router accepts from an engine.
 TEST_F(UnboundCall, AWholeResponseIsBounded) {
   Begin(128, /*stream=*/false);
-  vllm::pb::GenerateResponse end;
+  Response end;
   end.mutable_complete()->set_finish_reason(std::string(60 << 20, 'x'));
-  const PassedPtr large = PassedMessage<vllm::pb::GenerateResponse>::Make(std::move(end));
+  const PassedPtr large = PassedMessage<Response>::Make(std::move(end));
   for (size_t i = 0; i < 4; ++i) EXPECT_EQ(sinks_[i]->Pass({large}, kNow), Delivery::kTaken);
   EXPECT_EQ(large.use_count(), 5);
   EXPECT_THAT(cancelled_, IsEmpty());
@@ -192,9 +195,9 @@ TEST_F(UnboundCall, AWholeResponseIsBounded) {
 
 TEST(PassedMessage, IsOfOneTypeOnly) {
   const PassedPtr chunk = Chunk(2);
-  EXPECT_EQ(PassedMessage<vllm::pb::GenerateResponse>::In(chunk.get())->chunk().token_ids_size(), 2);
-  EXPECT_EQ(PassedMessage<vllm::pb::GenerateRequest>::In(chunk.get()), nullptr);
-  EXPECT_EQ(PassedMessage<vllm::pb::GenerateRequest>::In(nullptr), nullptr);
+  EXPECT_EQ(PassedMessage<Response>::In(chunk.get())->chunk().token_ids_size(), 2);
+  EXPECT_EQ(PassedMessage<bfio::testing::Vllm::GenerateRequest>::In(chunk.get()), nullptr);
+  EXPECT_EQ(PassedMessage<bfio::testing::Vllm::GenerateRequest>::In(nullptr), nullptr);
 }
 
 }  // namespace

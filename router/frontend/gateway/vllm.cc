@@ -1,17 +1,22 @@
-#include "router/frontend/vllm/generate_request.h"
-
+// vLLM's engine API (vllm.grpc.engine.VllmEngine) for gateways.
 #include <algorithm>
+#include <memory>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "engines/vllm.pb.h"
 #include "nlohmann/json.hpp"
+#include "router/frontend/gateway/protocol_of.h"
 
-namespace bfio::router::vllm {
+namespace bfio::router::gateway {
+namespace vllm {
 namespace {
 
-using gateway::NotSupported;
+namespace pb = ::vllm::grpc::engine;
 
 // Whether another engine has computed the prompt. A prompt with "do_remote_decode" is computed here for
 // another engine.
@@ -123,36 +128,75 @@ bool Continues(const pb::GenerateRequest& from, bool may_resample) {
   return ((greedy && !penalties) || may_resample) && plain && OnlyTokens(from) && AllKnown(from);
 }
 
-absl::StatusOr<gateway::ConvertedRequest> Pass(pb::GenerateRequest&& from, std::string tenant,
-                                               const gateway::OutputLimit& limit,
-                                               const gateway::RequestContext& context) {
+absl::StatusOr<ConvertedRequest> Pass(pb::GenerateRequest&& from, std::string tenant,
+                                      const OutputLimit& limit, const RequestContext& context) {
   const pb::SamplingParams& sampling = from.sampling_params();
-  BFIO_ASSIGN_OR_RETURN(uint32_t prompt,
-                        gateway::PromptTokens(from.tokenized().input_ids_size(), from.text()));
+  BFIO_ASSIGN_OR_RETURN(uint32_t prompt, PromptTokens(from.tokenized().input_ids_size(), from.text()));
   if (sampling.has_truncate_prompt_tokens() && sampling.truncate_prompt_tokens() > 0)
     prompt = std::min(prompt, static_cast<uint32_t>(sampling.truncate_prompt_tokens()));
-  auto to = gateway::PassFields(from, std::move(tenant), limit, prompt, context);
+  auto to = PassFields(from, std::move(tenant), limit, prompt, context);
   if (!to.ok()) return to;
   ClientRequest& request = to->request;
   request.sampling.seed = SeedOf(sampling);
   request.passed.continues = Continues(from, context.may_resample);
   request.passed.kv_from_elsewhere = KvFromElsewhere(from);
-  if (SharesPrefixes(from)) request.prefix = gateway::PrefixOf(from.tokenized());
+  if (SharesPrefixes(from)) request.prefix = PrefixOf(from.tokenized());
   request.passed.message = PassedMessage<pb::GenerateRequest>::Make(std::move(from));
   return to;
 }
 
-}  // namespace
+struct Messages {
+  using GenerateRequest = pb::GenerateRequest;
+  using GenerateResponse = pb::GenerateResponse;
+  using AbortRequest = pb::AbortRequest;
+  using HealthCheckResponse = pb::HealthCheckResponse;
+  using GetModelInfoResponse = pb::GetModelInfoResponse;
+  using GetLoadsRequest = pb::GetLoadsRequest;
+  using GetLoadsResponse = pb::GetLoadsResponse;
+};
 
-absl::StatusOr<gateway::ConvertedRequest> Convert(pb::GenerateRequest from, std::string tenant,
-                                                  const gateway::RequestContext& context) {
-  const pb::SamplingParams& sampling = from.sampling_params();
-  gateway::OutputLimit limit{.name = "sampling_params.max_tokens"};
-  if (sampling.has_max_tokens()) limit.tokens = sampling.max_tokens();
-  if (context.passes) return Pass(std::move(from), std::move(tenant), limit, context);
-  BFIO_RETURN_IF_ERROR(CheckUnsupported(from));
-  BFIO_RETURN_IF_ERROR(CheckLogprobs(sampling));
-  return gateway::ConvertFields(from, std::move(tenant), limit, ToSampling(sampling), context);
+class VllmGateway final : public ProtocolOf<Messages> {
+ public:
+  VllmGateway() : ProtocolOf({.name = "vllm.grpc.engine.VllmEngine"}) {}
+
+  absl::StatusOr<ConvertedRequest> Convert(Message& request, std::string tenant,
+                                           const RequestContext& context) const override {
+    auto& from = static_cast<pb::GenerateRequest&>(request);
+    const pb::SamplingParams& sampling = from.sampling_params();
+    OutputLimit limit{.name = "sampling_params.max_tokens"};
+    if (sampling.has_max_tokens()) limit.tokens = sampling.max_tokens();
+    if (context.passes) return Pass(std::move(from), std::move(tenant), limit, context);
+    BFIO_RETURN_IF_ERROR(CheckUnsupported(from));
+    BFIO_RETURN_IF_ERROR(CheckLogprobs(sampling));
+    return ConvertFields(from, std::move(tenant), limit, ToSampling(sampling), context);
+  }
+  std::vector<std::string> AbortedIds(const Message& request) const override {
+    const auto& ids = static_cast<const pb::AbortRequest&>(request).request_ids();
+    return {ids.begin(), ids.end()};
+  }
+  // The answer does not tell whether the request was found.
+  MessagePtr Aborted(bool) const override { return std::make_unique<pb::AbortResponse>(); }
+  MessagePtr ServerInfo(const Loads& loads, RankView view, absl::Duration uptime,
+                        const EngineFacts& facts) const override {
+    const EngineSize size = SizeOf(loads, view);
+    auto out = std::make_unique<pb::GetServerInfoResponse>();
+    out->set_active_requests(static_cast<uint32_t>(Clamped(size.requests)));
+    out->set_uptime_seconds(absl::ToDoubleSeconds(uptime));
+    out->set_server_type("vllm-grpc");
+    out->set_data_parallel_size(Clamped(size.ranks));
+    out->set_block_size(facts.page_tokens);
+    if (!facts.dtype.empty()) out->set_model_dtype("torch." + facts.dtype);
+    out->set_max_num_seqs(Clamped(size.slots));
+    return out;
+  }
+};
+
+}  // namespace
+}  // namespace vllm
+
+const Protocol& VllmProtocol() {
+  static const auto& protocol = *new vllm::VllmGateway;
+  return protocol;
 }
 
-}  // namespace bfio::router::vllm
+}  // namespace bfio::router::gateway

@@ -1,14 +1,20 @@
-#include "router/frontend/sglang/generate_request.h"
-
+// SGLang's scheduler API (sglang.grpc.scheduler.SglangScheduler) for gateways.
+#include <memory>
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "engines/sglang.pb.h"
+#include "router/frontend/gateway/protocol_of.h"
 
-namespace bfio::router::sglang {
+namespace bfio::router::gateway {
+namespace sglang {
 namespace {
 
-using gateway::NotSupported;
+namespace pb = ::sglang::grpc::scheduler;
 
 const char* ConstraintName(const pb::SamplingParams& sampling) {
   switch (sampling.constraint_case()) {
@@ -106,12 +112,10 @@ bool Continues(const pb::GenerateRequest& from, bool may_resample) {
   return ((greedy && !penalties) || may_resample) && plain && OnlyTokens(from) && AllKnown(from);
 }
 
-absl::StatusOr<gateway::ConvertedRequest> Pass(pb::GenerateRequest&& from, std::string tenant,
-                                               const gateway::OutputLimit& limit,
-                                               const gateway::RequestContext& context) {
-  BFIO_ASSIGN_OR_RETURN(const uint32_t prompt,
-                        gateway::PromptTokens(from.tokenized().input_ids_size(), /*text=*/""));
-  auto to = gateway::PassFields(from, std::move(tenant), limit, prompt, context);
+absl::StatusOr<ConvertedRequest> Pass(pb::GenerateRequest&& from, std::string tenant,
+                                      const OutputLimit& limit, const RequestContext& context) {
+  BFIO_ASSIGN_OR_RETURN(const uint32_t prompt, PromptTokens(from.tokenized().input_ids_size(), /*text=*/""));
+  auto to = PassFields(from, std::move(tenant), limit, prompt, context);
   if (!to.ok()) return to;
   Passing& passed = to->request.passed;
   passed.continues = Continues(from, context.may_resample);
@@ -119,22 +123,83 @@ absl::StatusOr<gateway::ConvertedRequest> Pass(pb::GenerateRequest&& from, std::
   // Unknown fields may contain a cache salt. For log-probabilities of the prompt, SGLang computes the prompt
   // from logprob_start_len on.
   const bool computes_all = from.return_logprob() && from.logprob_start_len() >= 0;
-  if (OnlyTokens(from) && AllKnown(from) && !computes_all)
-    to->request.prefix = gateway::PrefixOf(from.tokenized());
+  if (OnlyTokens(from) && AllKnown(from) && !computes_all) to->request.prefix = PrefixOf(from.tokenized());
   passed.message = PassedMessage<pb::GenerateRequest>::Make(std::move(from));
   return to;
 }
 
-}  // namespace
+struct Messages {
+  using GenerateRequest = pb::GenerateRequest;
+  using GenerateResponse = pb::GenerateResponse;
+  using AbortRequest = pb::AbortRequest;
+  using HealthCheckResponse = pb::HealthCheckResponse;
+  using GetModelInfoResponse = pb::GetModelInfoResponse;
+  using GetLoadsRequest = pb::GetLoadsRequest;
+  using GetLoadsResponse = pb::GetLoadsResponse;
+};
 
-absl::StatusOr<gateway::ConvertedRequest> Convert(pb::GenerateRequest from, std::string tenant,
-                                                  const gateway::RequestContext& context) {
-  const pb::SamplingParams& sampling = from.sampling_params();
-  gateway::OutputLimit limit{.name = "sampling_params.max_new_tokens"};
-  if (sampling.has_max_new_tokens()) limit.tokens = sampling.max_new_tokens();
-  if (context.passes) return Pass(std::move(from), std::move(tenant), limit, context);
-  BFIO_RETURN_IF_ERROR(CheckUnsupported(from));
-  return gateway::ConvertFields(from, std::move(tenant), limit, ToSampling(from), context);
+class SglangGateway final : public ProtocolOf<Messages> {
+ public:
+  SglangGateway()
+      : ProtocolOf(
+            {.name = "sglang.grpc.scheduler.SglangScheduler", .chunks_count_all = true, .names_eos = true}) {}
+
+  absl::StatusOr<ConvertedRequest> Convert(Message& request, std::string tenant,
+                                           const RequestContext& context) const override {
+    auto& from = static_cast<pb::GenerateRequest&>(request);
+    const pb::SamplingParams& sampling = from.sampling_params();
+    OutputLimit limit{.name = "sampling_params.max_new_tokens"};
+    if (sampling.has_max_new_tokens()) limit.tokens = sampling.max_new_tokens();
+    if (context.passes) return Pass(std::move(from), std::move(tenant), limit, context);
+    BFIO_RETURN_IF_ERROR(CheckUnsupported(from));
+    return ConvertFields(from, std::move(tenant), limit, ToSampling(from), context);
+  }
+  std::vector<std::string> AbortedIds(const Message& request) const override {
+    return {static_cast<const pb::AbortRequest&>(request).request_id()};
+  }
+  MessagePtr Aborted(bool found) const override {
+    auto out = std::make_unique<pb::AbortResponse>();
+    out->set_success(found);
+    out->set_message(found ? "aborted" : "no such request");
+    return out;
+  }
+  // Gateways read the engine's sizes from its arguments.
+  MessagePtr ServerInfo(const Loads& loads, RankView view, absl::Duration uptime,
+                        const EngineFacts&) const override {
+    const EngineSize size = SizeOf(loads, view);
+    auto out = std::make_unique<pb::GetServerInfoResponse>();
+    auto& args = *out->mutable_server_args()->mutable_fields();
+    args["dp_size"].set_number_value(static_cast<double>(size.ranks));
+    args["max_running_requests"].set_number_value(static_cast<double>(size.slots));
+    out->set_active_requests(Clamped(size.requests));
+    out->set_uptime_seconds(absl::ToDoubleSeconds(uptime));
+    out->set_sglang_version(loads.version);
+    out->set_server_type("grpc");
+    out->mutable_start_time()->set_seconds(absl::ToUnixSeconds(loads.timestamp - uptime));
+    out->set_max_total_num_tokens(Clamped(size.max_tokens));
+    return out;
+  }
+
+ private:
+  void SumUp(pb::GetLoadsResponse& out) const override {
+    pb::AggregateMetrics& all = *out.mutable_aggregate();
+    for (const pb::SchedulerLoad& load : out.loads()) {
+      all.set_total_running_reqs(all.total_running_reqs() + load.num_running_reqs());
+      all.set_total_waiting_reqs(all.total_waiting_reqs() + load.num_waiting_reqs());
+      all.set_total_reqs(all.total_reqs() + load.num_total_reqs());
+      all.set_avg_token_usage(all.avg_token_usage() + load.token_usage() / out.loads_size());
+      all.set_avg_throughput(all.avg_throughput() + load.gen_throughput() / out.loads_size());
+      all.set_avg_utilization(all.avg_utilization() + load.utilization() / out.loads_size());
+    }
+  }
+};
+
+}  // namespace
+}  // namespace sglang
+
+const Protocol& SglangProtocol() {
+  static const auto& protocol = *new sglang::SglangGateway;
+  return protocol;
 }
 
-}  // namespace bfio::router::sglang
+}  // namespace bfio::router::gateway

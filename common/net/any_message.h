@@ -1,0 +1,57 @@
+// A protobuf message of any type, so that the code of calls is compiled once for all messages.
+//
+// Purpose: gRPC's calls are templates over their messages. A call of AnyMessage sends and receives the bytes
+// of the message in it. Ownership: owns the message. Threads: one at a time.
+#ifndef BFIO_COMMON_NET_ANY_MESSAGE_H_
+#define BFIO_COMMON_NET_ANY_MESSAGE_H_
+
+#include <google/protobuf/message.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/impl/codegen/proto_utils.h>
+
+#include <memory>
+#include <utility>
+
+namespace bfio {
+
+class AnyMessage {
+ public:
+  using Message = google::protobuf::Message;
+
+  // Holds no message; can only be assigned to.
+  AnyMessage() = default;
+  AnyMessage(std::unique_ptr<Message> message) : message_(std::move(message)) {}
+  // An empty message of the type of `type`: gRPC parses what it receives as that type.
+  static AnyMessage Of(const Message& type) { return std::unique_ptr<Message>(type.New()); }
+
+  explicit operator bool() const { return message_ != nullptr; }
+  // REQUIRES: holds a message.
+  Message& operator*() const { return *message_; }
+  // REQUIRES: holds a message of type `Type`.
+  template <typename Type>
+  Type& As() const {
+    return static_cast<Type&>(*message_);
+  }
+
+ private:
+  std::unique_ptr<Message> message_;
+};
+
+}  // namespace bfio
+
+namespace grpc {
+
+template <>
+class SerializationTraits<bfio::AnyMessage, void> {
+ public:
+  static Status Serialize(const bfio::AnyMessage& message, ByteBuffer* bytes, bool* own_buffer) {
+    return GenericSerialize<ProtoBufferWriter, bfio::AnyMessage::Message>(*message, bytes, own_buffer);
+  }
+  static Status Deserialize(ByteBuffer* bytes, bfio::AnyMessage* message) {
+    return GenericDeserialize<ProtoBufferReader, bfio::AnyMessage::Message>(bytes, &**message);
+  }
+};
+
+}  // namespace grpc
+
+#endif  // BFIO_COMMON_NET_ANY_MESSAGE_H_

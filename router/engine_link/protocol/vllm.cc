@@ -1,0 +1,84 @@
+// vLLM's engine API (vllm.grpc.engine.VllmEngine) as the router calls it.
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "engines/vllm.pb.h"
+#include "router/engine_link/protocol/engine_protocol_of.h"
+#include "router/engine_link/protocol/protocol_client.h"
+
+namespace bfio::router {
+namespace vllm {
+namespace {
+
+namespace pb = ::vllm::grpc::engine;
+
+struct Messages {
+  using GenerateRequest = pb::GenerateRequest;
+  using GenerateResponse = pb::GenerateResponse;
+  using GetServerInfoResponse = pb::GetServerInfoResponse;
+  using GetModelInfoResponse = pb::GetModelInfoResponse;
+  using GetLoadsResponse = pb::GetLoadsResponse;
+  using HealthCheckResponse = pb::HealthCheckResponse;
+};
+
+// GetServerInfo reports the slots of a rank, and the number of ranks of all servers of a model. A rank's KV
+// tokens in GetLoads are num_gpu_blocks, which vLLM adds up over its ranks (smg_grpc_servicer).
+class VllmEngine final : public EngineProtocolOf<Messages> {
+ public:
+  VllmEngine()
+      : EngineProtocolOf({.name = "vllm.grpc.engine.VllmEngine",
+                          .fills_context = true,
+                          .loads_name_ranks = true,
+                          .kv_of_all_ranks = true}) {}
+
+ private:
+  pb::GenerateRequest ToPass(const EngineCall& call, pb::GenerateRequest request) const override {
+    pb::SamplingParams& sampling = *request.mutable_sampling_params();
+    if (sampling.n() > 1) {
+      // vLLM also splits a call with several outputs into one request per output, with consecutive seeds.
+      sampling.set_n(1);
+      if (call.sampling.seed) sampling.set_seed(static_cast<int32_t>(*call.sampling.seed));
+    }
+    if (!sampling.has_max_tokens() || !call.prompt.empty()) sampling.set_max_tokens(call.max_new_tokens);
+    if (call.prompt.empty()) return request;
+    request.mutable_tokenized()->mutable_input_ids()->Add(call.prompt.begin(), call.prompt.end());
+    const auto made = static_cast<uint32_t>(call.prompt.size());
+    sampling.set_min_tokens(sampling.min_tokens() - std::min(sampling.min_tokens(), made));
+    return request;
+  }
+  pb::GenerateRequest Translate(const EngineCall& call) const override {
+    pb::GenerateRequest request;
+    request.mutable_tokenized()->mutable_input_ids()->Add(call.prompt.begin(), call.prompt.end());
+    request.set_stream(true);
+    pb::SamplingParams& sampling = *request.mutable_sampling_params();
+    sampling.set_max_tokens(call.max_new_tokens);
+    sampling.mutable_stop_token_ids()->Add(call.stop_token_ids.begin(), call.stop_token_ids.end());
+    sampling.set_ignore_eos(call.ignore_eos);
+    sampling.set_n(1);
+    // Without a temperature vLLM samples at 1.
+    sampling.set_temperature(call.sampling.temperature.value_or(0));
+    if (call.sampling.top_p) sampling.set_top_p(*call.sampling.top_p);
+    if (call.sampling.top_k) sampling.set_top_k(*call.sampling.top_k);
+    // vLLM's seed is an int32 that must not be negative.
+    if (call.sampling.seed)
+      sampling.set_seed(static_cast<int32_t>(*call.sampling.seed & std::numeric_limits<int32_t>::max()));
+    return request;
+  }
+  void Describe(const pb::GetServerInfoResponse& server, EngineDescription& description) const override {
+    description.ranks = std::max(1, server.data_parallel_size());
+    description.slots = server.max_num_seqs();
+  }
+};
+
+}  // namespace
+}  // namespace vllm
+
+std::unique_ptr<EngineClient> NewVllmClient(const std::string& server) {
+  static const auto& protocol = *new vllm::VllmEngine;
+  return NewProtocolClient(protocol, server, /*pinned=*/true);
+}
+
+}  // namespace bfio::router

@@ -1,0 +1,241 @@
+#include "router/frontend/gateway/gateway_service.h"
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/status_macros.h"
+#include "common/net/status.h"
+#include "google/protobuf/empty.pb.h"
+#include "router/requests/check_request.h"
+
+namespace bfio::router::gateway {
+namespace {
+
+constexpr char kTenantHeader[] = "bfio-tenant";
+// Objectives in milliseconds.
+constexpr char kTtftHeader[] = "x-slo-ttft-ms";
+// "true": after the loss of its engine the output may continue with other random draws than before.
+constexpr char kMayResampleHeader[] = "bfio-may-resample";
+
+// INVALID_ARGUMENT for a value that is not a number of milliseconds within the API's bounds.
+absl::StatusOr<std::optional<absl::Duration>> ObjectiveIn(const grpc::CallbackServerContext& context,
+                                                          const char* header) {
+  const auto found = context.client_metadata().find(header);
+  if (found == context.client_metadata().end()) return std::nullopt;
+  double ms = 0;
+  if (!absl::SimpleAtod(absl::string_view(found->second.data(), found->second.size()), &ms))
+    return absl::InvalidArgumentError(absl::StrCat(header, " is not a number of milliseconds"));
+  const std::optional<absl::Duration> objective = absl::Milliseconds(ms);
+  BFIO_RETURN_IF_ERROR(CheckObjective(header, objective));
+  return objective;
+}
+
+// The requests that one call aborts: the call is answered when the last abort has been answered.
+struct PendingAborts {
+  explicit PendingAborts(size_t count) : left(count) {}
+  std::atomic<size_t> left;
+  // At least one of the requests was found.
+  std::atomic<bool> found{false};
+};
+
+}  // namespace
+
+GatewayService::GatewayService(const Protocol& protocol, RequestHandler* handler,
+                               Authenticator* authenticator, FirstMessages* messages, GatewayOptions options)
+    : protocol_(protocol),
+      handler_(handler),
+      authenticator_(authenticator),
+      messages_(messages),
+      options_(std::move(options)),
+      started_(MonotonicNow()),
+      feed_(handler, options_.view) {
+  const auto add = [this](const char* method, auto begin) {
+    Add<AnyMessage, AnyMessage>(Path(method), std::move(begin));
+  };
+  add("Generate", [this](grpc::CallbackServerContext* context) { return Generate(context); });
+  add("Abort", [this](grpc::CallbackServerContext* context) { return Abort(context); });
+  add("GetTokenizer", [this](grpc::CallbackServerContext* context) {
+    return StreamTokenizer(context, authenticator_->Check(*context), messages_, Model());
+  });
+  add("SubscribeKvEvents", [this](grpc::CallbackServerContext* context) {
+    return feed_.Subscribe(context, authenticator_->Check(*context), messages_);
+  });
+  AddInformation();
+}
+
+const char* GatewayService::Path(const char* method) {
+  return paths_.emplace_back(absl::StrCat("/", protocol_.traits.name, "/", method)).c_str();
+}
+
+void GatewayService::AddUnary(const char* method, const Message& request,
+                              std::function<void(const CallPtr&, const Message&)> answer) {
+  Add<AnyMessage, AnyMessage>(
+      Path(method), [this, &request, answer = std::move(answer)](grpc::CallbackServerContext* context) {
+        return Call::Begin(
+            context, authenticator_->Check(*context), messages_,
+            [&answer](const CallPtr& call, const AnyMessage& message) { answer(call, *message); },
+            AnyMessage::Of(request));
+      });
+}
+
+void GatewayService::ReplyWithLoads(const CallPtr& call,
+                                    std::function<absl::StatusOr<MessagePtr>(const Loads&)> fill) {
+  const absl::Status asked =
+      handler_->GetLoads(std::nullopt, [call, fill = std::move(fill)](const absl::StatusOr<Loads>& loads) {
+        if (!loads.ok()) return call->Reply(loads.status());
+        call->Reply(fill(*loads));
+      });
+  if (!asked.ok()) call->Reply(asked);
+}
+
+void GatewayService::AddInformation() {
+  const Message& nothing = google::protobuf::Empty::default_instance();
+  AddUnary("HealthCheck", nothing, [this](const CallPtr& call, const Message&) {
+    call->Reply(protocol_.Health(handler_->GetServing().ready));
+  });
+  AddUnary("GetModelInfo", nothing, [this](const CallPtr& call, const Message&) {
+    const std::shared_ptr<const ModelFiles> model = Model();
+    const std::string name =
+        !options_.model_name.empty() ? options_.model_name : ModelNameOf(model ? model->directory : "");
+    call->Reply(protocol_.ModelInfo(name, model.get(), handler_->GetServing()));
+  });
+  AddUnary("GetServerInfo", nothing, [this](const CallPtr& call, const Message&) {
+    const std::shared_ptr<const ModelFiles> model = Model();
+    ReplyWithLoads(
+        call, [this, uptime = MonotonicNow() - started_,
+               facts = EngineFacts{options_.page_tokens, model ? model->dtype : ""}](const Loads& loads) {
+          return protocol_.ServerInfo(loads, options_.view, uptime, facts);
+        });
+  });
+  AddUnary("GetLoads", protocol_.types.loads_request, [this](const CallPtr& call, const Message& request) {
+    ReplyWithLoads(call, [this, rank = protocol_.LoadsRank(request)](const Loads& loads) {
+      return protocol_.LoadsOf(loads, options_.view, rank);
+    });
+  });
+}
+
+absl::StatusOr<GatewayService::Caller> GatewayService::CallerOf(const grpc::CallbackServerContext& context) {
+  BFIO_ASSIGN_OR_RETURN(std::optional<std::string> name, authenticator_->Caller(context));
+  Caller caller{std::move(name), context.peer(), ""};
+  const auto tenant = context.client_metadata().find(kTenantHeader);
+  if (tenant != context.client_metadata().end())
+    caller.tenant.assign(tenant->second.data(), tenant->second.size());
+  const auto resample = context.client_metadata().find(kMayResampleHeader);
+  if (resample != context.client_metadata().end()) {
+    caller.may_resample = resample->second == "true";
+    if (!caller.may_resample && resample->second != "false")
+      return absl::InvalidArgumentError(absl::StrCat(kMayResampleHeader, " must be true or false"));
+  }
+  // Protobuf checks this for text in messages. Tenants are names in metrics and logs.
+  if (!std::all_of(caller.tenant.begin(), caller.tenant.end(), absl::ascii_isgraph))
+    return absl::InvalidArgumentError(absl::StrCat(kTenantHeader, " must be printable ASCII without spaces"));
+  BFIO_ASSIGN_OR_RETURN(caller.ttft_objective, ObjectiveIn(context, kTtftHeader));
+  return caller;
+}
+
+// --- Generate ---
+
+GenerateStream* GatewayService::Generate(grpc::CallbackServerContext* context) {
+  absl::StatusOr<Caller> caller = CallerOf(*context);
+  const absl::Status allowed = caller.status();
+  GenerateStream::Options options;
+  options.protocol = &protocol_;
+  options.traceparent = TraceparentOf(*context);
+  options.limits = options_.stream_limits;
+  options.open = &streams_;
+  options.cancel = [handler = handler_](core::RequestId id, bool timed_out) {
+    handler->Cancel(id, timed_out);
+  };
+  if (caller.ok()) {
+    options.on_request = [this, from = *std::move(caller)](const std::shared_ptr<GenerateStream>& stream,
+                                                           AnyMessage request) {
+      return Submit(std::move(request), from, stream);
+    };
+  }
+  const std::shared_ptr<GenerateStream> stream = GenerateStream::Create(context, std::move(options));
+  stream->Begin(allowed, messages_);
+  return stream.get();  // kept alive by itself until OnDone
+}
+
+absl::Status GatewayService::Submit(AnyMessage request, const Caller& caller,
+                                    const std::shared_ptr<GenerateStream>& stream) {
+  std::string tenant = caller.tenant;
+  BFIO_RETURN_IF_ERROR(authenticator_->CheckTenant(caller.name, caller.peer, tenant));
+  RequestContext context{options_.request_limits, handler_->GetServing().max_sequence_tokens, "",
+                         options_.passes, caller.may_resample};
+  const std::shared_ptr<const ModelFiles> model = Model();
+  if (model == nullptr) {
+    context.no_stop_texts = "the router has no tokenizer";
+  } else if (model->text == nullptr) {
+    context.no_stop_texts = model->why_no_text;
+  }
+  BFIO_ASSIGN_OR_RETURN(ConvertedRequest converted, protocol_.Convert(*request, std::move(tenant), context));
+  request = {};  // its prompt is in `converted`, and would be there twice
+  converted.request.ttft_objective = caller.ttft_objective;
+  if (converted.request.request_id.empty()) converted.request.request_id = options_.new_request_id();
+  return SubmitOutputs(std::move(converted), stream);
+}
+
+absl::Status GatewayService::SubmitOutputs(ConvertedRequest converted,
+                                           const std::shared_ptr<GenerateStream>& stream) {
+  GenerateStream::Shape shape;
+  std::vector<RequestHandler::Output> outputs(converted.outputs);
+  for (RequestHandler::Output& output : outputs) shape.ids.push_back(output.id = handler_->NextId());
+  shape.request_id = converted.request.request_id;
+  shape.stream = converted.stream;
+  shape.prompt_tokens = converted.request.prompt_tokens;
+  shape.stop_token_ids = converted.request.stop_token_ids;
+  if (!converted.stops.empty())
+    shape.stop_text.emplace(Model()->text, std::move(converted.stops), converted.special_text);
+  std::vector<std::shared_ptr<TokenSink>> sinks = stream->BeginOutputs(std::move(shape));
+  for (size_t i = 0; i < outputs.size(); ++i) outputs[i].sink = std::move(sinks[i]);
+  return handler_->Submit(std::move(converted.request), std::move(outputs));
+}
+
+// --- Abort ---
+
+GatewayService::Call* GatewayService::Abort(grpc::CallbackServerContext* context) {
+  absl::StatusOr<Caller> caller = CallerOf(*context);
+  const absl::Status allowed = caller.status();
+  return Call::Begin(
+      context, allowed, messages_,
+      [this, caller = std::move(caller)](const CallPtr& call, const AnyMessage& request) {
+        AbortAll(call, *request, *caller);
+      },
+      AnyMessage::Of(protocol_.types.abort_request));
+}
+
+void GatewayService::AbortAll(const CallPtr& call, const Message& request, const Caller& caller) {
+  std::string tenant = caller.tenant;
+  absl::Status status = authenticator_->CheckTenant(caller.name, caller.peer, tenant);
+  if (!status.ok()) return call->Reply(status);
+  std::vector<std::string> ids = protocol_.AbortedIds(request);
+  if (ids.size() > kMaxAborts) {
+    return call->Reply(OutOfRange("the number of request_ids", static_cast<int64_t>(ids.size()),
+                                  absl::StrCat("at most ", kMaxAborts)));
+  }
+  if (ids.empty()) return call->Reply(protocol_.Aborted(/*found=*/false));
+  const auto pending = std::make_shared<PendingAborts>(ids.size());
+  for (std::string& id : ids) {
+    status = handler_->Abort({tenant, std::move(id), /*resume_token=*/""},
+                             [this, call, pending](const absl::StatusOr<bool>& found) {
+                               if (!found.ok()) return call->Reply(found.status());
+                               if (*found) pending->found = true;
+                               if (pending->left.fetch_sub(1) == 1)
+                                 call->Reply(protocol_.Aborted(pending->found));
+                             });
+    if (!status.ok()) return call->Reply(status);
+  }
+}
+
+}  // namespace bfio::router::gateway
