@@ -1,4 +1,4 @@
-// Requests of gateways in vLLM's protocol that pass through a router to engines unchanged.
+// Requests of gateways that pass through a router to engines unchanged.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -20,56 +21,68 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 using ::testing::UnorderedElementsAre;
 
-using EnginePassing = EnginesTest;
+template <typename P>
+class EnginePassing : public EnginesOf<P> {};
+TYPED_TEST_SUITE(EnginePassing, EngineProtocols, ProtocolNames);
+using VllmPassing = EnginesTest;
 
 // Every byte of request and response is passed on, in known and unknown fields, except what the router sets.
-TEST_F(EnginePassing, AGatewaysRequestPassesAsItCame) {
+TYPED_TEST(EnginePassing, AGatewaysRequestPassesAsItCame) {
   const HeldPort port;
-  ScriptedEngine engine(At(port, 2));
-  Serve({port.address()}, 2);
-  pb::GenerateRequest request = FromGateway({9, 8, 7}, 12);
+  typename TestFixture::Engine engine(this->At(port, 2));
+  this->Serve({port.address()}, 2);
+  auto request = FromGatewayOf<TypeParam>({9, 8, 7}, 12);
   request.set_request_id("chatcmpl-1");
-  pb::SamplingParams& sampling = *request.mutable_sampling_params();
-  sampling.set_logprobs(2);
+  auto& sampling = *request.mutable_sampling_params();
+  TypeParam::RequestLogprobs(request, 2);
+  TypeParam::SetMinTokens(sampling, 3);
   sampling.set_min_p(0.25);
   sampling.set_frequency_penalty(0.5);
-  sampling.set_min_tokens(3);
   sampling.set_regex("a*");
   sampling.add_stop("never");
-  sampling.set_prompt_logprobs(1);
-  (*sampling.mutable_logit_bias())[5] = 1;
+  if constexpr (requires { sampling.set_prompt_logprobs(1); }) {
+    sampling.set_prompt_logprobs(1);
+    (*sampling.mutable_logit_bias())[5] = 1;
+    request.set_kv_transfer_params_json(R"({"do_remote_prefill": true})");
+  } else {
+    sampling.mutable_custom_params();
+    request.set_lora_id("adapter");
+    request.set_return_hidden_states(true);
+  }
   sampling.GetReflection()->MutableUnknownFields(&sampling)->AddLengthDelimited(77, "unknown");
   request.mutable_mm_inputs()
       ->GetReflection()
       ->MutableUnknownFields(request.mutable_mm_inputs())
       ->AddVarint(1, 2);
-  request.set_kv_transfer_params_json(R"({"do_remote_prefill": true})");
   request.GetReflection()->MutableUnknownFields(&request)->AddLengthDelimited(99, "lora");
   for (const bool stream : {true, false}) {
     SCOPED_TRACE(stream);
     request.set_stream(stream);
     grpc::ClientContext context;
-    const auto reader = gateway().Generate(&context, request);
+    const auto reader = this->gateway().Generate(&context, request);
     std::vector<std::string> got, sent;
-    pb::GenerateResponse response;
+    typename TypeParam::GenerateResponse response;
     while (reader->Read(&response)) got.push_back(response.SerializeAsString());
     const grpc::Status status = reader->Finish();
     ASSERT_TRUE(status.ok()) << status.error_message();
-    const ScriptedEngine::Exchange exchange = engine.exchanges().back();
-    for (const pb::GenerateResponse& one : exchange.responses) sent.push_back(one.SerializeAsString());
+    const typename TestFixture::Engine::Exchange exchange = engine.exchanges().back();
+    for (typename TypeParam::GenerateResponse one : exchange.responses) {
+      if constexpr (requires { one.request_id(); }) one.set_request_id("chatcmpl-1");
+      sent.push_back(one.SerializeAsString());
+    }
     EXPECT_EQ(got, sent);
     EXPECT_EQ(got.size(), stream ? 13u : 1u);
-    pb::GenerateRequest expected = request;
+    auto expected = request;
     expected.set_request_id(exchange.request.request_id());
     expected.set_data_parallel_rank(exchange.request.data_parallel_rank());
     EXPECT_EQ(exchange.request.SerializeAsString(), expected.SerializeAsString());
     EXPECT_THAT(exchange.request.request_id(), StartsWith("bfio-"));
   }
-  cluster_->StopCleanly();
+  this->cluster_->StopCleanly();
 }
 
 // vLLM itself splits a request in the same way.
-TEST_F(EnginePassing, EachOfSeveralOutputsIsItsOwnRequest) {
+TEST_F(VllmPassing, EachOfSeveralOutputsIsItsOwnRequest) {
   const HeldPort port;
   ScriptedEngine engine(At(port, 2));
   Serve({port.address()}, 2);
@@ -92,30 +105,31 @@ TEST_F(EnginePassing, EachOfSeveralOutputsIsItsOwnRequest) {
   EXPECT_THAT(seeds, UnorderedElementsAre(-2, -1, 0, -1, -1, -1));
 }
 
-TEST_F(EnginePassing, WholeOutputsAreEstimatedWhileTheyRun) {
+TYPED_TEST(EnginePassing, WholeOutputsAreEstimatedWhileTheyRun) {
   const HeldPort port;
-  ScriptedEngine::Options options = At(port);
+  typename TestFixture::Engine::Options options = this->At(port);
   options.step = absl::Milliseconds(10);
-  ScriptedEngine engine(options);
-  Serve({port.address()}, 1);
-  pb::GenerateRequest request = FromGateway(Tokens(10, 3), 20);
+  typename TestFixture::Engine engine(options);
+  this->Serve({port.address()}, 1);
+  auto request = FromGatewayOf<TypeParam>(Tokens(10, 3), 20);
   request.set_stream(false);
   // After this output the router knows how long a step takes.
-  EXPECT_EQ(Generate(gateway(), request).tokens.at(0), TokensAfter(Tokens(10, 3), 20));
-  request.mutable_sampling_params()->set_max_tokens(3'000);
-  Call whole(gateway(), request);
-  EXPECT_TRUE(cluster_->WaitFor("a load that grows", [](const v1::ClusterState& state) {
+  EXPECT_EQ(GenerateAs<TypeParam>(this->gateway(), request).tokens.at(0), TokensAfter(Tokens(10, 3), 20));
+  TypeParam::SetMaxTokens(*request.mutable_sampling_params(), 3'000);
+  CallOf<TypeParam> whole(this->gateway(), request);
+  EXPECT_TRUE(this->cluster_->WaitFor("a load that grows", [](const v1::ClusterState& state) {
     return state.workers_size() == 1 && state.workers(0).load_tokens() > 10 + 20;
   }));
   // The same with a concurrent stream, whose steps the router sees.
-  EXPECT_EQ(Generate(gateway(), FromGateway({4, 5}, 30)).tokens.at(0), TokensAfter({4, 5}, 30));
+  EXPECT_EQ(GenerateAs<TypeParam>(this->gateway(), FromGatewayOf<TypeParam>({4, 5}, 30)).tokens.at(0),
+            TokensAfter({4, 5}, 30));
   whole.Cancel();
-  EXPECT_TRUE(cluster_->WaitFor("a rank that is empty", [](const v1::ClusterState& state) {
+  EXPECT_TRUE(this->cluster_->WaitFor("a rank that is empty", [](const v1::ClusterState& state) {
     return state.workers_size() == 1 && state.workers(0).load_tokens() == 0;
   }));
 }
 
-TEST_F(EnginePassing, RequestsMoveOnlyIfTheirTokensStayCorrect) {
+TEST_F(VllmPassing, RequestsMoveOnlyIfTheirTokensStayCorrect) {
   const HeldPort a, b;
   ScriptedEngine::Options options = At(a);
   options.slots = 8;
@@ -181,20 +195,21 @@ TEST_F(EnginePassing, RequestsMoveOnlyIfTheirTokensStayCorrect) {
   EXPECT_EQ(moved, lost[300]);
 }
 
-TEST_F(EnginePassing, RequestsThatAllowResamplingMove) {
+TYPED_TEST(EnginePassing, RequestsThatAllowResamplingMove) {
   const HeldPort a, b;
-  ScriptedEngine one(At(a)), two(At(b));
-  Serve({a.address(), b.address()}, 2);
-  pb::GenerateRequest request = FromGateway(Tokens(6, 4'000), 300);
+  typename TestFixture::Engine one(this->At(a)), two(this->At(b));
+  this->Serve({a.address(), b.address()}, 2);
+  auto request = FromGatewayOf<TypeParam>(Tokens(6, 4'000), 300);
   request.mutable_sampling_params()->set_temperature(1);
   request.mutable_sampling_params()->set_presence_penalty(1);
-  request.mutable_sampling_params()->set_seed(7);
+  if constexpr (std::is_same_v<TypeParam, Vllm>) request.mutable_sampling_params()->set_seed(7);
   const auto call = [&](const std::string& value) {
-    return std::make_unique<Call>(gateway(), request, absl::InfiniteDuration(),
-                                  std::map<std::string, std::string>{{"bfio-may-resample", value}});
+    return std::make_unique<CallOf<TypeParam>>(
+        this->gateway(), request, absl::InfiniteDuration(),
+        std::map<std::string, std::string>{{"bfio-may-resample", value}});
   };
   EXPECT_EQ(call("yes")->End().status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  std::vector<std::unique_ptr<Call>> calls;
+  std::vector<std::unique_ptr<CallOf<TypeParam>>> calls;
   for (int i = 0; i < 6; ++i) {
     calls.push_back(call("true"));
     ASSERT_TRUE(calls.back()->Read());
@@ -207,34 +222,55 @@ TEST_F(EnginePassing, RequestsThatAllowResamplingMove) {
   }
   // A request that no other engine can continue ends immediately, even if there is no other engine.
   request.mutable_sampling_params()->set_regex("a*");
-  const std::unique_ptr<Call> constrained = call("true");
+  const std::unique_ptr<CallOf<TypeParam>> constrained = call("true");
   ASSERT_TRUE(constrained->Read());
   two.Kill();
   EXPECT_EQ(constrained->End().status.error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
-TEST_F(EnginePassing, AnEnginesRefusalIsTheGatewaysAnswer) {
+TYPED_TEST(EnginePassing, AnEnginesRefusalIsTheGatewaysAnswer) {
   const HeldPort port;
-  ScriptedEngine engine(At(port));
-  Serve({port.address()}, 1);
-  const Outputs refused = Generate(gateway(), FromGateway({kBadRequest, 2}, 5));
+  typename TestFixture::Engine engine(this->At(port));
+  this->Serve({port.address()}, 1);
+  const auto refused = GenerateAs<TypeParam>(this->gateway(), FromGatewayOf<TypeParam>({kBadRequest, 2}, 5));
   EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(refused.status.error_message(), HasSubstr("that it does not like"));
   for (const uint32_t fault : {kTooManyTokens, kTwice, kMissing, kSwapped}) {
-    EXPECT_EQ(Generate(gateway(), FromGateway({fault, 2}, 5)).status.error_code(),
-              grpc::StatusCode::DATA_LOSS)
+    EXPECT_EQ(
+        GenerateAs<TypeParam>(this->gateway(), FromGatewayOf<TypeParam>({fault, 2}, 5)).status.error_code(),
+        grpc::StatusCode::DATA_LOSS)
         << fault;
   }
-  EXPECT_EQ(Generate(gateway(), FromGateway({kInternal, 2}, 5)).status.error_code(),
-            grpc::StatusCode::INTERNAL);
+  EXPECT_EQ(
+      GenerateAs<TypeParam>(this->gateway(), FromGatewayOf<TypeParam>({kInternal, 2}, 5)).status.error_code(),
+      grpc::StatusCode::INTERNAL);
   // Greedy requests continue if only the stream has broken; others end.
   for (const uint32_t fault : {kUnavailable, kEngineAbort}) {
-    EXPECT_EQ(Generate(gateway(), FromGateway({fault, 2}, 5)).tokens.at(0), TokensAfter({fault, 2}, 5));
-    pb::GenerateRequest sampled = FromGateway({fault, 2}, 5);
+    EXPECT_EQ(GenerateAs<TypeParam>(this->gateway(), FromGatewayOf<TypeParam>({fault, 2}, 5)).tokens.at(0),
+              TokensAfter({fault, 2}, 5));
+    auto sampled = FromGatewayOf<TypeParam>({fault, 2}, 5);
     sampled.mutable_sampling_params()->set_temperature(1);
-    EXPECT_EQ(Generate(gateway(), sampled).status.error_code(), grpc::StatusCode::UNAVAILABLE) << fault;
+    EXPECT_EQ(GenerateAs<TypeParam>(this->gateway(), sampled).status.error_code(),
+              grpc::StatusCode::UNAVAILABLE)
+        << fault;
   }
-  EXPECT_THAT(Generate(gateway(), FromGateway({}, 5)).status.error_message(), HasSubstr("prompt is missing"));
+  EXPECT_THAT(GenerateAs<TypeParam>(this->gateway(), FromGatewayOf<TypeParam>({}, 5)).status.error_message(),
+              HasSubstr("prompt is missing"));
+}
+
+TYPED_TEST(EnginePassing, AnErrorPassesWithItsTrailingMetadata) {
+  const HeldPort port;
+  typename TestFixture::Engine engine(this->At(port));
+  this->Serve({port.address()}, 1);
+  grpc::ClientContext context;
+  const auto reader = this->gateway().Generate(&context, FromGatewayOf<TypeParam>({kBadRequest, 2}, 8));
+  typename TypeParam::GenerateResponse response;
+  EXPECT_FALSE(reader->Read(&response));
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  const auto trailers = context.GetServerTrailingMetadata();
+  const auto failed = trailers.find("smg-constraint-failed");
+  ASSERT_NE(failed, trailers.end());
+  EXPECT_EQ(std::string(failed->second.data(), failed->second.size()), "engine");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// A router in front of engines that have no bfio code (--engines): vLLM servers, correct and faulty
-// ones.
+// A router in front of engines that have no bfio code (--engines), correct and faulty ones. Typed tests run
+// with each protocol, the others with vLLM's.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -30,15 +30,17 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 using ::testing::UnorderedElementsAre;
 
-TEST_F(EnginesTest, TokensAreTheEnginesOverRanksAndServers) {
+TYPED_TEST_SUITE(EnginesOf, EngineProtocols, ProtocolNames);
+
+TYPED_TEST(EnginesOf, TokensAreTheEnginesOverRanksAndServers) {
   const HeldPort a, b;
-  ScriptedEngine one(At(a, 2)), two(At(b, 2));
-  Serve({a.address(), b.address()}, 4);
+  typename TestFixture::Engine one(this->At(a, 2)), two(this->At(b, 2));
+  this->Serve({a.address(), b.address()}, 4);
   std::vector<std::unique_ptr<RequestStream>> streams;
   std::vector<Tokens> prompts;
   for (uint32_t i = 0; i < 40; ++i) {
     prompts.push_back(Tokens(5 + i % 7, 2'000 + i));
-    streams.push_back(std::make_unique<RequestStream>(stub(), Request(prompts.back(), 3 + i % 20)));
+    streams.push_back(std::make_unique<RequestStream>(this->stub(), Request(prompts.back(), 3 + i % 20)));
   }
   for (uint32_t i = 0; i < 40; ++i) {
     const GenerateResult& result = streams[i]->End();
@@ -50,12 +52,12 @@ TEST_F(EnginesTest, TokensAreTheEnginesOverRanksAndServers) {
   }
   EXPECT_THAT(one.counts().by_rank, Each(Gt(0)));
   EXPECT_THAT(two.counts().by_rank, Each(Gt(0)));
-  EXPECT_TRUE(cluster_->WaitFor("ranks that are empty", [](const v1::ClusterState& state) {
+  EXPECT_TRUE(this->cluster_->WaitFor("ranks that are empty", [](const v1::ClusterState& state) {
     for (const v1::WorkerState& worker : state.workers())
       if (worker.active_requests() > 0 || worker.load_tokens() > 0) return false;
     return state.workers_size() == 4;
   }));
-  cluster_->StopCleanly();
+  this->cluster_->StopCleanly();
 }
 
 // Unset fields of bfio.v1 mean greedy decoding.
@@ -173,11 +175,11 @@ TEST_F(EnginesTest, ServersWithAPartOfTheRanksServeThese) {
   }
 }
 
-TEST_F(EnginesTest, AClientThatLeavesEndsItsRequestInTheEngine) {
+TYPED_TEST(EnginesOf, AClientThatLeavesEndsItsRequestInTheEngine) {
   const HeldPort port;
-  ScriptedEngine engine(At(port));
-  Serve({port.address()}, 1);
-  RequestStream stream(stub(), Request({7, 8, 9}, 4'000));
+  typename TestFixture::Engine engine(this->At(port));
+  this->Serve({port.address()}, 1);
+  RequestStream stream(this->stub(), Request({7, 8, 9}, 4'000));
   ASSERT_TRUE(stream.Read());
   stream.Cancel();
   const absl::Time deadline = MonotonicNow() + kSlowdown * absl::Seconds(20);
@@ -186,29 +188,30 @@ TEST_F(EnginesTest, AClientThatLeavesEndsItsRequestInTheEngine) {
   EXPECT_EQ(engine.counts().cancelled, 1);
 }
 
-TEST_F(EnginesTest, TheTraceContextReachesTheEngine) {
+TYPED_TEST(EnginesOf, TheTraceContextReachesTheEngine) {
   const std::string trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
   const HeldPort port;
-  ScriptedEngine engine(At(port));
-  Serve({port.address()}, 1);
+  typename TestFixture::Engine engine(this->At(port));
+  this->Serve({port.address()}, 1);
   for (const auto& metadata : {client::Metadata{{"traceparent", trace}}, {{"traceparent", "invalid"}}, {}}) {
-    RequestStream stream(stub(), Request({7, 8, 9}, 4), {.metadata = metadata});
+    RequestStream stream(this->stub(), Request({7, 8, 9}, 4), {.metadata = metadata});
     ASSERT_TRUE(stream.End().status.ok());
   }
   std::vector<std::string> sent;
-  for (const ScriptedEngine::Exchange& exchange : engine.exchanges()) sent.push_back(exchange.traceparent);
+  for (const typename TestFixture::Engine::Exchange& exchange : engine.exchanges())
+    sent.push_back(exchange.traceparent);
   EXPECT_THAT(sent, ElementsAre(trace, "", ""));
 }
 
-TEST_F(EnginesTest, RequestsOfAKilledEngineContinueOnAnother) {
+TYPED_TEST(EnginesOf, RequestsOfAKilledEngineContinueOnAnother) {
   const HeldPort a, b;
-  ScriptedEngine one(At(a)), two(At(b));
-  Serve({a.address(), b.address()}, 2);
+  typename TestFixture::Engine one(this->At(a)), two(this->At(b));
+  this->Serve({a.address(), b.address()}, 2);
   std::vector<std::unique_ptr<RequestStream>> streams;
   std::vector<Tokens> prompts;
   for (uint32_t i = 0; i < 6; ++i) {
     prompts.push_back(Tokens(6, 4'000 + i));
-    streams.push_back(std::make_unique<RequestStream>(stub(), Request(prompts.back(), 300)));
+    streams.push_back(std::make_unique<RequestStream>(this->stub(), Request(prompts.back(), 300)));
     ASSERT_TRUE(streams.back()->Read());
   }
   one.Kill();
@@ -301,14 +304,18 @@ TEST_F(EnginesThatHang, AHealthyEngineWhoseDecodesStallIsLeft) {
   ExpectToLeave(/*healthy=*/true);
 }
 
-TEST_F(EnginesTest, ARequestsFaultEndsTheRequestOnly) {
+TYPED_TEST(EnginesOf, ARequestsFaultEndsTheRequestOnly) {
   const HeldPort port;
-  ScriptedEngine engine(At(port));
-  Serve({port.address()}, 1);
-  RequestStream good(stub(), Request({1, 2, 3}, 400));
+  typename TestFixture::Engine engine(this->At(port));
+  this->Serve({port.address()}, 1);
+  RequestStream good(this->stub(), Request({1, 2, 3}, 400));
   ASSERT_TRUE(good.Read());
   const auto code = [&](uint32_t fault) {
-    return Generate(stub(), Request({fault, 2, 3}, 10)).status.error_code();
+    const GenerateResult result = Generate(this->stub(), Request({fault, 2, 3}, 10));
+    const Tokens all = TokensAfter({fault, 2, 3}, 10);
+    EXPECT_LE(result.tokens.size(), all.size());
+    EXPECT_TRUE(std::equal(result.tokens.begin(), result.tokens.end(), all.begin())) << "wrong tokens";
+    return result.status.error_code();
   };
   EXPECT_EQ(code(kTooManyTokens), grpc::StatusCode::DATA_LOSS);
   EXPECT_EQ(code(kOtherOutput), grpc::StatusCode::DATA_LOSS);
@@ -320,22 +327,22 @@ TEST_F(EnginesTest, ARequestsFaultEndsTheRequestOnly) {
   EXPECT_EQ(code(kInternal), grpc::StatusCode::INTERNAL);
   EXPECT_EQ(code(kBadRequest), grpc::StatusCode::INVALID_ARGUMENT);
   // The request is placed again.
-  const GenerateResult full = Generate(stub(), Request({kFull, 2, 3}, 10));
+  const GenerateResult full = Generate(this->stub(), Request({kFull, 2, 3}, 10));
   EXPECT_EQ(full.tokens, TokensAfter({kFull, 2, 3}, 10));
   // These requests continue after every third token.
   for (const uint32_t fault : {kUnavailable, kEngineAbort}) {
-    const GenerateResult moved = Generate(stub(), Request({fault, 2, 3}, 10));
+    const GenerateResult moved = Generate(this->stub(), Request({fault, 2, 3}, 10));
     EXPECT_TRUE(moved.status.ok()) << moved.status.error_message();
     EXPECT_EQ(moved.tokens, TokensAfter({fault, 2, 3}, 10));
   }
   EXPECT_EQ(good.End().tokens, TokensAfter({1, 2, 3}, 400));
 }
 
-TEST_F(EnginesTest, APromptOfWhichOnlyTheLengthIsKnownIsFilledIn) {
+TYPED_TEST(EnginesOf, APromptOfWhichOnlyTheLengthIsKnownIsFilledIn) {
   const HeldPort port;
-  ScriptedEngine engine(At(port));
-  Serve({port.address()}, 1);
-  const GenerateResult result = Generate(stub(), SyntheticRequest(10, 12));
+  typename TestFixture::Engine engine(this->At(port));
+  this->Serve({port.address()}, 1);
+  const GenerateResult result = Generate(this->stub(), SyntheticRequest(10, 12));
   EXPECT_TRUE(result.status.ok()) << result.status.error_message();
   EXPECT_EQ(result.tokens.size(), 12u);
   EXPECT_EQ(result.finish.usage().prompt_tokens(), 10u);

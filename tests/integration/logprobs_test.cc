@@ -16,7 +16,6 @@
 #include "tests/testing/cluster.h"
 #include "tests/testing/golden.h"
 #include "tests/testing/resuming_client.h"
-#include "tests/testing/sglang_calls.h"
 #include "tests/testing/vllm_calls.h"
 
 namespace bfio::testing {
@@ -171,14 +170,14 @@ TEST(LogprobsTest, SglangsApiGivesTheSame) {
   ASSERT_TRUE(cluster.ok());
   const GenerateResult own = Generate(cluster.inference(), request);
   ASSERT_NO_FATAL_FAILURE(ExpectComplete(own, 40));
-  const auto stub = sglang::StubAt(cluster.address());
+  const auto stub = StubOf<Sglang>(cluster.address());
   for (const bool stream : {true, false}) {
-    sglang::pb::GenerateRequest asked = sglang::Request(40, stream);
+    Sglang::GenerateRequest asked = GreedyRequest<Sglang>(40, stream);
     *asked.mutable_tokenized()->mutable_input_ids() = request.token_ids().ids();
     asked.set_return_logprob(true);
     asked.set_logprob_start_len(-1);
     asked.set_top_logprobs_num(kTop);
-    ExpectSame(sglang::Generate(*stub, asked), own);
+    ExpectSame(GenerateAs<Sglang>(*stub, asked), own);
   }
 }
 

@@ -3,7 +3,7 @@
 
 usage: smg_relay.py LISTEN_PORT ROUTER_ADDRESS FILE
 
-FILE gets a line per call: method, status, and the request's bytes in hexadecimal (tests/integration/vllm_api_test.cc replays
+FILE gets a line per call: method, status, and the request's bytes in hexadecimal (tests/integration/gateways_test.cc replays
 such files). Run by tests/real/gateway --record with the Python of its virtual environment, which has grpcio.
 """
 import concurrent.futures

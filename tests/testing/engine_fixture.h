@@ -1,4 +1,4 @@
-// A router in front of engines that have no bfio code (--engines), for tests of vLLM's protocol.
+// A router in front of engines that have no bfio code (--engines), with each protocol.
 //
 // Purpose: starts the router as a process; the test provides the engines. Threads: the test's.
 #ifndef BFIO_TESTS_TESTING_ENGINE_FIXTURE_H_
@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -19,13 +20,15 @@
 namespace bfio::testing {
 
 // A greedy, streaming request as a gateway sends it.
-inline pb::GenerateRequest FromGateway(const Tokens& prompt, uint32_t output) {
-  pb::GenerateRequest request;
+template <typename P>
+typename P::GenerateRequest FromGatewayOf(const Tokens& prompt, uint32_t output) {
+  auto request = P::Plain(prompt);
   request.set_stream(true);
-  request.mutable_tokenized()->mutable_input_ids()->Add(prompt.begin(), prompt.end());
-  request.mutable_sampling_params()->set_temperature(0);
-  request.mutable_sampling_params()->set_max_tokens(output);
+  P::SetMaxTokens(*request.mutable_sampling_params(), output);
   return request;
+}
+inline pb::GenerateRequest FromGateway(const Tokens& prompt, uint32_t output) {
+  return FromGatewayOf<Vllm>(prompt, output);
 }
 
 inline v1::GenerateRequest Request(const Tokens& prompt, uint32_t output) {
@@ -37,10 +40,13 @@ inline v1::GenerateRequest Request(const Tokens& prompt, uint32_t output) {
   return request;
 }
 
-class EnginesTest : public ::testing::Test {
+template <typename P>
+class EnginesOf : public ::testing::Test {
  protected:
-  static ScriptedEngine::Options At(const HeldPort& port, int32_t ranks = 1) {
-    ScriptedEngine::Options options;
+  using Engine = ScriptedEngineOf<P>;
+
+  static typename Engine::Options At(const HeldPort& port, int32_t ranks = 1) {
+    typename Engine::Options options;
     options.listen = port.address();
     options.ranks = ranks;
     return options;
@@ -51,31 +57,31 @@ class EnginesTest : public ::testing::Test {
     options.worker_processes = 0;
     options.ranks = ranks;
     options.router_flags = std::move(flags);
+    options.router_flags.push_back(absl::StrCat("--client_apis=bfio,", P::kName));
     options.router_flags.push_back("--engines=" + engines);
     cluster_ = std::make_unique<Cluster>(options);
     ASSERT_TRUE(cluster_->ok());
   }
-  // The same for vLLM engines at these addresses; `query` is appended to --engines.
+  // The same for engines at these addresses; `query` is appended to --engines. Unless it says otherwise,
+  // requests name their ranks.
   void Serve(const std::vector<std::string>& addresses, int ranks, std::vector<std::string> flags = {},
-             const std::string& query = "") {
+             const std::string& query = std::is_same_v<P, Sglang> ? "?pinned=1" : "") {
     std::string engines;
     for (const std::string& address : addresses)
-      absl::StrAppend(&engines, engines.empty() ? "" : ",", "vllm://", address);
+      absl::StrAppend(&engines, engines.empty() ? "" : ",", P::kName, "://", address);
     ServeEngines(engines + query, ranks, std::move(flags));
   }
   v1::Inference::Stub& stub() { return cluster_->inference(); }
-  // The router's vLLM API, as a gateway calls it.
-  pb::VllmEngine::Stub& gateway() {
-    if (gateway_ == nullptr) {
-      gateway_ = pb::VllmEngine::NewStub(
-          grpc::CreateChannel(cluster_->address(), grpc::InsecureChannelCredentials()));
-    }
+  // The router's API for gateways.
+  typename P::Service::Stub& gateway() {
+    if (gateway_ == nullptr) gateway_ = StubOf<P>(cluster_->address());
     return *gateway_;
   }
 
   std::unique_ptr<Cluster> cluster_;
-  std::unique_ptr<pb::VllmEngine::Stub> gateway_;
+  std::unique_ptr<typename P::Service::Stub> gateway_;
 };
+using EnginesTest = EnginesOf<Vllm>;
 
 }  // namespace bfio::testing
 

@@ -22,6 +22,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "common/net/status.h"
+#include "tests/testing/engine_protocols.h"
 #include "tests/testing/process.h"
 
 namespace bfio::testing {
@@ -75,8 +76,9 @@ inline std::pair<std::vector<std::string>, grpc::Status> RawCall(
 }
 
 // The outputs of a call, assembled from its messages as a gateway does it.
-template <typename Response>
+template <typename P>
 struct OutputsOf {
+  using Response = typename P::GenerateResponse;
   using Complete = std::remove_cvref_t<decltype(std::declval<Response>().complete())>;
   using Logprobs = std::remove_cvref_t<decltype(std::declval<Complete>().output_logprobs())>;
 
@@ -125,10 +127,10 @@ struct OutputsOf {
 
 // Repeats a recorded session of SMG (SGLang's model gateway). Lines are "METHOD STATUS BYTES" with the
 // request in hexadecimal; '#' begins a comment. Checks that each call ends with STATUS and its outputs are
-// complete. `limit`: a request's maximum output. Returns the number of calls.
-template <typename Request, typename Response, typename Limit>
-int ReplaySession(const std::shared_ptr<grpc::Channel>& channel, const std::string& session,
-                  const std::string& service, Limit limit) {
+// complete. Returns the number of calls.
+template <typename P>
+int ReplaySession(const std::shared_ptr<grpc::Channel>& channel, const std::string& session) {
+  const std::string service = absl::StrCat("/", P::kService, "/");
   std::ifstream in(absl::StrCat("tests/integration/smg_sessions/", session, ".txt"));
   EXPECT_TRUE(in.good()) << session;
   int calls = 0;
@@ -142,11 +144,11 @@ int ReplaySession(const std::shared_ptr<grpc::Channel>& channel, const std::stri
     EXPECT_EQ(absl::StatusCodeToString(FromGrpcStatus(status).code()), words.at(1))
         << session << ": " << words[0] << ": " << status.error_message();
     if (words[0] != service + "Generate" || !status.ok()) continue;
-    Request request;
+    typename P::GenerateRequest request;
     EXPECT_TRUE(request.ParseFromString(bytes));
-    OutputsOf<Response> outputs;
+    OutputsOf<P> outputs;
     for (const std::string& message : messages) {
-      Response response;
+      typename P::GenerateResponse response;
       EXPECT_TRUE(response.ParseFromString(message));
       if constexpr (requires { response.request_id(); }) {
         EXPECT_EQ(response.request_id(), request.request_id());
@@ -156,16 +158,17 @@ int ReplaySession(const std::shared_ptr<grpc::Channel>& channel, const std::stri
     EXPECT_EQ(outputs.ends.size(), request.sampling_params().n()) << line;
     for (const auto& [index, end] : outputs.ends) {
       EXPECT_EQ(end.completion_tokens(), outputs.tokens.at(index).size());
-      EXPECT_LE(end.completion_tokens(), limit(request));
+      EXPECT_LE(end.completion_tokens(), P::MaxTokens(request.sampling_params()));
     }
   }
   return calls;
 }
 
-template <typename Stub, typename Request, typename Response>
+template <typename P>
 class CallOf {
  public:
-  CallOf(Stub& stub, const Request& request, absl::Duration deadline = absl::InfiniteDuration(),
+  CallOf(typename P::Service::Stub& stub, const typename P::GenerateRequest& request,
+         absl::Duration deadline = absl::InfiniteDuration(),
          const std::map<std::string, std::string>& metadata = {}) {
     for (const auto& [key, value] : metadata) context_.AddMetadata(key, value);
     if (deadline < absl::InfiniteDuration())
@@ -178,26 +181,46 @@ class CallOf {
   }
 
   bool Read() {
-    Response response;
+    typename P::GenerateResponse response;
     if (!reader_->Read(&response)) return false;
     outputs_.Add(response);
     return true;
   }
-  const OutputsOf<Response>& End() {
+  const OutputsOf<P>& End() {
     while (Read()) {
     }
     if (!std::exchange(ended_, true)) outputs_.status = reader_->Finish();
     return outputs_;
   }
   void Cancel() { context_.TryCancel(); }
-  const OutputsOf<Response>& outputs() const { return outputs_; }
+  const OutputsOf<P>& outputs() const { return outputs_; }
 
  private:
   grpc::ClientContext context_;
-  std::unique_ptr<grpc::ClientReader<Response>> reader_;
-  OutputsOf<Response> outputs_;
+  std::unique_ptr<grpc::ClientReader<typename P::GenerateResponse>> reader_;
+  OutputsOf<P> outputs_;
   bool ended_ = false;
 };
+
+// A request for seven tokens' continuation, which is greedy.
+template <typename P>
+typename P::GenerateRequest GreedyRequest(uint32_t output, bool stream = true) {
+  auto request = P::Plain({1, 2, 3, 4, 5, 6, 7});
+  P::SetMaxTokens(*request.mutable_sampling_params(), output);
+  request.mutable_sampling_params()->set_ignore_eos(true);
+  request.set_stream(stream);
+  return request;
+}
+
+template <typename P>
+std::unique_ptr<typename P::Service::Stub> StubOf(const std::string& address) {
+  return P::Service::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+}
+
+template <typename P>
+OutputsOf<P> GenerateAs(typename P::Service::Stub& stub, const typename P::GenerateRequest& request) {
+  return CallOf<P>(stub, request, absl::Seconds(60)).End();
+}
 
 }  // namespace bfio::testing
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <type_traits>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -11,15 +12,13 @@
 namespace bfio::testing {
 namespace {
 
-namespace pb = ::vllm::grpc::engine;
-namespace common_pb = ::smg::grpc::common;
-
-// Sets the fields of a response other than its tokens.
-template <typename Message>
-void Adorn(const pb::GenerateRequest& request, const std::vector<uint32_t>& tokens, Message& message) {
+// Sets the fields of a message other than its tokens. `count`: tokens of the output so far.
+template <typename P, typename Message>
+void Adorn(const typename P::GenerateRequest& request, const std::vector<uint32_t>& tokens, size_t count,
+           Message& message) {
   message.set_prompt_tokens(static_cast<uint32_t>(request.tokenized().input_ids_size()));
-  message.set_completion_tokens(static_cast<uint32_t>(tokens.size()));
-  if (!request.sampling_params().has_logprobs()) return;
+  message.set_completion_tokens(static_cast<uint32_t>(P::kChunksCountAll ? count : tokens.size()));
+  if (!P::WantsLogprobs(request)) return;
   for (const uint32_t token : tokens) {
     message.mutable_output_logprobs()->add_token_logprobs(-1.0f / static_cast<float>(token));
     message.mutable_output_logprobs()->add_token_ids(token);
@@ -40,7 +39,8 @@ std::vector<uint32_t> TokensAfter(const std::vector<uint32_t>& prompt, size_t co
   return tokens;
 }
 
-ScriptedEngine::ScriptedEngine(Options options)
+template <typename P>
+ScriptedEngineOf<P>::ScriptedEngineOf(Options options)
     : options_(std::move(options)), ranks_(static_cast<size_t>(options_.ranks)) {
   counts_.by_rank.resize(ranks_.size());
   grpc::ServerBuilder builder;
@@ -51,11 +51,13 @@ ScriptedEngine::ScriptedEngine(Options options)
   thread_ = std::thread([this] { Steps(); });
 }
 
-ScriptedEngine::~ScriptedEngine() {
+template <typename P>
+ScriptedEngineOf<P>::~ScriptedEngineOf() {
   Kill();
 }
 
-void ScriptedEngine::Kill() {
+template <typename P>
+void ScriptedEngineOf<P>::Kill() {
   {
     std::lock_guard lock(mutex_);
     if (std::exchange(killed_, true)) return;
@@ -67,7 +69,8 @@ void ScriptedEngine::Kill() {
   server_.reset();
 }
 
-void ScriptedEngine::SetSilent(bool silent, bool healthy) {
+template <typename P>
+void ScriptedEngineOf<P>::SetSilent(bool silent, bool healthy) {
   {
     std::lock_guard lock(mutex_);
     silent_ = silent;
@@ -76,37 +79,44 @@ void ScriptedEngine::SetSilent(bool silent, bool healthy) {
   stepped_.notify_all();
 }
 
-void ScriptedEngine::SetOthers(int requests, int tokens) {
+template <typename P>
+void ScriptedEngineOf<P>::SetOthers(int requests, int tokens) {
   std::lock_guard lock(mutex_);
   others_ = requests;
   others_tokens_ = tokens;
 }
 
-void ScriptedEngine::SetLoads(Loads loads) {
+template <typename P>
+void ScriptedEngineOf<P>::SetLoads(Loads loads) {
   std::lock_guard lock(mutex_);
   loads_ = loads;
 }
 
-void ScriptedEngine::SetRecords(Records records) {
+template <typename P>
+void ScriptedEngineOf<P>::SetRecords(Records records) {
   std::lock_guard lock(mutex_);
   records_ = records;
 }
 
-std::vector<ScriptedEngine::Exchange> ScriptedEngine::exchanges() {
+template <typename P>
+auto ScriptedEngineOf<P>::exchanges() -> std::vector<Exchange> {
   std::lock_guard lock(mutex_);
   return exchanges_;
 }
 
-void ScriptedEngine::Send(size_t number, const pb::GenerateResponse& response,
-                          grpc::ServerWriter<pb::GenerateResponse>* writer) {
+template <typename P>
+void ScriptedEngineOf<P>::Send(size_t number, Response response, grpc::ServerWriter<Response>* writer) {
   {
     std::lock_guard lock(mutex_);
+    if constexpr (requires { response.request_id(); })
+      response.set_request_id(exchanges_[number].request.request_id());
     exchanges_[number].responses.push_back(response);
   }
   writer->Write(response);
 }
 
-ScriptedEngine::Counts ScriptedEngine::counts() {
+template <typename P>
+auto ScriptedEngineOf<P>::counts() -> Counts {
   std::lock_guard lock(mutex_);
   Counts counts = counts_;
   for (const Rank& rank : ranks_) {
@@ -116,7 +126,8 @@ ScriptedEngine::Counts ScriptedEngine::counts() {
   return counts;
 }
 
-void ScriptedEngine::Steps() {
+template <typename P>
+void ScriptedEngineOf<P>::Steps() {
   std::unique_lock lock(mutex_);
   while (!killed_) {
     stepped_.wait_for(lock, absl::ToChronoNanoseconds(options_.step), [this] { return killed_; });
@@ -126,51 +137,60 @@ void ScriptedEngine::Steps() {
   }
 }
 
-bool ScriptedEngine::NextStep(grpc::ServerContext* context, std::unique_lock<std::mutex>& lock) {
+template <typename P>
+bool ScriptedEngineOf<P>::NextStep(grpc::ServerContext* context, std::unique_lock<std::mutex>& lock) {
   const int64_t now = step_;
   while (step_ == now && !killed_ && !context->IsCancelled())
     stepped_.wait_for(lock, std::chrono::milliseconds(50));
   return !killed_ && !context->IsCancelled();
 }
 
-grpc::Status ScriptedEngine::GetServerInfo(grpc::ServerContext*, const pb::GetServerInfoRequest*,
-                                           pb::GetServerInfoResponse* response) {
-  response->set_server_type("vllm-grpc");
-  response->set_data_parallel_size(std::max(options_.ranks, options_.all_ranks));
-  response->set_max_num_seqs(options_.slots);
+template <typename P>
+grpc::Status ScriptedEngineOf<P>::GetServerInfo(grpc::ServerContext*, const typename P::GetServerInfoRequest*,
+                                                typename P::GetServerInfoResponse* response) {
+  P::Describe(options_.attention_ranks ? 1 : std::max(options_.ranks, options_.all_ranks), options_.slots,
+              options_.kv_tokens, *response);
+  if constexpr (requires { response->server_args(); }) {
+    if (options_.attention_ranks)
+      (*response->mutable_server_args()->mutable_fields())["attn_dp_size"].set_number_value(options_.ranks);
+  }
   return Status::OK;
 }
 
-grpc::Status ScriptedEngine::GetModelInfo(grpc::ServerContext*, const pb::GetModelInfoRequest*,
-                                          pb::GetModelInfoResponse* response) {
+template <typename P>
+grpc::Status ScriptedEngineOf<P>::GetModelInfo(grpc::ServerContext*, const typename P::GetModelInfoRequest*,
+                                               typename P::GetModelInfoResponse* response) {
   response->set_served_model_name(options_.model);
   response->set_max_context_length(options_.max_context);
   return Status::OK;
 }
 
-grpc::Status ScriptedEngine::GetLoads(grpc::ServerContext* context, const pb::GetLoadsRequest*,
-                                      pb::GetLoadsResponse* response) {
+template <typename P>
+grpc::Status ScriptedEngineOf<P>::GetLoads(grpc::ServerContext* context, const typename P::GetLoadsRequest*,
+                                           typename P::GetLoadsResponse* response) {
   std::unique_lock lock(mutex_);
   while (loads_ == Loads::kSlow && !killed_ && !context->IsCancelled())
     stepped_.wait_for(lock, std::chrono::milliseconds(50));
+  const int share = P::kKvOfAllRanks ? options_.ranks : 1;
   const int times = loads_ == Loads::kWrong ? 1'000'000 : 1;
   response->set_dp_rank_count(options_.ranks);
   for (size_t r = 0; r < ranks_.size(); ++r) {
-    pb::SchedulerLoad& load = *response->add_loads();
+    auto& load = *response->add_loads();
     const int32_t wrong = loads_ == Loads::kWrongRank ? 1'000 : 0;
     load.set_dp_rank(options_.first_rank + static_cast<int32_t>(r) + wrong);
     load.set_num_running_reqs(times * (ranks_[r].running + others_) + times - 1);
     load.set_num_waiting_reqs(ranks_[r].waiting);
-    load.set_num_used_tokens(options_.ranks * (ranks_[r].tokens + others_ * others_tokens_) +
-                             (times - 1) * 1'000);
-    load.set_max_total_num_tokens(options_.ranks * options_.kv_tokens);
+    load.set_num_used_tokens(share * (ranks_[r].tokens + others_ * others_tokens_) + (times - 1) * 1'000);
+    load.set_max_total_num_tokens(share * options_.kv_tokens);
+    if (!P::kKvOfAllRanks) load.set_max_running_requests(options_.slots);
   }
   return Status::OK;
 }
 
-grpc::Status ScriptedEngine::SubscribeKvEvents(grpc::ServerContext* context,
-                                               const common_pb::SubscribeKvEventsRequest* request,
-                                               grpc::ServerWriter<common_pb::KvEventBatch>* writer) {
+template <typename P>
+grpc::Status ScriptedEngineOf<P>::SubscribeKvEvents(grpc::ServerContext* context,
+                                                    const common_pb::SubscribeKvEventsRequest* request,
+                                                    grpc::ServerWriter<common_pb::KvEventBatch>* writer) {
   std::unique_lock lock(mutex_);
   ++counts_.subscriptions;
   const Records records = records_;
@@ -205,8 +225,10 @@ grpc::Status ScriptedEngine::SubscribeKvEvents(grpc::ServerContext* context,
   return Status::CANCELLED;
 }
 
-grpc::Status ScriptedEngine::HealthCheck(grpc::ServerContext* context, const pb::HealthCheckRequest*,
-                                         pb::HealthCheckResponse* response) {
+template <typename P>
+grpc::Status ScriptedEngineOf<P>::HealthCheck(grpc::ServerContext* context,
+                                              const typename P::HealthCheckRequest*,
+                                              typename P::HealthCheckResponse* response) {
   const absl::Time until = absl::Now() + options_.health;
   std::unique_lock lock(mutex_);
   while ((!healthy_ || absl::Now() < until) && !killed_ && !context->IsCancelled())
@@ -215,7 +237,30 @@ grpc::Status ScriptedEngine::HealthCheck(grpc::ServerContext* context, const pb:
   return Status::OK;
 }
 
-uint32_t ScriptedEngine::TakeCached(Rank& rank, std::vector<uint32_t> prompt) const {
+template <typename P>
+grpc::Status ScriptedEngineOf<P>::Abort(grpc::ServerContext*, const typename P::AbortRequest* request,
+                                        typename P::AbortResponse*) {
+  std::lock_guard lock(mutex_);
+  for (const std::string& id : P::AbortedIds(*request)) {
+    aborted_.insert(id);
+    AbortAll(id);
+  }
+  return Status::OK;
+}
+
+template <typename P>
+void ScriptedEngineOf<P>::AbortAll(const std::string& name) {
+  for (auto& [other, aborted] : names_) aborted = aborted || other.starts_with(name);
+}
+
+template <typename P>
+std::set<std::string> ScriptedEngineOf<P>::aborted() {
+  std::lock_guard lock(mutex_);
+  return aborted_;
+}
+
+template <typename P>
+uint32_t ScriptedEngineOf<P>::TakeCached(Rank& rank, std::vector<uint32_t> prompt) const {
   if (!options_.prefix_cache) return 0;
   constexpr size_t kBlock = 16;
   size_t most = 0;
@@ -229,28 +274,41 @@ uint32_t ScriptedEngine::TakeCached(Rank& rank, std::vector<uint32_t> prompt) co
   return static_cast<uint32_t>(most);
 }
 
-grpc::Status ScriptedEngine::Generate(grpc::ServerContext* context, const pb::GenerateRequest* request,
-                                      grpc::ServerWriter<pb::GenerateResponse>* writer) {
+template <typename P>
+grpc::Status ScriptedEngineOf<P>::Generate(grpc::ServerContext* context, const Request* request,
+                                           grpc::ServerWriter<Response>* writer) {
+  {
+    std::lock_guard lock(mutex_);
+    names_[request->request_id()] = false;
+  }
   const Status status = Run(context, *request, writer);
   std::lock_guard lock(mutex_);
+  names_.erase(request->request_id());
+  if (std::is_same_v<P, Sglang> && context->IsCancelled()) AbortAll(request->request_id());
   counts_.cancelled += context->IsCancelled() && !killed_;
   return killed_ ? Status(grpc::StatusCode::UNAVAILABLE, "killed") : status;
 }
 
-grpc::Status ScriptedEngine::Run(grpc::ServerContext* context, const pb::GenerateRequest& request,
-                                 grpc::ServerWriter<pb::GenerateResponse>* writer) {
+template <typename P>
+grpc::Status ScriptedEngineOf<P>::Run(grpc::ServerContext* context, const Request& request,
+                                      grpc::ServerWriter<Response>* writer) {
   const auto& ids = request.tokenized().input_ids();
-  const bool one_rank = std::max(options_.ranks, options_.all_ranks) == 1;
+  const bool one_rank = options_.chooses_ranks || std::max(options_.ranks, options_.all_ranks) == 1;
   if (ids.empty() || request.has_data_parallel_rank() == one_rank || request.data_parallel_rank() < 0 ||
       request.data_parallel_rank() >= options_.ranks || request.sampling_params().n() > 1) {
     return {grpc::StatusCode::INVALID_ARGUMENT, "not what a router sends"};
   }
-  const auto r = static_cast<size_t>(request.data_parallel_rank());
   const auto fault = static_cast<uint32_t>(ids[0]);
   std::unique_lock lock(mutex_);
-  if (fault == kBadRequest) return {grpc::StatusCode::INVALID_ARGUMENT, "a prompt that it does not like"};
+  if (fault == kBadRequest) {
+    // As SGLang's servicer reports that the error was in the grammar.
+    context->AddTrailingMetadata("smg-constraint-failed", "engine");
+    return {grpc::StatusCode::INVALID_ARGUMENT, "a prompt that it does not like"};
+  }
   if (fault == kFull && !std::exchange(was_full_, true))
     return {grpc::StatusCode::RESOURCE_EXHAUSTED, "full"};
+  const size_t r = options_.chooses_ranks ? exchanges_.size() % ranks_.size()
+                                          : static_cast<size_t>(request.data_parallel_rank());
   Rank& rank = ranks_[r];
   const size_t number = exchanges_.size();
   const auto trace = context->client_metadata().find("traceparent");
@@ -275,17 +333,17 @@ grpc::Status ScriptedEngine::Run(grpc::ServerContext* context, const pb::Generat
   uint32_t last = ids[ids.size() - 1];
   size_t length = static_cast<size_t>(ids.size());
   Status status = Status::OK;
-  const uint32_t asked = request.sampling_params().max_tokens();
-  // Without a temperature in the request, vLLM samples at temperature 1.
-  const uint32_t drawn = request.sampling_params().has_temperature() ? 0 : 1;
+  const uint32_t asked = P::MaxTokens(request.sampling_params());
+  const uint32_t drawn = P::Samples(request) ? 1 : 0;
   std::vector<uint32_t> made_all;
-  std::vector<pb::GenerateResponse> held;
+  std::vector<Response> held;
   const auto complete = [&](const std::string& reason) {
-    pb::GenerateResponse end;
+    Response end;
     end.mutable_complete()->set_finish_reason(reason);
-    // When streaming, vLLM repeats the last chunk in the completion, with that chunk's counts.
+    const size_t count = made_all.size();
+    // When streaming, engines repeat the last chunk in the completion, vLLM with that chunk's counts.
     if (request.stream()) made_all.erase(made_all.begin(), made_all.end() - 1);
-    Adorn(request, made_all, *end.mutable_complete());
+    Adorn<P>(request, made_all, count, *end.mutable_complete());
     end.mutable_complete()->set_cached_tokens(cached);
     end.mutable_complete()->mutable_output_ids()->Add(made_all.begin(), made_all.end());
     Send(number, end, writer);
@@ -295,16 +353,17 @@ grpc::Status ScriptedEngine::Run(grpc::ServerContext* context, const pb::Generat
       status = Status::CANCELLED;
       break;
     }
-    pb::GenerateResponse response;
+    Response response;
     last = NextToken(last + drawn, length++);
     ++rank.tokens;
     made_all.push_back(last);
     response.mutable_chunk()->add_token_ids(last);
-    Adorn(request, {last}, *response.mutable_chunk());
+    Adorn<P>(request, {last}, made_all.size(), *response.mutable_chunk());
     response.mutable_chunk()->set_cached_tokens(cached);
     if (made == 2 && fault == kTooManyTokens)
       for (uint32_t i = 0; i < asked; ++i) response.mutable_chunk()->add_token_ids(5);
     if (made == 2 && fault == kOtherOutput) response.mutable_chunk()->set_index(1);
+    const bool aborted = names_.at(request.request_id()) && made + 1 < asked;
     lock.unlock();
     if (fault == kSwapped && made + 2 == asked) {
       held.push_back(response);
@@ -313,12 +372,13 @@ grpc::Status ScriptedEngine::Run(grpc::ServerContext* context, const pb::Generat
       if (fault == kTwice && made == 2) Send(number, response, writer);
     }
     if (made + 1 == asked)
-      for (const pb::GenerateResponse& one : held) Send(number, one, writer);
+      for (const Response& one : held) Send(number, one, writer);
     const bool fails = made == 2 && (fault == kEngineError || fault == kEngineAbort);
     if (fails) complete(fault == kEngineError ? "error" : "abort");
+    if (aborted) complete("abort");
     if (made + 1 == asked) complete("length");
     lock.lock();
-    if (fails || (made == 2 && fault == kNoReason)) break;
+    if (fails || aborted || (made == 2 && fault == kNoReason)) break;
     if (made == 2 && fault == kUnavailable) status = {grpc::StatusCode::UNAVAILABLE, "reset"};
     if (made == 2 && fault == kInternal) status = {grpc::StatusCode::INTERNAL, "reset"};
     if (!status.ok()) break;
@@ -327,5 +387,8 @@ grpc::Status ScriptedEngine::Run(grpc::ServerContext* context, const pb::Generat
   rank.tokens -= static_cast<int>(length);
   return status;
 }
+
+template class ScriptedEngineOf<Vllm>;
+template class ScriptedEngineOf<Sglang>;
 
 }  // namespace bfio::testing

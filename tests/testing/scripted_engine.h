@@ -1,10 +1,12 @@
-// A vLLM server for tests: ranks that step, queues, and faults on request.
+// An engine's server for tests, with each protocol: ranks that step, queues, and faults on request.
 //
 // Purpose: shows the router what real engines do, and what no engine should do. The next token of a sequence
 // depends on the sequence alone (NextToken), so a request that continues elsewhere must bring its earlier
 // tokens to get the right next ones. Without a temperature vLLM samples, and so other tokens are generated.
-// Log-probabilities are arbitrary, and every message with log-probabilities has an unknown field. A prompt
-// that begins with a Fault's number gets that fault. Threads: the test's; the server has its own.
+// When a request ends because of Abort, or because its caller has left, SGLang also ends all requests whose
+// names begin with its name. Log-probabilities are arbitrary, and every message with log-probabilities has an
+// unknown field. A prompt that begins with a Fault's number gets that fault. Threads: the test's; the server
+// has its own.
 #ifndef BFIO_TESTS_TESTING_SCRIPTED_ENGINE_H_
 #define BFIO_TESTS_TESTING_SCRIPTED_ENGINE_H_
 
@@ -12,14 +14,16 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/time/time.h"
-#include "engines/vllm.grpc.pb.h"
+#include "tests/testing/engine_protocols.h"
 
 namespace bfio::testing {
 
@@ -30,11 +34,11 @@ enum Fault : uint32_t {
   kNoReason,             // the stream ends with OK but without a completion
   kEngineError,          // finish_reason "error"
   kEngineAbort,          // finish_reason "abort"
-  kBadRequest,           // INVALID_ARGUMENT before any token
+  kBadRequest,           // INVALID_ARGUMENT before any token, with trailing metadata
   kFull,                 // RESOURCE_EXHAUSTED before any token, the first time
   kTwice,                // the chunk is sent twice
   kMissing,              // the chunk is not sent
-  kSwapped,              // the chunk is sent after the next one (vLLM: of the last two)
+  kSwapped,              // the last chunk but one is sent after the last one
   kUnavailable,          // the stream breaks with UNAVAILABLE; the server stays healthy
   kInternal,             // the same with INTERNAL
 };
@@ -44,8 +48,12 @@ uint32_t NextToken(uint32_t last, size_t length);
 // The tokens that an undisturbed engine generates.
 std::vector<uint32_t> TokensAfter(const std::vector<uint32_t>& prompt, size_t count);
 
-class ScriptedEngine final : public ::vllm::grpc::engine::VllmEngine::Service {
+template <typename P>
+class ScriptedEngineOf final : public P::Service::Service {
  public:
+  using Request = typename P::GenerateRequest;
+  using Response = typename P::GenerateResponse;
+
   struct Options {
     // HOST:PORT.
     std::string listen;
@@ -65,9 +73,14 @@ class ScriptedEngine final : public ::vllm::grpc::engine::VllmEngine::Service {
     // Each rank caches the KV of all its prompts in blocks of 16 tokens, and reports the cached tokens of
     // each new prompt.
     bool prefix_cache = false;
+    // The server chooses the rank of a request itself, and takes none that names one (SGLang without bfio's
+    // patch).
+    bool chooses_ranks = false;
+    // Reports ranks as newer servers of SGLang do with --enable-dp-attention.
+    bool attention_ranks = false;
   };
-  explicit ScriptedEngine(Options options);
-  ~ScriptedEngine() override;
+  explicit ScriptedEngineOf(Options options);
+  ~ScriptedEngineOf() override;
 
   // Behaves like a process that is killed: every stream breaks.
   void Kill();
@@ -99,12 +112,14 @@ class ScriptedEngine final : public ::vllm::grpc::engine::VllmEngine::Service {
   Counts counts();
   // The accepted requests and the responses to each, in order.
   struct Exchange {
-    ::vllm::grpc::engine::GenerateRequest request;
-    std::vector<::vllm::grpc::engine::GenerateResponse> responses;
+    Request request;
+    std::vector<Response> responses;
     // From the call's metadata; empty: none.
     std::string traceparent;
   };
   std::vector<Exchange> exchanges();
+  // The requests that Abort has named.
+  std::set<std::string> aborted();
 
  private:
   using Status = grpc::Status;
@@ -118,26 +133,26 @@ class ScriptedEngine final : public ::vllm::grpc::engine::VllmEngine::Service {
   // Returns the number of the prompt's tokens that the rank has cached, and adds the prompt to the cache.
   uint32_t TakeCached(Rank& rank, std::vector<uint32_t> prompt) const;
 
-  Status GetServerInfo(grpc::ServerContext*, const ::vllm::grpc::engine::GetServerInfoRequest*,
-                       ::vllm::grpc::engine::GetServerInfoResponse* response) override;
-  Status GetModelInfo(grpc::ServerContext*, const ::vllm::grpc::engine::GetModelInfoRequest*,
-                      ::vllm::grpc::engine::GetModelInfoResponse* response) override;
-  Status GetLoads(grpc::ServerContext*, const ::vllm::grpc::engine::GetLoadsRequest*,
-                  ::vllm::grpc::engine::GetLoadsResponse* response) override;
-  Status SubscribeKvEvents(grpc::ServerContext* context,
-                           const ::smg::grpc::common::SubscribeKvEventsRequest* request,
-                           grpc::ServerWriter<::smg::grpc::common::KvEventBatch>* writer) override;
-  Status HealthCheck(grpc::ServerContext*, const ::vllm::grpc::engine::HealthCheckRequest*,
-                     ::vllm::grpc::engine::HealthCheckResponse* response) override;
-  Status Generate(grpc::ServerContext* context, const ::vllm::grpc::engine::GenerateRequest* request,
-                  grpc::ServerWriter<::vllm::grpc::engine::GenerateResponse>* writer) override;
-  Status Run(grpc::ServerContext* context, const ::vllm::grpc::engine::GenerateRequest& request,
-             grpc::ServerWriter<::vllm::grpc::engine::GenerateResponse>* writer);
+  Status GetServerInfo(grpc::ServerContext*, const typename P::GetServerInfoRequest*,
+                       typename P::GetServerInfoResponse* response) override;
+  Status GetModelInfo(grpc::ServerContext*, const typename P::GetModelInfoRequest*,
+                      typename P::GetModelInfoResponse* response) override;
+  Status GetLoads(grpc::ServerContext*, const typename P::GetLoadsRequest*,
+                  typename P::GetLoadsResponse* response) override;
+  Status SubscribeKvEvents(grpc::ServerContext* context, const common_pb::SubscribeKvEventsRequest* request,
+                           grpc::ServerWriter<common_pb::KvEventBatch>* writer) override;
+  Status Abort(grpc::ServerContext*, const typename P::AbortRequest* request,
+               typename P::AbortResponse*) override;
+  Status HealthCheck(grpc::ServerContext*, const typename P::HealthCheckRequest*,
+                     typename P::HealthCheckResponse* response) override;
+  Status Generate(grpc::ServerContext* context, const Request* request,
+                  grpc::ServerWriter<Response>* writer) override;
+  Status Run(grpc::ServerContext* context, const Request& request, grpc::ServerWriter<Response>* writer);
   // Sends a response of exchange `number`.
-  void Send(size_t number, const ::vllm::grpc::engine::GenerateResponse& response,
-            grpc::ServerWriter<::vllm::grpc::engine::GenerateResponse>* writer);
+  void Send(size_t number, Response response, grpc::ServerWriter<Response>* writer);
   // Waits for the next step; false when the call is over.
   bool NextStep(grpc::ServerContext* context, std::unique_lock<std::mutex>& lock);
+  void AbortAll(const std::string& name);
   void Steps();
 
   const Options options_;
@@ -151,9 +166,16 @@ class ScriptedEngine final : public ::vllm::grpc::engine::VllmEngine::Service {
   Records records_ = Records::kNone;
   Counts counts_;
   std::vector<Exchange> exchanges_;
+  std::set<std::string> aborted_;
+  // Running requests by name: whether each has been aborted.
+  std::map<std::string, bool> names_;
   std::thread thread_;
   std::unique_ptr<grpc::Server> server_;
 };
+
+extern template class ScriptedEngineOf<Vllm>;
+extern template class ScriptedEngineOf<Sglang>;
+using ScriptedEngine = ScriptedEngineOf<Vllm>;
 
 }  // namespace bfio::testing
 
