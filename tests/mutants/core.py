@@ -90,7 +90,7 @@ MUTANTS = [
     ("model/kv_capacity.h", "      if (!holds) return false;\n    }\n    return true;", "      if (holds) return true;\n    }\n    return false;", "memory has to suffice at one time only"),
     ("policy/bf_io_auto/urgency.cc", "const bool overdue = slack <= (reserved_closed ? -kReservedShare * scales_[i] : 0);", "const bool overdue = slack <= 1e18 + (reserved_closed ? kReservedShare : 0);", "requests that are not due are pressed as if they were"),
     ("policy/bf_io_auto/urgency.cc", "const double slack = slacks_[i] - 1;", "const double slack = slacks_[i];", "who is due by the next decision waits for it"),
-    ("policy/bf_io_auto/horizon.cc", " && stop && stop()", " && false", "horizon does not look at the deadline"),
+    ("policy/bf_io_auto/horizon.cc", "if (stop && stop())", "if (false)", "horizon does not look at the deadline"),
     ("policy/bf_io_auto/urgency.cc", "leads_.push_back(scales_[i] * request.tenant_excess_tokens / tokens_per_scale);", "leads_.push_back(0 * scales_[i] * request.tenant_excess_tokens / tokens_per_scale);", "a tenant that was served most is not held back"),
     ("policy/bf_io_auto/oversized_requests.cc", "instance.workers[candidate.reserved_worker].Precount(candidate.precounted_tokens);", "", "nothing is counted ahead where an oversized request is expected"),
     ("policy/bf_io_auto/headroom.cc", "if (request.id <= last_id_) continue;", "", "a request that waits is learnt from at every decision"),
