@@ -251,10 +251,8 @@ absl::Status PipelineWorker::Check(const WorkerOptions& options) const {
           absl::StrCat("--pipeline_listen: address: ", other.status().message()));
     }
   }
-  if ((options.engine.name != "cpu" && options.engine.name != "cuda") ||
-      options.engine.cpu.decode.share_mlp) {
-    return absl::InvalidArgumentError(
-        "--pipeline_listen requires --engine=cpu or --engine=cuda, and --mlp=replicated");
+  if (options.engine.name != "cpu" && options.engine.name != "cuda") {
+    return absl::InvalidArgumentError("--pipeline_listen requires --engine=cpu or --engine=cuda");
   }
   if (options.ranks_per_process != 1) {
     return absl::InvalidArgumentError("--pipeline_listen requires --ranks_per_process=1");

@@ -3,10 +3,9 @@
 // Purpose: members that compute different things give different answers to one prompt, or cannot form a
 // barrier. How each property in which two workers can differ is treated:
 //   model, vocabulary, bos and eos ids, dtypes of the weights in use and of the KV cache, the engine (cpu and
-//   cuda round differently), --mlp, eos_probability of the sim engine: in WorkerHello::model, a digest over
-//   all of them (worker/engine/model/model_digest.h);
-//   kind of barrier, and with --mlp=tp the number of shares: in WorkerHello::barrier. Not compared in groups
-//   without a barrier;
+//   cuda round differently), eos_probability of the sim engine: in WorkerHello::model, a digest over all of
+//   them (worker/engine/model/model_digest.h);
+//   kind of barrier: in WorkerHello::barrier. Not compared in groups without a barrier;
 //   plan mode, timeouts, how long requests are kept, whether ranks step alone: the router sends them
 //   (EpochOffer), so they cannot differ. IndependentGroup refuses a worker that cannot step alone;
 //   slots, KV tokens, longest sequence, --token_budget, scheduler: may differ. The router places requests by

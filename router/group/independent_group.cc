@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "absl/strings/match.h"
-
 namespace bfio::router {
 namespace {
 
@@ -16,10 +14,6 @@ constexpr int kFormSteps = 4;
 }  // namespace
 
 absl::Status IndependentGroup::CheckKind(const WorkerHello& hello) const {
-  if (absl::StrContains(hello.barrier, "+tp:")) {
-    return absl::FailedPreconditionError(
-        "workers with --mlp=tp synchronize in every step: start the router with --coupling=barrier");
-  }
   if (!hello.steps_alone) {
     return absl::FailedPreconditionError(
         "the router runs with --coupling=none, which this version of the worker does not support");

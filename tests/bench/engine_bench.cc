@@ -174,7 +174,7 @@ int RunGemm() {
     cpu::Linear linear;
     linear.x = x.data();
     linear.rows = rows;
-    linear.x_stride = linear.inputs = linear.y_stride = kSize;
+    linear.inputs = linear.y_stride = kSize;
     linear.y = y.data();
     const double flops = 2.0 * static_cast<double>(rows * kSize * kSize) / 1e9;
     linear.weight = weight.data();

@@ -96,16 +96,9 @@ v1::GenerateRequest PoisonedRequest(int length) {
   return request;
 }
 
-// By --mlp.
-class QueryOfDeath : public ::testing::TestWithParam<const char*> {};
-
-INSTANTIATE_TEST_SUITE_P(Modes, QueryOfDeath, ::testing::Values("replicated", "tp"));
-
-TEST_P(QueryOfDeath, EndsWithInternalAndAffectsNoOtherRequest) {
+TEST(QueryOfDeath, EndsWithInternalAndAffectsNoOtherRequest) {
   const Harmless harmless(8);
-  ClusterOptions options = CpuWorkers(3, PoisonedModel());
-  options.worker_flags.push_back(absl::StrCat("--mlp=", GetParam()));
-  Cluster cluster(options);
+  Cluster cluster(CpuWorkers(3, PoisonedModel()));
   ASSERT_TRUE(cluster.ok());
   const uint64_t epoch = cluster.State().epoch();
   TokenClients clients(cluster, harmless.requests);
@@ -273,7 +266,7 @@ TEST(FirstWorker, WithAnotherModelAfterARestartEndsNoRequests) {
   grpc::ChannelArguments own;
   own.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   ScriptedWorker wrong(cluster.address(), "wrong", own);
-  wrong.hello().set_barrier("star+tp:1234");
+  wrong.hello().set_barrier("star_tls");
   wrong.SayHello();
   ASSERT_TRUE(Eventually([&] { return absl::StrContains(cluster.router().Stderr(), "worker wrong "); }))
       << cluster.router().Stderr();

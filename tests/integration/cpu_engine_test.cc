@@ -22,14 +22,11 @@ using ::testing::Not;
 
 constexpr char kModel[] = "tests/golden/qwen3";
 
-// `mlp`: "replicated" or "tp".
-ClusterOptions Options(int workers, const std::string& mlp = "replicated",
-                       const std::string& barrier = "star") {
+ClusterOptions Options(int workers, const std::string& barrier = "star") {
   return {.worker_processes = workers,
           .router_flags = {absl::StrCat("--step_timeout=", 5 * kSlowdown, "s")},
           .worker_flags = {"--engine=cpu", absl::StrCat("--model=", kModel), "--slots=4", "--kv_tokens=4096",
-                           "--token_budget=48", "--drain_timeout=5s", absl::StrCat("--mlp=", mlp),
-                           absl::StrCat("--barrier=", barrier)}};
+                           "--token_budget=48", "--drain_timeout=5s", absl::StrCat("--barrier=", barrier)}};
 }
 
 // Prompts of all lengths, greedy and sampled, every fifth synthetic.
@@ -61,35 +58,29 @@ std::vector<v1::GenerateRequest> Requests(int count, uint32_t output) {
 struct GroupCase {
   const char* name;
   int workers;
-  const char* mlp;
-  const char* barrier = "star";
+  const char* barrier;
 };
 
-// Both values of --mlp.
 class CpuEngineGroup : public ::testing::TestWithParam<GroupCase> {};
 
-INSTANTIATE_TEST_SUITE_P(Modes, CpuEngineGroup,
-                         ::testing::Values(GroupCase{"Replicated2", 2, "replicated"},
-                                           GroupCase{"Replicated4", 4, "replicated"},
-                                           GroupCase{"Tp2", 2, "tp"}, GroupCase{"Tp4", 4, "tp"},
-                                           GroupCase{"TpTls3", 3, "tp", "star_tls"}),
+INSTANTIATE_TEST_SUITE_P(Barriers, CpuEngineGroup,
+                         ::testing::Values(GroupCase{"Star2", 2, "star"}, GroupCase{"Star4", 4, "star"},
+                                           GroupCase{"Tls3", 3, "star_tls"}),
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(CpuEngineGroup, TokensThroughTheRouterAreThoseOfTheEngineAlone) {
   const auto requests = Requests(20, 40);
   const auto alone = TokensAlone(kModel, requests);
-  Cluster cluster(Options(GetParam().workers, GetParam().mlp, GetParam().barrier));
+  Cluster cluster(Options(GetParam().workers, GetParam().barrier));
   ASSERT_TRUE(cluster.ok());
   TokenClients(cluster, requests).ExpectTokens(alone);
   cluster.StopCleanly();
 }
 
-// Under load, so that in a group that shares the MLP computation the surviving ranks are in the middle of a
-// step.
 TEST_P(CpuEngineGroup, AWorkerThatIsKilledMidwayChangesNoToken) {
   const auto requests = Requests(24, 300);
   const auto alone = TokensAlone(kModel, requests);
-  Cluster cluster(Options(GetParam().workers, GetParam().mlp, GetParam().barrier));
+  Cluster cluster(Options(GetParam().workers, GetParam().barrier));
   ASSERT_TRUE(cluster.ok());
   std::atomic<bool> killed = false;
   TokenClients clients(cluster, requests, [&](int seen) {
@@ -102,15 +93,16 @@ TEST_P(CpuEngineGroup, AWorkerThatIsKilledMidwayChangesNoToken) {
   EXPECT_TRUE(killed);
 }
 
-TEST(CpuEngine, AWorkerThatComputesOtherwiseThanTheGroupDoesNotJoin) {
+TEST(CpuEngine, AWorkerWithAnotherBarrierThanTheGroupDoesNotJoin) {
   const auto requests = Requests(8, 60);
   const auto alone = TokensAlone(kModel, requests);
-  Cluster cluster(Options(2, "tp"));
+  Cluster cluster(Options(2));
   ASSERT_TRUE(cluster.ok());
-  Process odd("bfio_worker", {absl::StrCat("--router=", cluster.address()), "--engine=cpu",
-                              absl::StrCat("--model=", kModel), "--slots=4", "--kv_tokens=4096"});
+  Process odd("bfio_worker",
+              {absl::StrCat("--router=", cluster.address()), "--engine=cpu", absl::StrCat("--model=", kModel),
+               "--slots=4", "--kv_tokens=4096", "--barrier=star_tls"});
   Eventually([&] { return CountOf(odd.Stderr(), "notice from the router: ") > 0; });
-  EXPECT_THAT(odd.Stderr(), HasSubstr("barrier star+tp:")) << "what the group has and it has not";
+  EXPECT_THAT(odd.Stderr(), HasSubstr("barrier star")) << "what the group has and it has not";
   TokenClients(cluster, requests).ExpectTokens(alone);
   EXPECT_THAT(odd.Stderr(), Not(HasSubstr(": rank "))) << "alone it serves no client";
   odd.Signal(SIGTERM);
@@ -161,14 +153,11 @@ TEST(CpuEngine, LockstepWithManyRanksPerProcessGivesTheSameTokens) {
 TEST(CpuEngine, ErrorsInModelsAndFlagsAreReportedInOneLine) {
   ExpectOneLine("bfio_worker", {"--engine=cpu"}, 2, "--engine=cpu requires --model=DIR");
   ExpectOneLine("bfio_worker", {"--engine=cpu", "--model=/nonexistent"}, 2, "/nonexistent");
-  ExpectOneLine("bfio_worker", {"--mlp=tp"}, 2, "--mlp=tp requires --engine=cpu or --engine=cuda");
   for (const auto& [flag, error] : {std::pair("--cpu_threads=0", "--cpu_threads=0: must be within 1..256"),
                                     {"--token_budget=-1", "--token_budget=-1: must be within 0.."},
                                     {"--scheduler=lifo", "unknown scheduler 'lifo'"},
                                     {"--scheduler=orca:lifo", "--scheduler=orca:lifo: unknown order 'lifo'"},
-                                    {"--token_budget=2000000000", "(--token_budget) must be in 1.."},
-
-                                    {"--mlp=pp", "--mlp=pp: must be replicated or tp"}})
+                                    {"--token_budget=2000000000", "(--token_budget) must be in 1.."}})
     ExpectOneLine("bfio_worker", {"--engine=cpu", absl::StrCat("--model=", kModel), flag}, 2, error);
 }
 

@@ -17,7 +17,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "simt/machine.h"
@@ -35,7 +34,6 @@ struct EmulatedDevice {
   // Numbers of operations of the engine since the start.
   int waits = 0;
   int allocations = 0;
-  int releases = 0;
   int replays = 0;
   std::vector<worker::gpu::GemmShape> prepared;
   // Memory in use by all allocations on the device.
@@ -72,19 +70,6 @@ class EmulatedDeviceOps final : public worker::gpu::DeviceOps {
   absl::StatusOr<void*> AllocatePinned(int64_t bytes, absl::string_view what) override {
     return Add(pinned_, bytes, what);
   }
-  absl::Status Release(void* memory) override {
-    const auto is = [&](const auto& block) { return block->data() == memory; };
-    for (Blocks* const blocks : {&memory_, &pinned_}) {
-      const auto it = std::find_if(blocks->begin(), blocks->end(), is);
-      if (it == blocks->end()) continue;
-      if (blocks == &memory_) device_.used_bytes -= static_cast<int64_t>((*it)->bytes());
-      blocks->erase(it);
-      ++device_.releases;
-      return absl::OkStatus();
-    }
-    return absl::InvalidArgumentError("Release of what is not there");
-  }
-
   absl::Status CopyIn(void* device, const void* pinned, int64_t bytes) override {
     if (!In(pinned_, pinned, bytes))
       return absl::InvalidArgumentError("a copy from memory that is not pinned");
@@ -92,8 +77,6 @@ class EmulatedDeviceOps final : public worker::gpu::DeviceOps {
     std::vector<unsigned char> queued(from, from + bytes);
     copied_from_.emplace_back(from, from + bytes);
     stream_.Push([this, device, from, queued = std::move(queued)]() -> std::string {
-      if (!In(pinned_, from, static_cast<int64_t>(queued.size())))
-        return "a copy from memory that is released";
       if (std::memcmp(from, queued.data(), queued.size()) != 0) {
         return absl::StrCat("pinned memory (", simt::GuardedMemory::FindContaining(from, 1)->name(),
                             ") was changed before the copy that was queued from it");
@@ -113,7 +96,6 @@ class EmulatedDeviceOps final : public worker::gpu::DeviceOps {
       std::memset(pinned, simt::kPoison, static_cast<size_t>(bytes));
     }
     stream_.Push([this, pinned, device, bytes]() -> std::string {
-      if (!In(pinned_, pinned, bytes)) return "a copy to memory that is released";
       if (!In(memory_, device, bytes)) return "a copy from no device memory";
       std::memcpy(pinned, device, static_cast<size_t>(bytes));
       return "";
@@ -137,11 +119,7 @@ class EmulatedDeviceOps final : public worker::gpu::DeviceOps {
     device_.prepared.push_back(shape);
     if (absl::Status status = Finish(); !status.ok()) return status;
     // Trying out products overwrites y.
-    const int64_t size = shape.fp32_out ? 4 : 2;
-    for (int32_t row = 0; row < shape.rows; ++row) {
-      std::memset(static_cast<char*>(y) + row * shape.y_row() * size, 0,
-                  static_cast<size_t>(size * shape.outputs));
-    }
+    std::memset(y, 0, static_cast<size_t>(shape.rows) * shape.outputs * (shape.fp32_out ? 4 : 2));
     return absl::OkStatus();
   }
   absl::Status Multiply(const worker::gpu::GemmShape& shape, const worker::gpu::Bf16* x,
@@ -149,9 +127,8 @@ class EmulatedDeviceOps final : public worker::gpu::DeviceOps {
     bool prepared = false;
     for (const auto& known : device_.prepared) prepared = prepared || known == shape;
     if (!prepared) return absl::InternalError("a product that was not prepared");
-    const int64_t alignment = shape.has_gaps() ? 16 : 256;
     for (const void* operand : std::initializer_list<const void*>{x, weight, y}) {
-      if (!Aligned(operand, alignment)) return absl::InternalError("an operand that is not aligned");
+      if (!Aligned(operand)) return absl::InternalError("an operand that is not aligned");
     }
     stream_.Push([=] {
       Product(shape, x, weight, y);
@@ -177,10 +154,6 @@ class EmulatedDeviceOps final : public worker::gpu::DeviceOps {
     }
     ++device_.waits;
     return Finish();
-  }
-  absl::Status WaitChecking(absl::Duration deadline, absl::FunctionRef<absl::Status()> check) override {
-    const absl::Status status = Wait(deadline);
-    return status.ok() ? check() : status;
   }
   absl::StatusOr<double> Time(int record) override {
     absl::Status status = Replay(record);
@@ -212,12 +185,13 @@ class EmulatedDeviceOps final : public worker::gpu::DeviceOps {
                       const worker::gpu::Bf16* weight, void* y) {
     std::vector<float> wide(static_cast<size_t>(shape.inputs));
     for (int32_t row = 0; row < shape.rows; ++row) {
-      for (int32_t i = 0; i < shape.inputs; ++i) wide[i] = worker::FromBf16(x[row * shape.x_row() + i].bits);
+      for (int32_t i = 0; i < shape.inputs; ++i)
+        wide[i] = worker::FromBf16(x[int64_t{row} * shape.inputs + i].bits);
       for (int32_t out = 0; out < shape.outputs; ++out) {
-        const worker::gpu::Bf16* const w = weight + out * shape.weight_row();
+        const worker::gpu::Bf16* const w = weight + int64_t{out} * shape.inputs;
         float sum = 0;
         for (int32_t i = 0; i < shape.inputs; ++i) sum += wide[i] * worker::FromBf16(w[i].bits);
-        const int64_t at = row * shape.y_row() + out;
+        const int64_t at = int64_t{row} * shape.outputs + out;
         if (shape.fp32_out) {
           static_cast<float*>(y)[at] = sum;
         } else {
@@ -227,10 +201,9 @@ class EmulatedDeviceOps final : public worker::gpu::DeviceOps {
     }
   }
   // Alignment within the buffer, because on a device every allocation begins at a multiple of 256.
-  static bool Aligned(const void* operand, int64_t alignment) {
+  static bool Aligned(const void* operand) {
     const simt::GuardedMemory* const memory = simt::GuardedMemory::FindContaining(operand, 1);
-    return memory != nullptr &&
-           (static_cast<const unsigned char*>(operand) - memory->data()) % alignment == 0;
+    return memory != nullptr && (static_cast<const unsigned char*>(operand) - memory->data()) % 256 == 0;
   }
 
   EmulatedDevice& device_;

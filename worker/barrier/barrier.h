@@ -2,11 +2,7 @@
 //
 // Purpose: one interface to NCCL, the CPU collective over TCP (star or tree) and the in-process one. The
 // all-reduce carries each rank's load and local time, so that every rank learns the group's maximum and sum.
-// Ranks that split a model's MLP (--mlp=tp) first agree on the rows of the step by an all-reduce, and then
-// exchange activations by AllGather and ReduceScatter.
-//
-// Order: the ranks of a group make the same calls in the same order; every call names its step. A rank whose
-// call differs in kind, step or size is detected and ends the barrier (INTERNAL).
+// Every call names its step; a rank that is at another step is detected and ends the barrier (INTERNAL).
 //
 // Lifetime: a BarrierEndpoint lives as long as the rank. In each epoch every rank calls Offer; the router
 // passes rank 0's offer to all as the communicator id; every rank calls Form and gets a Barrier for that
@@ -26,11 +22,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "absl/types/span.h"
 
 namespace bfio::worker {
-
-class DeviceCollectives;
 
 // A bit of Contribution::stop_flags: the rank's engine has failed, so its result of the step is missing.
 inline constexpr uint32_t kStopEngineFailed = 1;
@@ -44,8 +37,6 @@ struct Contribution {
   // Requests that stay active after the step, plus assignments already received for a later step. The group
   // is idle when the sum over its ranks is 0.
   int64_t active = 0;
-  // Tokens that the rank computes in the step.
-  int64_t rows = 0;
   // Bits kStop...; after a step in which any rank sets one, all ranks leave the epoch together.
   uint32_t stop_flags = 0;
 };
@@ -57,8 +48,6 @@ struct GroupView {
   int64_t max_local_ns = 0;
   int64_t sum_local_ns = 0;
   int64_t sum_active = 0;
-  // The largest number of rows of any rank; ranks that compute together pad to it.
-  int64_t max_rows = 0;
   // Bitwise or over all ranks.
   uint32_t stop_flags = 0;
 };
@@ -74,21 +63,6 @@ class Barrier {
   virtual absl::StatusOr<GroupView> AllReduce(int64_t step, const Contribution& mine,
                                               absl::Duration timeout) = 0;
 
-  // Every rank contributes `mine`, of the same size n on all ranks; all receive `all`, [world_size][n], in
-  // the order of ranks. Errors: AllReduce's; INTERNAL also when the sizes differ.
-  virtual absl::Status AllGather(int64_t step, absl::Span<const float> mine, absl::Span<float> all,
-                                 absl::Duration timeout) = 0;
-
-  // Sums and scatters: rank d receives in `sum`, [n], the sum of all ranks' contributions for it. A rank
-  // contributes its nodes of the summation tree (summation_tree.h): `mine` is [nodes][world_size][n]. The CPU
-  // collectives add in the tree's order, so the sum is the same to the last bit in groups of every size; NCCL
-  // uses its own order. Errors: AllGather's.
-  virtual absl::Status ReduceScatter(int64_t step, absl::Span<const float> mine, absl::Span<float> sum,
-                                     absl::Duration timeout) = 0;
-
-  // The same two collectives between device memory; null if this barrier has none. Owned by the barrier.
-  virtual DeviceCollectives* device() { return nullptr; }
-
   // Makes a running or later call return CANCELLED soon. Any thread may call it.
   virtual void Abort() = 0;
 };
@@ -99,8 +73,6 @@ struct GroupSpec {
   int32_t world_size = 1;
   // Rank 0's offer.
   std::string communicator_id;
-  // A digest of what the ranks compute together; it must be the same on all ranks. 0: nothing.
-  uint64_t signature = 0;
 };
 
 class BarrierEndpoint {
@@ -115,7 +87,7 @@ class BarrierEndpoint {
 
   // Forms the group; all ranks must call it with the same epoch. DEADLINE_EXCEEDED or UNAVAILABLE: other
   // ranks do not connect; CANCELLED, soon after a stop is requested: the epoch became obsolete before it was
-  // formed; INVALID_ARGUMENT: `group` is inconsistent; FAILED_PRECONDITION: the ranks' signatures differ.
+  // formed; INVALID_ARGUMENT: `group` is inconsistent.
   virtual absl::StatusOr<std::unique_ptr<Barrier>> Form(const GroupSpec& group, absl::Duration timeout,
                                                         std::stop_token stop) = 0;
 };

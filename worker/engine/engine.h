@@ -4,9 +4,6 @@
 // requests at step boundaries and calls Step once per step. The engine owns the KV cache and enforces its own
 // limits.
 //
-// An engine either steps by itself (Step), or together with the group's other ranks, which split a model's
-// MLP among them (together(): NextRows on all ranks, then StepTogether).
-//
 // Threads: an engine is used only by the thread of its step loop. This module builds and is tested without
 // gRPC.
 //
@@ -25,8 +22,6 @@
 #include "common/cost/prompt_work.h"
 
 namespace bfio::worker {
-
-class StepPeers;
 
 // Identifies a request on the link between router and worker; chosen by the router.
 using Handle = uint64_t;
@@ -215,27 +210,6 @@ class Engine {
   // failure of one request ends only that request (StepOutput::failed).
   virtual absl::Status Step(StepOutput& out) = 0;
 
-  // Whether the step loop calls StepTogether instead of Step.
-  virtual bool together() const { return false; }
-  // A digest of what must be equal on all ranks that step together; 0: no requirement.
-  virtual uint64_t signature() const { return 0; }
-  // Upper bound of what NextRows returns, in rows.
-  virtual int64_t most_rows() const { return 0; }
-  // Prepares for the steps of a newly formed group in which no rank has more than peers.rows() rows; called
-  // before the group's first step. Does not communicate. RESOURCE_EXHAUSTED: memory does not suffice for this
-  // group; the engine may enter another. Any other error means that the engine is permanently broken.
-  virtual absl::Status EnterGroup(const StepPeers& /*peers*/) { return absl::OkStatus(); }
-  // Rows that this rank computes in the next step. Preempts requests if necessary (StepOutput::preempted).
-  virtual int64_t NextRows() { return 0; }
-  // The requests that the last NextRows preempted. If the step fails they are removed too, but no StepOutput
-  // lists them.
-  virtual absl::Span<const Handle> taken_out() const { return {}; }
-  // Runs one step of the whole group. Every rank calls it after NextRows, with or without requests. If the
-  // peers fail (the error is then peers.status()), no token was generated and the step may be run again with
-  // other peers, with the same outcome; requests that NextRows preempted stay removed. Any other error means
-  // that the engine is permanently broken.
-  virtual absl::Status StepTogether(StepPeers& peers, StepOutput& out);
-
   // From the next step on, computes as many prompt tokens as the level allows, within the engine's own
   // budget; without a level, as many as the budget allows. Engines without chunked prefill ignore it.
   virtual void SetPrefillLevel(const std::optional<PrefillLevel>& /*level*/) {}
@@ -248,10 +222,6 @@ class Engine {
   virtual int64_t free_kv_tokens() const = 0;
   virtual std::vector<ResidentSequence> resident() const = 0;
 };
-
-inline absl::Status Engine::StepTogether(StepPeers&, StepOutput&) {
-  return absl::UnimplementedError("this engine does not run steps together with other ranks");
-}
 
 }  // namespace bfio::worker
 

@@ -76,14 +76,11 @@ absl::StatusOr<int64_t> FitKv(const EngineOptions& options, const Model& model, 
 }  // namespace
 
 ModelDigest DigestOf(const EngineOptions& options, const Model& model) {
-  if (options.name == "cuda") return gpu::CudaDigestOf(model.digest(), options.cuda.decode.share_mlp);
+  if (options.name == "cuda") return gpu::CudaDigestOf(model.digest());
   return DigestOf(options.cpu, options.weights, model);
 }
 
 absl::Status CheckEngineOptions(const EngineOptions& options) {
-  if (options.name == "sim" && options.cpu.decode.share_mlp) {
-    return absl::InvalidArgumentError("--mlp=tp requires --engine=cpu or --engine=cuda");
-  }
   if (options.name == "sim" && !options.model.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--model=", options.model,

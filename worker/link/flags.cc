@@ -116,10 +116,6 @@ void AddEngine(OptionTable& table, WorkerSettings& settings) {
             "Mistral, Qwen2, Qwen3)");
   table.Add("cpu_threads", &o.cpu.threads, Within(1, 256),
             "cpu engine: threads per rank; ranks x threads should not exceed the number of cores");
-  table.AddChoice<bool>("mlp", &settings.decode.share_mlp, {{"replicated", false}, {"tp", true}},
-                        "cpu and cuda engines: replicated (every rank computes the whole MLP for its "
-                        "requests) or tp (the ranks of the group shard the MLP and exchange activations in "
-                        "every layer); must be the same on all ranks of a group");
   table.AddScaled("memory_limit_mb", 0, Within(0, 1e9),
                   "cpu engine, and cuda engine on a server of chains (GPU memory): MiB that weights and KV "
                   "cache of the process may use; a model that does not fit is rejected. 0: no limit",

@@ -9,7 +9,6 @@
 #include "common/base/status_macros.h"
 #include "common/telemetry/log_fields.h"
 #include "worker/barrier/missing_ranks.h"
-#include "worker/barrier/step_peers.h"
 #include "worker/scheduler/batch.h"
 
 namespace bfio::worker {
@@ -28,13 +27,6 @@ constexpr int64_t kLevelSteps = 16;
 constexpr int kFailureLines = 5;
 constexpr absl::Duration kFailurePeriod = absl::Seconds(30);
 
-// `rows`: the largest number of rows of any rank. A peer sent it, and it becomes the size of buffers.
-absl::Status CheckRows(int64_t rows, int64_t mine, absl::string_view when) {
-  if (rows >= mine && rows <= kMaxStepTokens) return absl::OkStatus();
-  return absl::InternalError(
-      absl::StrCat("a rank reported an invalid number of tokens, ", rows, ", for ", when));
-}
-
 std::string Text(const absl::Status& status) {
   return status.ToString(absl::StatusToStringMode::kWithNoExtraData);
 }
@@ -48,7 +40,7 @@ StepLoop::StepLoop(StepLoopOptions options, std::unique_ptr<Engine> engine,
       endpoint_(std::move(endpoint)),
       link_(link),
       held_(options_.resume_buffer_bytes),
-      meter_(options_.energy, /*fits_batches=*/!engine_->together()),
+      meter_(options_.energy),
       failures_(kFailureLines, kFailurePeriod),
       group_(options_.group) {}
 
@@ -79,8 +71,6 @@ absl::Status StepLoop::Greet(uint64_t stream) {
   hello.limits = engine_->limits();
   hello.engine = std::string(engine_->name());
   hello.barrier = std::string(endpoint_->name());
-  // A group's ranks have the same barrier name, and these ranks can only meet ranks with the same signature.
-  if (engine_->together()) absl::StrAppend(&hello.barrier, "+tp:", absl::Hex(engine_->signature()));
   BFIO_ASSIGN_OR_RETURN(hello.communicator_offer, endpoint_->Offer());
   hello.active = engine_->resident();
   hello.version = options_.version;
@@ -116,28 +106,8 @@ absl::Status StepLoop::RunEpoch(const Inbox::Enter& enter) {
 
 absl::StatusOr<std::unique_ptr<Barrier>> StepLoop::FormGroup(const Inbox::Enter& enter) {
   const Epoch& epoch = enter.epoch;
-  GroupSpec group = epoch.group;
-  group.signature = engine_->signature();
   Begin(LoopTask::kForming, 0, epoch.form_timeout);
-  const absl::Time deadline = MonotonicNow() + epoch.form_timeout;
-  auto barrier = endpoint_->Form(group, epoch.form_timeout, enter.over);
-  if (barrier.ok() && engine_->together()) {
-    const int64_t most = engine_->most_rows();
-    const auto met = (*barrier)->AllReduce(0, {.rows = most}, deadline - MonotonicNow());
-    absl::Status fits = met.ok() ? CheckRows(met->max_rows, most, "a step") : met.status();
-    if (fits.ok()) {
-      // Allocations and choices for the group's batches, so that they do not happen in a step.
-      const StepPeers others(group, **barrier, 0, met->max_rows, absl::ZeroDuration());
-      fits = engine_->EnterGroup(others);
-      if (!fits.ok() && !absl::IsResourceExhausted(fits)) return fits;
-      if (!fits.ok()) {
-        fits = absl::ResourceExhaustedError(
-            absl::StrCat("the group has ", group.world_size, " ranks with up to ", met->max_rows,
-                         " rows per step each; this rank has up to ", most, ": ", fits.message()));
-      }
-    }
-    if (!fits.ok()) barrier = fits;
-  }
+  auto barrier = endpoint_->Form(epoch.group, epoch.form_timeout, enter.over);
   EpochReady ready;
   ready.epoch = epoch.group.epoch;
   BFIO_ASSIGN_OR_RETURN(ready.communicator_offer, endpoint_->Offer());
@@ -177,9 +147,8 @@ absl::Status StepLoop::RunSteps(const Inbox::Enter& enter, Barrier& barrier) {
     report.step = step;
     ApplyDuePlans(enter, report);
     SetLevel(step);
-    absl::Status peers;
-    const absl::Status engine = RunLocal(enter, barrier, report, peers);
-    const absl::Status met = peers.ok() ? Meet(enter, barrier, engine.ok(), report) : peers;
+    const absl::Status engine = RunLocal(enter, report);
+    const absl::Status met = AwaitBarrier(enter, barrier, engine.ok(), report);
     barrier_end_ns_ = NowNs();
     if (!engine.ok()) return engine;
     if (met.ok()) {
@@ -305,13 +274,14 @@ void StepLoop::Drop(Handle handle) {
   held_.Drop(handle);
 }
 
-absl::Status StepLoop::Meet(const Inbox::Enter& enter, Barrier& barrier, bool engine_ok, StepReport& report) {
+absl::Status StepLoop::AwaitBarrier(const Inbox::Enter& enter, Barrier& barrier, bool engine_ok,
+                                    StepReport& report) {
   Contribution mine = ContributionOf(report);
   if (!engine_ok) mine.stop_flags |= kStopEngineFailed;
   Begin(LoopTask::kMeeting, report.step, enter.epoch.step_timeout);
   const int64_t start_ns = NowNs();
   const auto view = barrier.AllReduce(report.step, mine, enter.epoch.step_timeout);
-  report.barrier_wait_ns += NowNs() - start_ns;
+  report.barrier_wait_ns = NowNs() - start_ns;
   if (!view.ok()) return view.status();
   report.group = *view;
   parked_ = report.group_idle = view->sum_active == 0;
@@ -319,37 +289,12 @@ absl::Status StepLoop::Meet(const Inbox::Enter& enter, Barrier& barrier, bool en
   return absl::UnavailableError("the engine of a rank has failed; all ranks leave the epoch after this step");
 }
 
-absl::Status StepLoop::StepTogether(const Inbox::Enter& enter, Barrier& barrier, StepReport& report,
-                                    absl::Status& peers) {
-  const GroupSpec& group = enter.epoch.group;
-  const absl::Duration timeout = enter.epoch.step_timeout;
-  const int64_t start_ns = NowNs();
-  const int64_t rows = engine_->NextRows();
-  // Dropped now, because the step may fail: held requests are announced to the next router as if they ran.
-  for (const Handle handle : engine_->taken_out()) held_.Drop(handle);
-  const auto agreed = barrier.AllReduce(report.step, {.rows = rows}, timeout);
-  report.barrier_wait_ns = NowNs() - start_ns;
-  peers = agreed.status();
-  if (peers.ok()) peers = CheckRows(agreed->max_rows, rows, absl::StrCat("step ", report.step));
-  if (!peers.ok()) return absl::OkStatus();
-  StepPeers others(group, barrier, report.step, agreed->max_rows, timeout);
-  absl::Status engine = engine_->StepTogether(others, report.output);
-  report.barrier_wait_ns += absl::ToInt64Nanoseconds(others.waited());
-  peers = others.status();
-  if (peers.ok()) return engine;
-  // The step did not happen. It is run again in the next epoch, unless the engine has failed as well.
-  report.output.Clear();
-  return engine == peers ? absl::OkStatus() : engine;
-}
-
-absl::Status StepLoop::RunLocal(const Inbox::Enter& enter, Barrier& barrier, StepReport& report,
-                                absl::Status& peers) {
+absl::Status StepLoop::RunLocal(const Inbox::Enter& enter, StepReport& report) {
   Begin(LoopTask::kComputing, report.step, enter.epoch.step_timeout);
   const int64_t start_ns = NowNs();
   if (barrier_end_ns_.has_value()) report.gap_ns = start_ns - *barrier_end_ns_;
-  absl::Status status =
-      engine_->together() ? StepTogether(enter, barrier, report, peers) : engine_->Step(report.output);
-  report.local_ns = NowNs() - start_ns - report.barrier_wait_ns;
+  const absl::Status status = engine_->Step(report.output);
+  report.local_ns = NowNs() - start_ns;
   report.active_requests = engine_->active();
   report.free_slots = engine_->free_slots();
   report.free_kv_tokens = engine_->free_kv_tokens();

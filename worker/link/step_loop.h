@@ -97,13 +97,10 @@ class StepLoop {
   // Ends the requests that failed in the step, and lists them in the report's `rejected`.
   void EndFailed(StepReport& report);
   // Fills in the results of engine and clock after the local part of the step, and the barrier's input.
-  // Returns the engine's status; `peers` gets its peers' status, if it needed them.
-  absl::Status RunLocal(const Inbox::Enter& enter, Barrier& barrier, StepReport& report, absl::Status& peers);
-  // The local part of an engine that steps together with its peers: agrees on the rows, then computes.
-  absl::Status StepTogether(const Inbox::Enter& enter, Barrier& barrier, StepReport& report,
-                            absl::Status& peers);
-  // Meets the other ranks in the step's barrier. An error if it or some rank's engine failed.
-  absl::Status Meet(const Inbox::Enter& enter, Barrier& barrier, bool engine_ok, StepReport& report);
+  // Returns the engine's status.
+  absl::Status RunLocal(const Inbox::Enter& enter, StepReport& report);
+  // Waits for the other ranks in the step's barrier. An error if it or some rank's engine failed.
+  absl::Status AwaitBarrier(const Inbox::Enter& enter, Barrier& barrier, bool engine_ok, StepReport& report);
   // Passes a step to the step log and the recorder, after its report is handed over.
   void Record(const StepRow& row, int64_t preempted, int64_t failed, bool met);
   // REQUIRES: the barrier succeeded, and the report is complete.

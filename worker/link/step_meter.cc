@@ -5,9 +5,9 @@ namespace bfio::worker {
 void StepMeter::Take(StepReport& report) {
   fit_.Add(report.output.load_tokens, report.output.prefill_tokens,
            1e-9 * static_cast<double>(report.local_ns));
-  if (fits_batches_) batches_.Add(report.output.batch, 1e-9 * static_cast<double>(report.local_ns));
-  if (fit_.blocks() != told_) {
-    told_ = fit_.blocks();
+  batches_.Add(report.output.batch, 1e-9 * static_cast<double>(report.local_ns));
+  if (fit_.blocks() != reported_blocks_) {
+    reported_blocks_ = fit_.blocks();
     report.cost = fit_.estimate();
     report.batch_cost = batches_.cost();
   }

@@ -19,8 +19,8 @@ namespace bfio::worker {
 
 class StepMeter {
  public:
-  // `energy` is borrowed and may be null. `fits_batches`: the rank's local time is that of its own tokens.
-  StepMeter(EnergyMonitor* energy, bool fits_batches) : energy_(energy), fits_batches_(fits_batches) {}
+  // `energy` is borrowed and may be null.
+  explicit StepMeter(EnergyMonitor* energy) : energy_(energy) {}
 
   // Adds a step whose local part and barrier are over, and fills in the report's cost and energy if they have
   // changed.
@@ -32,9 +32,7 @@ class StepMeter {
   OnlineStepFit fit_;
   BatchFit batches_;
   EnergyMonitor* const energy_;
-  const bool fits_batches_;
-  // The number of reported blocks.
-  int64_t told_ = 0;
+  int64_t reported_blocks_ = 0;
 };
 
 }  // namespace bfio::worker

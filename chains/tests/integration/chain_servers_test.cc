@@ -132,11 +132,10 @@ TEST(Chain, FlagsThatExcludeChainsAreRefusedInOneLine) {
     EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
   };
   expect({listen, limit}, "--memory_limit_mb requires --engine=cpu");
-  expect({listen}, "--pipeline_listen requires --engine=cpu or --engine=cuda, and --mlp=replicated");
+  expect({listen}, "--pipeline_listen requires --engine=cpu or --engine=cuda");
   expect({"--engine=cuda", model, limit}, "--memory_limit_mb requires --engine=cpu");
   expect({"--engine=cuda", model, listen}, "--pipeline_listen requires --memory_limit_mb");
   expect({"--engine=cpu", model, listen}, "--pipeline_listen requires --memory_limit_mb");
-  expect({"--engine=cpu", model, listen, limit, "--mlp=tp"}, "--mlp=replicated");
   expect({"--engine=cpu", model, listen, limit, "--ranks_per_process=2"}, "--ranks_per_process=1");
   expect({"--engine=cpu", model, limit, "--pipeline_listen=nowhere"}, "--pipeline_listen: ");
   const std::string anywhere = "--pipeline_listen=0.0.0.0:0";

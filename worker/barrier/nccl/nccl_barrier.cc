@@ -17,8 +17,6 @@
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
-#include "worker/barrier/device_collectives.h"
-#include "worker/barrier/summation_tree.h"
 #include "worker/barrier/view.h"
 
 namespace bfio::worker {
@@ -26,8 +24,6 @@ namespace {
 
 // Busy polling before the first sleep: a barrier of ranks that arrive together takes less time.
 constexpr absl::Duration kSpin = absl::Microseconds(50);
-// Busy polling while NCCL's own thread launches a collective, twice per layer: a sleep would take longer.
-constexpr absl::Duration kLaunchSpin = absl::Milliseconds(2);
 constexpr absl::Duration kNap = absl::Microseconds(20);
 
 absl::Status CudaStatus(cudaError_t error, absl::string_view what) {
@@ -44,41 +40,36 @@ absl::Status NcclStatus(ncclResult_t result, absl::string_view what) {
 struct Row {
   int64_t epoch;
   int64_t step;
-  // Number of calls so far, of all kinds.
-  int64_t call;
   int64_t load_tokens;
   int64_t local_ns;
   int64_t active;
-  int64_t rows;
   int64_t stop_flags;
 };
 constexpr size_t kRowWords = sizeof(Row) / sizeof(int64_t);
 
 GroupView ViewOf(const Row& row) {
-  return ViewOf(Contribution{row.load_tokens, row.local_ns, row.active, row.rows,
-                             static_cast<uint32_t>(row.stop_flags)});
+  return ViewOf(
+      Contribution{row.load_tokens, row.local_ns, row.active, static_cast<uint32_t>(row.stop_flags)});
 }
 
 // Ends a polling loop on a deadline or an abort.
 class Patience {
  public:
-  // Sleeps between polls once `spin` has passed.
-  Patience(absl::Duration timeout, const std::atomic<bool>& aborted, absl::Duration spin = kSpin)
-      : start_(MonotonicNow()), deadline_(start_ + timeout), spin_(spin), aborted_(aborted) {}
+  Patience(absl::Duration timeout, const std::atomic<bool>& aborted)
+      : start_(MonotonicNow()), deadline_(start_ + timeout), aborted_(aborted) {}
 
   // Yields or sleeps once; an error when the loop must end.
   absl::Status Wait() const {
     if (aborted_.load(std::memory_order_relaxed)) return absl::CancelledError("barrier aborted");
     const absl::Time now = MonotonicNow();
     if (now >= deadline_) return absl::DeadlineExceededError("a rank did not reach the barrier in time");
-    if (now - start_ > spin_) absl::SleepFor(kNap);
+    if (now - start_ > kSpin) absl::SleepFor(kNap);
     return absl::OkStatus();
   }
 
  private:
   const absl::Time start_;
   const absl::Time deadline_;
-  const absl::Duration spin_;
   const std::atomic<bool>& aborted_;
 };
 
@@ -98,7 +89,7 @@ void AbortComm(ncclComm_t comm, int device, absl::Duration patience) {
   std::_Exit(1);
 }
 
-class NcclBarrier final : public Barrier, public DeviceCollectives {
+class NcclBarrier final : public Barrier {
  public:
   NcclBarrier(const GroupSpec& group, const NcclOptions& options)
       : epoch_(static_cast<int64_t>(group.epoch)),
@@ -111,8 +102,6 @@ class NcclBarrier final : public Barrier, public DeviceCollectives {
     if (stream_ != nullptr) cudaStreamDestroy(stream_);
     cudaFree(device_rows_);
     cudaFreeHost(host_rows_);
-    cudaFree(device_numbers_);
-    cudaFreeHost(host_numbers_);
   }
 
   absl::Status Init(const std::string& communicator_id, absl::Duration timeout) {
@@ -133,79 +122,12 @@ class NcclBarrier final : public Barrier, public DeviceCollectives {
                                       absl::Duration timeout) override {
     if (!failure_.ok()) return failure_;
     const Patience patience(timeout, aborted_);
-    absl::Status status = Launch(
-        {epoch_, step, ++call_, mine.load_tokens, mine.local_ns, mine.active, mine.rows, mine.stop_flags},
-        patience);
+    absl::Status status =
+        Launch({epoch_, step, mine.load_tokens, mine.local_ns, mine.active, mine.stop_flags}, patience);
     if (status.ok()) status = AwaitEvent(patience);
     if (!status.ok()) return Finish(status);
     return Summarise(step);
   }
-
-  absl::Status AllGather(int64_t step, absl::Span<const float> mine, absl::Span<float> all,
-                         absl::Duration timeout) override {
-    if (!failure_.ok()) return failure_;
-    const Patience patience(timeout, aborted_);
-    ++call_;
-    absl::Status status = CheckGatherSizes(world_size_, mine, all);
-    if (status.ok()) status = Reserve(mine.size() + all.size());
-    if (!status.ok()) return Finish(status);
-    std::copy(mine.begin(), mine.end(), host_numbers_);
-    float* const result = device_numbers_ + mine.size();
-    const auto collective = [&] {
-      return ncclAllGather(device_numbers_, result, mine.size(), ncclFloat32, comm_, stream_);
-    };
-    status = Exchange(mine.size(), collective, result, all, patience);
-    return status.ok() ? status : Finish(status);
-  }
-
-  absl::Status ReduceScatter(int64_t step, absl::Span<const float> mine, absl::Span<float> sum,
-                             absl::Duration timeout) override {
-    if (!failure_.ok()) return failure_;
-    const Patience patience(timeout, aborted_);
-    ++call_;
-    const size_t brought = static_cast<size_t>(world_size_) * sum.size();
-    absl::Status status = CheckScatterSizes(rank_, world_size_, mine, sum);
-    if (status.ok()) status = Reserve(brought + sum.size());
-    if (!status.ok()) return Finish(status);
-    // NCCL takes one term per rank and adds in its own order.
-    std::fill_n(host_numbers_, brought, 0.0f);
-    for (size_t i = 0; i < mine.size(); ++i) host_numbers_[i % brought] += mine[i];
-    float* const result = device_numbers_ + brought;
-    const auto collective = [&] {
-      return ncclReduceScatter(device_numbers_, result, sum.size(), ncclFloat32, ncclSum, comm_, stream_);
-    };
-    status = Exchange(brought, collective, result, sum, patience);
-    return status.ok() ? status : Finish(status);
-  }
-
-  DeviceCollectives* device() override { return this; }
-
-  absl::Status QueueAllGather(const void* mine, void* all, int64_t count, void* stream,
-                              absl::Duration timeout) override {
-    return Queue("ncclAllGather", timeout, [&] {
-      return ncclAllGather(mine, all, static_cast<size_t>(count), ncclBfloat16, comm_,
-                           static_cast<cudaStream_t>(stream));
-    });
-  }
-
-  absl::Status QueueReduceScatter(const float* mine, float* sum, int64_t count, void* stream,
-                                  absl::Duration timeout) override {
-    return Queue("ncclReduceScatter", timeout, [&] {
-      return ncclReduceScatter(mine, sum, static_cast<size_t>(count), ncclFloat32, ncclSum, comm_,
-                               static_cast<cudaStream_t>(stream));
-    });
-  }
-
-  absl::Status Check() override {
-    if (!failure_.ok()) return failure_;
-    if (aborted_.load(std::memory_order_relaxed)) return Finish(absl::CancelledError("barrier aborted"));
-    ncclResult_t state = ncclSuccess;
-    absl::Status status = NcclStatus(ncclCommGetAsyncError(comm_, &state), "ncclCommGetAsyncError");
-    if (status.ok()) status = NcclStatus(state, "NCCL");
-    return status.ok() ? status : Finish(status);
-  }
-
-  void Fail(const absl::Status& why) override { Finish(why).IgnoreError(); }
 
   void Abort() override { aborted_.store(true); }
 
@@ -219,49 +141,6 @@ class NcclBarrier final : public Barrier, public DeviceCollectives {
     status.Update(CudaStatus(cudaMalloc(&device_rows_, Bytes()), "cudaMalloc"));
     status.Update(CudaStatus(cudaMallocHost(&host_rows_, Bytes()), "cudaMallocHost"));
     return status;
-  }
-
-  // Ensures capacity for `count` numbers on host and device. Allocates only while batches still grow.
-  absl::Status Reserve(size_t count) {
-    if (count <= reserved_) return absl::OkStatus();
-    reserved_ = 0;
-    absl::Status status = CudaStatus(cudaFree(std::exchange(device_numbers_, nullptr)), "cudaFree");
-    status.Update(CudaStatus(cudaFreeHost(std::exchange(host_numbers_, nullptr)), "cudaFreeHost"));
-    status.Update(CudaStatus(cudaMalloc(&device_numbers_, count * sizeof(float)), "cudaMalloc"));
-    status.Update(CudaStatus(cudaMallocHost(&host_numbers_, count * sizeof(float)), "cudaMallocHost"));
-    if (status.ok()) reserved_ = count;
-    return status;
-  }
-
-  // Copies the first `brought` host_numbers_ to the GPU, runs the collective, and copies the result to `out`.
-  template <typename Collective>
-  absl::Status Exchange(size_t brought, const Collective& collective, const float* result,
-                        absl::Span<float> out, const Patience& patience) {
-    absl::Status status = CudaStatus(cudaMemcpyAsync(device_numbers_, host_numbers_, brought * sizeof(float),
-                                                     cudaMemcpyHostToDevice, stream_),
-                                     "copy to GPU");
-    if (status.ok()) status = NcclStatus(collective(), "collective");
-    if (status.ok()) status = AwaitComm(patience);
-    if (!status.ok()) return status;
-    status = CudaStatus(
-        cudaMemcpyAsync(host_numbers_, result, out.size() * sizeof(float), cudaMemcpyDeviceToHost, stream_),
-        "copy from GPU");
-    status.Update(CudaStatus(cudaEventRecord(event_, stream_), "cudaEventRecord"));
-    if (status.ok()) status = AwaitEvent(patience);
-    if (status.ok()) std::copy_n(host_numbers_, out.size(), out.begin());
-    return status;
-  }
-
-  // Queues a collective in the caller's stream.
-  template <typename Collective>
-  absl::Status Queue(absl::string_view what, absl::Duration timeout, const Collective& collective) {
-    if (!failure_.ok()) return failure_;
-    // Waits for NCCL's own thread to launch the kernel, not for peers.
-    const Patience patience(timeout, aborted_, kLaunchSpin);
-    ++call_;
-    absl::Status status = NcclStatus(collective(), what);
-    if (status.ok()) status = AwaitComm(patience);
-    return status.ok() ? status : Finish(status);
   }
 
   // Waits until a non-blocking NCCL call is finished; no work may be put on the stream before.
@@ -311,10 +190,10 @@ class NcclBarrier final : public Barrier, public DeviceCollectives {
     GroupView view = ViewOf(rows[0]);
     for (int32_t rank = 0; rank < world_size_; ++rank) {
       const Row& row = rows[rank];
-      if (row.epoch != epoch_ || row.step != step || row.call != call_) {
-        return Finish(absl::InternalError(absl::StrCat(
-            "ranks disagree: rank ", rank, " is at step ", row.step, " of epoch ", row.epoch, ", call ",
-            row.call, ", rank ", rank_, " at step ", step, " of epoch ", epoch_, ", call ", call_)));
+      if (row.epoch != epoch_ || row.step != step) {
+        return Finish(absl::InternalError(absl::StrCat("ranks disagree: rank ", rank, " is at step ",
+                                                       row.step, " of epoch ", row.epoch, ", rank ", rank_,
+                                                       " at step ", step, " of epoch ", epoch_)));
       }
       if (rank > 0) Fold(ViewOf(row), view);
     }
@@ -340,12 +219,6 @@ class NcclBarrier final : public Barrier, public DeviceCollectives {
   // [world_size] rows each; host_rows_ is pinned.
   void* device_rows_ = nullptr;
   void* host_rows_ = nullptr;
-  int64_t call_ = 0;
-  // Buffers of AllGather and ReduceScatter: this rank's contribution, then its result; host_numbers_ is
-  // pinned.
-  size_t reserved_ = 0;
-  float* device_numbers_ = nullptr;
-  float* host_numbers_ = nullptr;
 };
 
 // The first communicator of a process loads NCCL's kernels, which takes seconds to a minute and cannot be
@@ -395,19 +268,8 @@ absl::StatusOr<std::unique_ptr<Barrier>> NcclEndpoint::Form(const GroupSpec& gro
   std::stop_callback on_stop(stop, [running = barrier.get()] { running->Abort(); });
   BFIO_RETURN_IF_ERROR(barrier->Init(group.communicator_id, timeout));
   // The first collective connects the ranks and loads the kernels; doing it here keeps that out of step 1.
-  BFIO_ASSIGN_OR_RETURN(
-      auto met, barrier->AllReduce(0, SignatureContribution(group.signature), deadline - MonotonicNow()));
-  if (!SameSignature(met)) return SignatureError(group.epoch);
-  if (group.signature == 0) return barrier;
-  // Ranks that compute together also use the other collectives, which have their own kernels and connections.
-  const float mine = 0;
-  float sum = 0;
-  std::vector<float> all(static_cast<size_t>(group.world_size));
-  absl::Status status = barrier->AllGather(0, {&mine, 1}, absl::MakeSpan(all), deadline - MonotonicNow());
-  const std::vector<float> terms(static_cast<size_t>(NodeCount(group.rank, group.world_size)) * all.size(),
-                                 0.0f);
-  if (status.ok()) status = barrier->ReduceScatter(0, terms, {&sum, 1}, deadline - MonotonicNow());
-  if (!status.ok()) return status;
+  const auto formed = barrier->AllReduce(0, {}, deadline - MonotonicNow());
+  if (!formed.ok()) return formed.status();
   return barrier;
 }
 

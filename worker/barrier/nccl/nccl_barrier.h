@@ -4,13 +4,10 @@
 // the runs on GPUs.
 //
 // One all-reduce per step. Every rank writes its contribution, epoch and step into its own row of a zeroed
-// [world][8] table of int64, and the ranks sum the tables, so that each gets every rank's row. From the rows
+// [world][6] table of int64, and the ranks sum the tables, so that each gets every rank's row. From the rows
 // it computes maxima and sums, and checks that all ranks are at the same step. A maximum and a sum as two
-// grouped all-reduces would carry fewer bytes (4 KiB at 64 ranks is still a small message), but they would be
+// grouped all-reduces would carry fewer bytes (3 KiB at 64 ranks is still a small message), but they would be
 // two operations and could not name a rank that is out of step.
-//
-// All-gather and reduce-scatter of host memory use separate buffers on host and device. Those between device
-// memory are queued in the caller's stream, in the communicator's order of calls.
 //
 // All waits are bounded: the communicator is non-blocking (config.blocking = 0) and nothing here calls a
 // synchronising CUDA function; the step polls the event, ncclCommGetAsyncError, the abort flag and the

@@ -6,7 +6,7 @@
 // challenge and response: each end draws a nonce, and each message is followed by an HMAC-SHA256 under the
 // secret over both nonces, the sender's role and the message. So no message can be replayed on another
 // connection, reflected or changed. The acceptor proves itself first, so a joiner reveals neither epoch nor
-// address to an impostor. Messages after the handshake (frames and activations) are not protected by this: an
+// address to an impostor. Messages after the handshake are not protected by this: an
 // attacker on the path between ranks can change them, unless TLS starts after the handshake (tls.h).
 //
 // The caller provides the nonces. Pure; any thread may use it.

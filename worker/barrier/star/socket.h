@@ -87,16 +87,12 @@ class Connection {
   // Reads a part of a message of any size; returns the bytes read. Absent: the peer is gone.
   std::optional<size_t> ReadSome(absl::Span<uint8_t> into);
   std::optional<size_t> SendSome(absl::Span<const uint8_t> bytes);
-  // Set while a message is partly sent: nothing else may be sent then.
-  void set_mid_message(bool mid_message) { mid_message_ = mid_message; }
-  bool mid_message() const { return mid_message_; }
 
  private:
   Fd fd_;
   std::array<uint8_t, kMostBytes> buffer_;
   size_t have_ = 0;
   size_t last_ = 0;
-  bool mid_message_ = false;
   std::unique_ptr<TlsSession> tls_;
 };
 

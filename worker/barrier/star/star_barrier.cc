@@ -30,7 +30,6 @@ absl::Status PeerFailure(const Frame& frame) {
 StarBarrier::StarBarrier(const GroupSpec& group, StarRanks ranks, Links links, std::shared_ptr<Signal> abort)
     : epoch_(group.epoch),
       rank_(group.rank),
-      world_size_(group.world_size),
       ranks_(ranks),
       links_(std::move(links)),
       abort_(std::move(abort)),
@@ -39,7 +38,6 @@ StarBarrier::StarBarrier(const GroupSpec& group, StarRanks ranks, Links links, s
   poll_set_.push_back({links_.parent.fd(), POLLIN, 0});
   arrived_.resize(links_.children.size());
   for (const Connection& child : links_.children) poll_set_.push_back({child.fd(), POLLIN, 0});
-  AppendSubtree(rank_, ranks_.fan_out, world_size_, subtree_);
 }
 
 StarBarrier::~StarBarrier() {
@@ -49,7 +47,6 @@ StarBarrier::~StarBarrier() {
 absl::StatusOr<GroupView> StarBarrier::AllReduce(int64_t step, const Contribution& mine,
                                                  absl::Duration timeout) {
   if (!failure_.ok()) return failure_;
-  ++call_;
   const int64_t deadline_ns = MonotonicNs() + absl::ToInt64Nanoseconds(timeout);
   GroupView view = ViewOf(mine);
   if (absl::Status status = Gather(step, deadline_ns, view); !status.ok()) return Fail(status);
@@ -149,10 +146,9 @@ absl::StatusOr<std::optional<Frame>> StarBarrier::Receive(Connection& from, int3
     culprit_ = frame->rank;
     return PeerFailure(*frame);
   }
-  if (frame->type != expected || frame->step != step || frame->call != call_ || frame->rank != rank) {
+  if (frame->type != expected || frame->step != step || frame->rank != rank) {
     return absl::InternalError(absl::StrCat("ranks disagree: rank ", rank, " is at step ", frame->step,
-                                            ", call ", frame->call, ", rank ", rank_, " at step ", step,
-                                            ", call ", call_));
+                                            ", rank ", rank_, " at step ", step));
   }
   return frame;
 }
@@ -171,11 +167,8 @@ absl::Status StarBarrier::Fail(const absl::Status& status) {
   frame.rank = culprit_;
   frame.code = status.code();
   const auto bytes = Encode(frame);
-  // No message can follow half a payload; there the end of the connection reports the failure.
-  if (links_.parent.valid() && !links_.parent.mid_message()) links_.parent.Send(bytes);
-  for (Connection& child : links_.children) {
-    if (!child.mid_message()) child.Send(bytes);
-  }
+  if (links_.parent.valid()) links_.parent.Send(bytes);
+  for (Connection& child : links_.children) child.Send(bytes);
   // A connection that is closed with unread bytes is reset, and the peer may lose the error frame. It then
   // sees the reset, which means the same.
   links_.parent.Close();
@@ -184,7 +177,7 @@ absl::Status StarBarrier::Fail(const absl::Status& status) {
 }
 
 Frame StarBarrier::FrameOf(WireType type, int64_t step, const GroupView& view) const {
-  return {type, epoch_, rank_, absl::StatusCode::kOk, step, call_, 0, view};
+  return {type, epoch_, rank_, absl::StatusCode::kOk, step, view};
 }
 
 }  // namespace bfio::worker

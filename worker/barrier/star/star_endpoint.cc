@@ -47,13 +47,12 @@ absl::StatusOr<std::unique_ptr<Barrier>> StarEndpoint::Form(const GroupSpec& gro
                                     options_.handshake_timeout, *interrupt, deadline_ns}));
   const RankRange children = ChildrenOf(group.rank, options_.fan_out, group.world_size);
   const int32_t parent = group.rank == 0 ? -1 : ParentOf(group.rank, options_.fan_out);
-  auto barrier = std::make_unique<StarBarrier>(group, StarRanks{parent, children.begin, options_.fan_out},
-                                               std::move(links), interrupt);
+  auto barrier =
+      std::make_unique<StarBarrier>(group, StarRanks{parent, children.begin}, std::move(links), interrupt);
   // A first all-reduce, so that success means that the whole group has formed, not only this rank's
   // neighbours.
-  BFIO_ASSIGN_OR_RETURN(auto met, barrier->AllReduce(0, SignatureContribution(group.signature),
-                                                     absl::Nanoseconds(deadline_ns - MonotonicNs())));
-  if (!SameSignature(met)) return SignatureError(group.epoch);
+  const auto formed = barrier->AllReduce(0, {}, absl::Nanoseconds(deadline_ns - MonotonicNs()));
+  if (!formed.ok()) return formed.status();
   return barrier;
 }
 

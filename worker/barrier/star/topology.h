@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <vector>
 
 namespace bfio::worker {
 
@@ -26,15 +25,6 @@ constexpr RankRange ChildrenOf(int32_t rank, int32_t fan_out, int32_t world_size
   const int64_t first = int64_t{rank} * fan_out + 1;
   return {static_cast<int32_t>(std::min<int64_t>(first, world_size)),
           static_cast<int32_t>(std::min<int64_t>(first + fan_out, world_size))};
-}
-
-// Appends a rank, then its children's subtrees one after the other: the order within messages of a subtree.
-inline void AppendSubtree(int32_t rank, int32_t fan_out, int32_t world_size, std::vector<int32_t>& ranks) {
-  ranks.push_back(rank);
-  const RankRange children = ChildrenOf(rank, fan_out, world_size);
-  for (int32_t child = children.begin; child < children.end; ++child) {
-    AppendSubtree(child, fan_out, world_size, ranks);
-  }
 }
 
 }  // namespace bfio::worker

@@ -6,7 +6,7 @@ namespace bfio::worker {
 namespace {
 
 constexpr uint32_t kMagic = 0x42694642;  // "BFiB" in memory
-constexpr uint16_t kVersion = 3;
+constexpr uint16_t kVersion = 4;
 
 class Writer {
  public:
@@ -111,14 +111,11 @@ std::array<uint8_t, kFrameBytes> Encode(const Frame& frame) {
   writer.Put(frame.rank);
   writer.Put(static_cast<int32_t>(frame.code));
   writer.Put(frame.step);
-  writer.Put(frame.call);
-  writer.Put(frame.payload);
   writer.Put(frame.view.max_load_tokens);
   writer.Put(frame.view.sum_load_tokens);
   writer.Put(frame.view.max_local_ns);
   writer.Put(frame.view.sum_local_ns);
   writer.Put(frame.view.sum_active);
-  writer.Put(frame.view.max_rows);
   writer.Put(uint64_t{frame.view.stop_flags});
   return bytes;
 }
@@ -160,7 +157,7 @@ std::optional<Handshake> DecodeHandshake(absl::Span<const uint8_t> bytes) {
 std::optional<Frame> DecodeFrame(absl::Span<const uint8_t> bytes) {
   if (bytes.size() != kFrameBytes) return std::nullopt;
   Reader reader(bytes);
-  const auto type = GetPrefix(reader, WireType::kReduce, WireType::kScattered);
+  const auto type = GetPrefix(reader, WireType::kReduce, WireType::kError);
   if (!type.has_value()) return std::nullopt;
   Frame frame;
   frame.type = *type;
@@ -168,14 +165,11 @@ std::optional<Frame> DecodeFrame(absl::Span<const uint8_t> bytes) {
   frame.rank = reader.Get<int32_t>();
   frame.code = static_cast<absl::StatusCode>(reader.Get<int32_t>());
   frame.step = reader.Get<int64_t>();
-  frame.call = reader.Get<uint64_t>();
-  frame.payload = reader.Get<uint64_t>();
   frame.view.max_load_tokens = reader.Get<int64_t>();
   frame.view.sum_load_tokens = reader.Get<int64_t>();
   frame.view.max_local_ns = reader.Get<int64_t>();
   frame.view.sum_local_ns = reader.Get<int64_t>();
   frame.view.sum_active = reader.Get<int64_t>();
-  frame.view.max_rows = reader.Get<int64_t>();
   frame.view.stop_flags = static_cast<uint32_t>(reader.Get<uint64_t>());
   return frame;
 }

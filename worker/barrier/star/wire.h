@@ -1,5 +1,5 @@
 // The barrier's wire format: messages of fixed sizes, little-endian, decoded without allocation. Pure
-// functions. Some frames are followed by a payload of little-endian fp32 numbers.
+// functions.
 //
 // Forming a group. The connecting side begins, and both ends prove knowledge of the epoch's secret before
 // any other message (join_proof.h):
@@ -10,13 +10,10 @@
 //   kWelcome  rank 0 -> any rank     the group is complete; the parent's address (empty: it is rank 0)
 //   kAttach   rank -> its parent     when the parent is not rank 0
 //   kReject   either acceptor        refused; `epoch` is the acceptor's own
-// Every step (Frame, 104 bytes):
+// Every step (Frame, 80 bytes):
 //   kReduce   child -> parent        the combined contributions of the child's subtree
 //   kResult   parent -> child        the combined contributions of the whole group
 //   kError    to all neighbours      this rank's barrier has failed; they pass it on
-// Where ranks exchange activations (Frame and payload, whose content star_collectives.cc defines):
-//   kGather, kScatter      child -> parent    the contributions of the child's subtree
-//   kGathered, kScattered  parent -> child    its result
 // Decoding validates magic, version and type; the caller checks epoch, rank and step.
 #ifndef BFIO_WORKER_BARRIER_STAR_WIRE_H_
 #define BFIO_WORKER_BARRIER_STAR_WIRE_H_
@@ -41,12 +38,8 @@ enum class WireType : uint16_t {
   kReduce = 5,
   kResult = 6,
   kError = 7,
-  kGather = 8,
-  kGathered = 9,
-  kScatter = 10,
-  kScattered = 11,
-  kOpen = 12,
-  kChallenge = 13,
+  kOpen = 8,
+  kChallenge = 9,
 };
 
 // Drawn separately for each connection by each end.
@@ -80,17 +73,13 @@ struct Frame {
   // Only for kError.
   absl::StatusCode code = absl::StatusCode::kOk;
   int64_t step = 0;
-  // Number of the call on this barrier, counting all kinds.
-  uint64_t call = 0;
-  // Number of fp32 values that follow the frame.
-  uint64_t payload = 0;
   GroupView view;
 };
 
 inline constexpr size_t kOpeningBytes = 40;
 inline constexpr size_t kChallengeBytes = 72;
 inline constexpr size_t kHandshakeBytes = 288;
-inline constexpr size_t kFrameBytes = 104;
+inline constexpr size_t kFrameBytes = 80;
 
 std::array<uint8_t, kOpeningBytes> Encode(const Opening& opening);
 std::array<uint8_t, kChallengeBytes> Encode(const Challenge& challenge);

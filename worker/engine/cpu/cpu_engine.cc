@@ -5,8 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "worker/barrier/step_peers.h"
-#include "worker/barrier/summation_tree.h"
 #include "worker/engine/cpu/part_memory.h"
 #include "worker/engine/model/model.h"
 
@@ -53,10 +51,8 @@ absl::Status CheckCpuOptions(const CpuOptions& options) {
 }
 
 ModelDigest DigestOf(const CpuOptions& options, cpu::Storage weights, const Model& model) {
-  return model.digest().With(
-      absl::StrCat("cpu, weights ", WeightTypes(weights, model), ", KV ",
-                   options.kv == cpu::Storage::kBf16 ? "bf16" : "fp32",
-                   options.decode.share_mlp ? absl::StrCat(", MLP shared out, sums of ", kSumTerms) : ""));
+  return model.digest().With(absl::StrCat("cpu, weights ", WeightTypes(weights, model), ", KV ",
+                                          options.kv == cpu::Storage::kBf16 ? "bf16" : "fp32"));
 }
 
 ModelFacts FactsOf(const ModelConfig& config) {
@@ -100,24 +96,10 @@ CpuBackend::CpuBackend(const CpuOptions& options, std::shared_ptr<const cpu::Wei
                MaxRows(options.decode.limits.slots, options.decode.step_tokens), options.decode.limits.slots),
       samplers_(options.threads) {
   facts_ = FactsOf(forward_.weights().config());
-  if (options.decode.share_mlp)
-    signature_ = DigestOf(options, forward_.weights().storage(), forward_.weights().model()).Number();
 }
 
 absl::Status CpuBackend::Run(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn) {
   samplers_.Run(forward_.threads(), forward_.Run(plan), draws, drawn);
-  return absl::OkStatus();
-}
-
-absl::Status CpuBackend::RunTogether(const StepPlan& plan, absl::Span<const Draw> draws,
-                                     absl::Span<Drawn> drawn, StepPeers& peers) {
-  if (peers.rows() < plan.rows()) {
-    return absl::InternalError(
-        absl::StrCat("a batch of ", plan.rows(),
-                     " rows exceeds the maximum that the group agreed on for the step, ", peers.rows()));
-  }
-  BFIO_ASSIGN_OR_RETURN(const auto logits, forward_.RunTogether(plan, peers));
-  samplers_.Run(forward_.threads(), logits, draws, drawn);
   return absl::OkStatus();
 }
 

@@ -7,7 +7,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -62,9 +61,6 @@ class CpuBackend final : public PartBackend {
   absl::string_view name() const override { return "cpu"; }
   const ModelFacts& facts() const override { return facts_; }
   absl::Status Run(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn) override;
-  std::optional<uint64_t> signature() const override { return signature_; }
-  absl::Status RunTogether(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn,
-                           StepPeers& peers) override;
 
   int64_t hidden() const override { return forward_.weights().config().hidden; }
   absl::StatusOr<absl::Span<const float>> RunHead(const StepPlan& plan) override;
@@ -78,7 +74,6 @@ class CpuBackend final : public PartBackend {
              std::unique_ptr<cpu::KvCache> cache);
 
   ModelFacts facts_;
-  std::optional<uint64_t> signature_;
   cpu::Forward forward_;
   cpu::SampleTeam samplers_;
 };

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <utility>
 
-#include "common/base/status_macros.h"
 #include "worker/engine/model/rope.h"
 
 namespace bfio::worker::cpu {
@@ -31,8 +30,7 @@ Forward::Forward(std::shared_ptr<const Weights> weights, const BlockRange& block
       config_(weights_->config()),
       blocks_(blocks),
       frequencies_(InverseFrequencies(config_.rope, config_.head_dim)),
-      threads_(threads),
-      mlp_(config_, kernels_, threads_, max_rows) {
+      threads_(threads) {
   const auto resize = [](auto& buffer, int64_t rows, int64_t columns) {
     buffer.resize(static_cast<size_t>(rows * columns));
   };
@@ -43,6 +41,8 @@ Forward::Forward(std::shared_ptr<const Weights> weights, const BlockRange& block
   resize(k_, max_rows, kv_width);
   resize(v_, max_rows, kv_width);
   resize(attended_, max_rows, q_width);
+  resize(gate_, max_rows, config_.intermediate);
+  resize(up_, max_rows, config_.intermediate);
   if (weights_->part().ends) resize(logits_, max_draws, config_.vocab);
   resize(cos_, max_rows, config_.head_dim / 2);
   resize(sin_, max_rows, config_.head_dim / 2);
@@ -86,20 +86,8 @@ absl::Span<const float> Forward::Logits(absl::Span<const float> hidden) {
 void Forward::RunAllBlocks(const StepPlan& plan) {
   for (int64_t index = 0; index < blocks_.count; ++index) {
     RunAttention(plan, index);
-    mlp_.Run(layer(index), normed_.data(), hidden_.data(), rows_);
+    RunMlp(layer(index));
   }
-}
-
-absl::StatusOr<absl::Span<const float>> Forward::RunTogether(const StepPlan& plan, StepPeers& peers) {
-  Begin(plan);
-  Embed(plan);
-  // No rank has rows; all ranks see this and return here.
-  if (peers.rows() == 0) return absl::Span<const float>();
-  for (int64_t index = 0; index < blocks_.count; ++index) {
-    if (rows_ > 0) RunAttention(plan, index);
-    BFIO_RETURN_IF_ERROR(mlp_.RunTogether(layer(index), normed_.data(), hidden_.data(), rows_, peers));
-  }
-  return ComputeLogits(plan);
 }
 
 void Forward::Begin(const StepPlan& plan) {
@@ -171,7 +159,6 @@ void Forward::Multiply(const Matrix& matrix, const float* x, float* y, bool add,
                        int32_t thread) const {
   Linear linear;
   linear.x = x;
-  linear.x_stride = matrix.inputs;
   linear.rows = rows;
   linear.weight = matrix.data;
   linear.inputs = matrix.inputs;
@@ -255,6 +242,20 @@ void Forward::Attend(const StepPlan& plan, int64_t index) {
       (cache_->shape().bf16 ? kernels_.attend_bf16 : kernels_.attend_f32)(attention);
     }
   });
+}
+
+void Forward::RunMlp(const Layer& layer) {
+  threads_.Run([&](int32_t thread) {
+    Multiply(layer.gate, normed_.data(), gate_.data(), false, rows_, thread);
+    Multiply(layer.up, normed_.data(), up_.data(), false, rows_, thread);
+    const auto [begin, end] = Share(config_.intermediate, thread, threads_.count());
+    for (int64_t row = 0; row < rows_; ++row) {
+      const int64_t at = row * config_.intermediate + begin;
+      kernels_.silu_mul(gate_.data() + at, up_.data() + at, end - begin);
+    }
+  });
+  threads_.Run(
+      [&](int32_t thread) { Multiply(layer.down, gate_.data(), hidden_.data(), true, rows_, thread); });
 }
 
 absl::Span<const float> Forward::ComputeLogits(const StepPlan& plan) {

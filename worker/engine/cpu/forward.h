@@ -2,9 +2,8 @@
 //
 // Purpose: the reference implementation that other engines are tested against, and an engine in its own
 // right. All activations and sums are fp32. A row's logits depend only on its sequence's tokens, to the last
-// bit (kernels.h). With peers, the ranks of a group split the MLP (mlp.h) and each computes the rest of its
-// own rows; the logits are the same bits. So are those of several Forwards that each have a part of the
-// blocks (RunHead, RunBlocks, Logits). Threads: used by one thread, which leads its own team.
+// bit (kernels.h). Several Forwards that each have a part of the blocks (RunHead, RunBlocks, Logits) give the
+// same bits. Threads: used by one thread, which leads its own team.
 #ifndef BFIO_WORKER_ENGINE_CPU_FORWARD_H_
 #define BFIO_WORKER_ENGINE_CPU_FORWARD_H_
 
@@ -12,13 +11,10 @@
 #include <memory>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "worker/barrier/step_peers.h"
 #include "worker/engine/cpu/aligned.h"
 #include "worker/engine/cpu/kernels.h"
 #include "worker/engine/cpu/kv_cache.h"
-#include "worker/engine/cpu/mlp.h"
 #include "worker/engine/cpu/threads.h"
 #include "worker/engine/cpu/weights.h"
 #include "worker/scheduler/step_plan.h"
@@ -37,9 +33,6 @@ class Forward {
   // Writes keys and values of all rows to the cache. The returned logits, [draws, vocab], are valid until the
   // next call. REQUIRES: tokens are in the vocabulary.
   absl::Span<const float> Run(const StepPlan& plan);
-  // As Run, together with the peers. All of them must run a plan, possibly empty, of at most peers.rows()
-  // rows. An error comes from the peers, and the plan may be run again.
-  absl::StatusOr<absl::Span<const float>> RunTogether(const StepPlan& plan, StepPeers& peers);
 
   // --- a part of the model; results are valid until the next call ---
 
@@ -77,6 +70,8 @@ class Forward {
   void Project(const Layer& layer);
   void RotateAndStore(const StepPlan& plan, const Layer& layer, int64_t index);
   void Attend(const StepPlan& plan, int64_t index);
+  // hidden_ += MLP(normed_).
+  void RunMlp(const Layer& layer);
   absl::Span<const float> ComputeLogits(const StepPlan& plan);
   // Computes logits from the first `draws` rows of normed_.
   absl::Span<const float> ProjectToVocabulary(int64_t draws);
@@ -94,11 +89,10 @@ class Forward {
   // Radians per position.
   const std::vector<float> frequencies_;
   Threads threads_;
-  Mlp mlp_;
   int64_t rows_ = 0;
 
   // Activations, by row; allocated once.
-  AlignedFloats hidden_, normed_, q_, k_, v_, attended_, logits_;
+  AlignedFloats hidden_, normed_, q_, k_, v_, attended_, gate_, up_, logits_;
   // [rows, head_dim / 2]
   std::vector<float> cos_, sin_;
   std::vector<Piece> pieces_;

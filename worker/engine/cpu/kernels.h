@@ -30,9 +30,8 @@ inline constexpr int64_t kLanes = 16;
 
 // y = W x (+ bias), or y += W x (+ bias), for many x.
 struct Linear {
-  // [rows, inputs], `x_stride` elements between rows.
+  // [rows, inputs]
   const float* x = nullptr;
-  int64_t x_stride = 0;
   int64_t rows = 0;
   // [outputs, inputs], fp32 or bf16 depending on the function called.
   const void* weight = nullptr;
@@ -44,46 +43,6 @@ struct Linear {
   int64_t y_stride = 0;
   bool add = false;
 };
-
-// Inputs begin .. end - 1 of a product: one leaf of a tree of partial sums (worker/barrier/summation_tree.h).
-// `folds` pending sums are added on its left, the last one first. The result is the node-th output, or, if
-// node < 0, stays pending for its right neighbour.
-struct Term {
-  int64_t begin = 0;
-  int64_t end = 0;
-  int32_t folds = 0;
-  int32_t node = -1;
-};
-
-// y[node] = the node's part of W x, for many x, summed in the order of a tree.
-struct TermSum {
-  // [rows, inputs], `x_stride` elements between rows.
-  const float* x = nullptr;
-  int64_t x_stride = 0;
-  int64_t rows = 0;
-  // [outputs, inputs], fp32 or bf16 depending on the function called; `weight_stride` elements between rows,
-  // so that the inputs may be a range of a larger matrix's columns.
-  const void* weight = nullptr;
-  int64_t weight_stride = 0;
-  const Term* terms = nullptr;
-  int32_t count = 0;
-  // [nodes][rows, outputs], by node_stride and y_stride.
-  float* y = nullptr;
-  int64_t node_stride = 0;
-  int64_t y_stride = 0;
-  // For a single node: adds to y, and then adds the bias ([outputs]; may be null).
-  bool add = false;
-  const float* bias = nullptr;
-  // TermScratch(rows) floats for every thread.
-  float* scratch = nullptr;
-};
-
-// Columns for which SumTerms keeps partial sums at a time. TermScratch: 4 sums per column, namely up to three
-// pending ones in a tree of eight terms, and the current one.
-inline constexpr int64_t kTermColumns = 128;
-[[gnu::always_inline]] inline int64_t TermScratch(int64_t rows) {
-  return 4 * rows * kTermColumns;
-}
 
 // Attention of consecutive rows of one sequence over its cache, for one KV head and the query heads that
 // share it. The cache of one layer and KV head is in pages: keys in groups of 16 tokens, [tokens /
@@ -122,8 +81,6 @@ struct Kernels {
   // Computes columns begin .. end - 1 of y.
   void (*linear_f32)(const Linear&, int64_t begin, int64_t end);
   void (*linear_bf16)(const Linear&, int64_t begin, int64_t end);
-  void (*sum_terms_f32)(const TermSum&, int64_t begin, int64_t end);
-  void (*sum_terms_bf16)(const TermSum&, int64_t begin, int64_t end);
   void (*attend_f32)(const Attention&);
   void (*attend_bf16)(const Attention&);
   // y[i] = x[i] / sqrt(mean(x^2) + epsilon) * weight[i]; x and y may be the same.

@@ -60,8 +60,6 @@ class Weights {
   // Configuration of the whole model.
   const ModelConfig& config() const { return model_->config(); }
   const ModelPart& part() const { return part_; }
-  const Model& model() const { return *model_; }
-  Storage storage() const { return storage_; }
   // Rows are looked up, not multiplied. Embedding, lm_head and final norm are empty in a part without ends.
   const Matrix& embedding() const { return embedding_; }
   const Matrix& lm_head() const { return lm_head_; }

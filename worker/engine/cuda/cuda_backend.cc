@@ -14,10 +14,6 @@ namespace {
 
 // Bound on a hang of the device: the longest step takes a fraction of a second.
 constexpr absl::Duration kStepDeadline = absl::Seconds(60);
-// Upper bound of the layers of a shared step that are queued at a time, about 20 launches each. With about a
-// thousand launches pending CUDA blocks the next launch; behind a collective whose peer is gone, no thread
-// would detect that.
-constexpr int64_t kLayersQueued = 16;
 // Share of a device's memory that is left free, and an upper bound of it: for captured graphs, kernels that
 // are loaded at first use, and the barrier's communicator. An estimate.
 constexpr int64_t kReserveShare = 32, kMostReserve = int64_t{2} << 30;
@@ -47,12 +43,7 @@ ForwardOptions ForwardOptionsOf(const DecodeOptions& options, const AttentionGri
   forward.page_tokens = options.page_tokens;
   forward.pages = PageTable::PageLimit(PageTableOptionsOf(options));
   forward.attention_grid = grid;
-  forward.share_mlp = options.share_mlp;
   return forward;
-}
-
-bool IsWhole(const ModelConfig& config, const DeviceWeights& weights) {
-  return weights.embedding != nullptr && static_cast<int64_t>(weights.layers.size()) == config.layers;
 }
 
 }  // namespace
@@ -67,8 +58,7 @@ absl::StatusOr<int64_t> CudaBackend::FitKv(const DecodeOptions& options, const M
                                            const DeviceWeights& weights, DeviceOps& ops, bool fewer) {
   BFIO_ASSIGN_OR_RETURN(const auto grid, ops.FullAttentionGrid(static_cast<int32_t>(config.head_dim)));
   BFIO_ASSIGN_OR_RETURN(const auto memory, ops.Memory());
-  int64_t reserve = std::min(memory.total_bytes / kReserveShare, kMostReserve);
-  if (options.share_mlp) reserve += SharedMlp::MostBytes(config, MaxRowsOf(options));
+  const int64_t reserve = std::min(memory.total_bytes / kReserveShare, kMostReserve);
   const int64_t asked = options.limits.kv_tokens, capacity = memory.free_bytes - reserve;
   const auto bytes = [&](int64_t tokens) {
     DecodeOptions sized = options;
@@ -94,9 +84,6 @@ absl::StatusOr<std::unique_ptr<CudaBackend>> CudaBackend::Create(const DecodeOpt
                                                                  DeviceWeights weights,
                                                                  const Progress& progress) {
   BFIO_RETURN_IF_ERROR(Check(options, config, *ops));
-  if (options.share_mlp && !IsWhole(config, weights)) {
-    return absl::InvalidArgumentError("--mlp=tp requires the whole model on every rank");
-  }
   if (auto fits = FitKv(options, config, weights, *ops, /*fewer=*/false); !fits.ok()) return fits.status();
   BFIO_ASSIGN_OR_RETURN(const auto grid, ops->FullAttentionGrid(static_cast<int32_t>(config.head_dim)));
   auto backend = std::unique_ptr<CudaBackend>(
@@ -134,7 +121,7 @@ CudaBackend::~CudaBackend() {
 }
 
 bool CudaBackend::whole() const {
-  return IsWhole(config_, weights_);
+  return weights_.embedding != nullptr && static_cast<int64_t>(weights_.layers.size()) == config_.layers;
 }
 
 absl::Status CudaBackend::Allocate() {
@@ -161,10 +148,6 @@ absl::Status CudaBackend::Start(const Progress& progress) {
   BFIO_RETURN_IF_ERROR(Allocate());
   BFIO_ASSIGN_OR_RETURN(forward_,
                         Forward::Create(config_, weights_, ForwardOptionsOf(options_, grid_), sizes_, *ops_));
-  if (options_.share_mlp) {
-    signature_ = CudaDigestOf(weights_.model, /*share_mlp=*/true).Number();
-    mlp_ = std::make_unique<SharedMlp>(config_, weights_, *ops_);
-  }
   for (const int32_t draws : draw_buckets_.sizes()) {
     BFIO_ASSIGN_OR_RETURN(auto recorded, RecordBucket({draws, draws, false}));
     decodes_.push_back(recorded);
@@ -178,20 +161,17 @@ absl::Status CudaBackend::Start(const Progress& progress) {
                           RecordBucket({rows, draw_buckets_.sizes()[draw_buckets_.Index(most)], true}));
     prompts_.push_back(recorded);
   }
-  if (options_.share_mlp) {
-    BFIO_RETURN_IF_ERROR(LoadKernels(prompts_.back().bucket));
-  }
   BFIO_ASSIGN_OR_RETURN(const auto left, ops_->Memory());
   progress(absl::StrFormat(
-      "%s: GEMM algorithms chosen%s for %d + %d batch sizes; %d KV tokens, %.2f GiB free", ops_->Describe(),
-      options_.share_mlp ? "" : " and CUDA graphs recorded", draw_buckets_.count(), row_buckets_.count(),
-      options_.limits.kv_tokens, left.free_bytes / kGiB));
+      "%s: GEMM algorithms chosen and CUDA graphs recorded for %d + %d batch sizes; %d KV tokens, %.2f GiB "
+      "free",
+      ops_->Describe(), draw_buckets_.count(), row_buckets_.count(), options_.limits.kv_tokens,
+      left.free_bytes / kGiB));
   return absl::OkStatus();
 }
 
 absl::StatusOr<CudaBackend::Recorded> CudaBackend::RecordBucket(const StepBucket& bucket) {
   BFIO_RETURN_IF_ERROR(forward_->Prepare(bucket));
-  if (options_.share_mlp) return Recorded{bucket};
   const StepInputs inputs = layout_.At(inputs_);
   const auto enqueue = [=, this] {
     return whole() ? forward_->Enqueue(bucket, inputs) : forward_->EnqueueBlocks(bucket, inputs);
@@ -204,13 +184,6 @@ absl::StatusOr<CudaBackend::Recorded> CudaBackend::RecordBucket(const StepBucket
   const auto attention = ops_->Record([=, this] { return forward_->EnqueueAttention(bucket, inputs); });
   if (!attention.ok()) return attention.status();
   return Recorded{bucket, step, *attention};
-}
-
-absl::Status CudaBackend::LoadKernels(const StepBucket& bucket) {
-  const StepInputs inputs = layout_.At(inputs_);
-  absl::Status status = forward_->EnqueueAttentionHalf(bucket, inputs, 0, nullptr, nullptr);
-  if (status.ok()) status = forward_->EnqueueEnd(bucket, inputs, nullptr);
-  return status.ok() ? ops_->Wait(kStepDeadline) : status;
 }
 
 absl::StatusOr<int> CudaBackend::RecordDraws(int32_t draws) {
@@ -228,48 +201,9 @@ const CudaBackend::Recorded& CudaBackend::Choose(const StepPlan& plan) const {
 
 absl::Status CudaBackend::Run(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn) {
   if (!broken_.ok()) return broken_;
-  if (options_.share_mlp)
-    return absl::FailedPreconditionError("with --mlp=tp a rank cannot run a step without the other ranks");
   if (plan.rows() == 0) return absl::OkStatus();
   broken_ = RunStep(plan, draws, drawn);
   return broken_;
-}
-
-absl::Status CudaBackend::EnterGroup(const StepPeers& peers) {
-  if (!broken_.ok() || !options_.share_mlp) return broken_;
-  absl::Status status = mlp_->Enter(peers);
-  // If only memory is short, the device still works.
-  if (!absl::IsResourceExhausted(status)) broken_ = status;
-  return status;
-}
-
-absl::Status CudaBackend::RunTogether(const StepPlan& plan, absl::Span<const Draw> draws,
-                                      absl::Span<Drawn> drawn, StepPeers& peers) {
-  if (!options_.share_mlp)
-    return absl::FailedPreconditionError("this backend does not run steps together with other ranks");
-  absl::Status unfit = broken_;
-  if (unfit.ok() && peers.rows() < plan.rows()) {
-    unfit = absl::InternalError(
-        absl::StrCat("a batch of ", plan.rows(),
-                     " rows exceeds the maximum that the group agreed on for the step, ", peers.rows()));
-  }
-  if (!unfit.ok()) {
-    if (peers.on_device()) peers.FailDevice(unfit);
-    return unfit;
-  }
-  // No rank has rows; all ranks see this and return here.
-  if (peers.rows() == 0) return absl::OkStatus();
-  const absl::Status status = RunShared(plan, draws, drawn, peers);
-  if (peers.status().ok()) {
-    broken_ = status;
-  } else if (peers.on_device()) {
-    // The queued work continues, with undefined numbers. It ends when the barrier does, and leaves nothing
-    // that a later step reads: keys and values of these rows are written again first, and attention does not
-    // read past a sequence's end.
-    broken_ = ops_->Wait(kStepDeadline);
-    if (!broken_.ok()) return broken_;
-  }
-  return status;
 }
 
 absl::StatusOr<absl::Span<const float>> CudaBackend::RunHead(const StepPlan& plan) {
@@ -298,56 +232,13 @@ absl::Status CudaBackend::CopyHidden(absl::Span<const float> hidden) {
   return ops_->CopyIn(forward_->residual(), hidden_, static_cast<int64_t>(bytes));
 }
 
-absl::StatusOr<const CudaBackend::Recorded*> CudaBackend::Stage(const StepPlan& plan,
-                                                                absl::Span<const Draw> draws) {
+absl::Status CudaBackend::Queue(const StepPlan& plan, absl::Span<const Draw> draws) {
   BFIO_RETURN_IF_ERROR(attention_.Build(plan));
   const int64_t bytes =
       FillStepInputs(plan, attention_, draws, config_.vocab, options_.page_tokens, layout_, staged_);
   BFIO_RETURN_IF_ERROR(ops_->CopyIn(inputs_, staged_, bytes));
-  return &Choose(plan);
-}
-
-absl::Status CudaBackend::Queue(const StepPlan& plan, absl::Span<const Draw> draws) {
-  BFIO_ASSIGN_OR_RETURN(last_, Stage(plan, draws));
+  last_ = &Choose(plan);
   return ops_->Replay(last_->step);
-}
-
-absl::Status CudaBackend::RunShared(const StepPlan& plan, absl::Span<const Draw> draws,
-                                    absl::Span<Drawn> drawn, StepPeers& peers) {
-  absl::Status status = mlp_->Begin(plan.rows(), peers);
-  // A rank without rows still computes its part of the MLP.
-  StepBucket bucket;
-  if (status.ok() && plan.rows() > 0) {
-    const auto staged = Stage(plan, draws);
-    status = staged.status();
-    if (staged.ok()) bucket = (*staged)->bucket;
-  }
-  if (status.ok()) status = RunLayers(plan, bucket, peers);
-  if (!status.ok()) {
-    if (peers.on_device() && peers.status().ok()) peers.FailDevice(status);
-    return status;
-  }
-  if (plan.draws() > 0) status = forward_->EnqueueEnd(bucket, layout_.At(inputs_), mlp_->output());
-  return status.ok() ? TakeDrawn(draws, drawn, &peers) : status;
-}
-
-absl::Status CudaBackend::RunLayers(const StepPlan& plan, const StepBucket& bucket, StepPeers& peers) {
-  const StepInputs inputs = layout_.At(inputs_);
-  absl::Status status;
-  for (int64_t layer = 0; layer < config_.layers && status.ok(); ++layer) {
-    if (plan.rows() > 0) {
-      status = forward_->EnqueueAttentionHalf(bucket, inputs, layer, mlp_->output(), mlp_->input());
-    }
-    if (status.ok()) status = mlp_->Run(layer, peers);
-    if (status.ok() && peers.on_device() && layer % kLayersQueued == kLayersQueued - 1)
-      status = AwaitShared(peers);
-  }
-  return status;
-}
-
-absl::Status CudaBackend::AwaitShared(StepPeers& peers) {
-  // The peers bound the step's time, which may be longer than kStepDeadline.
-  return ops_->WaitChecking(absl::InfiniteDuration(), [&] { return peers.CheckDevice(); });
 }
 
 absl::Status CudaBackend::RunPart(const StepPlan& plan) {
@@ -376,7 +267,7 @@ absl::Status CudaBackend::RunStep(const StepPlan& plan, absl::Span<const Draw> d
   return status.ok() ? TakeDrawn(draws, drawn) : status;
 }
 
-absl::Status CudaBackend::TakeDrawn(absl::Span<const Draw> draws, absl::Span<Drawn> drawn, StepPeers* peers) {
+absl::Status CudaBackend::TakeDrawn(absl::Span<const Draw> draws, absl::Span<Drawn> drawn) {
   absl::Status status;
   const auto result_bytes = static_cast<int64_t>(drawn.size() * sizeof(DrawResult));
   if (result_bytes > 0) status = ops_->CopyOut(results_, forward_->results(), result_bytes);
@@ -386,11 +277,7 @@ absl::Status CudaBackend::TakeDrawn(absl::Span<const Draw> draws, absl::Span<Dra
     status = ops_->CopyOut(tops_, forward_->tops(),
                            static_cast<int64_t>(drawn.size() * kMaxTop * sizeof(TopResult)));
   }
-  if (status.ok() && peers != nullptr && peers->on_device()) {
-    status = AwaitShared(*peers);
-  } else if (status.ok()) {
-    status = ops_->Wait(kStepDeadline);
-  }
+  if (status.ok()) status = ops_->Wait(kStepDeadline);
   if (!status.ok()) return status;
   for (size_t i = 0; i < drawn.size(); ++i) {
     const DrawResult& result = results_[i];

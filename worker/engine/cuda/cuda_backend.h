@@ -6,10 +6,6 @@
 // nothing. A backend with a part of the weights is one server's part of a chain: its steps begin or end with
 // hidden rows, which have their own pinned memory.
 //
-// If the ranks split the MLP (--mlp=tp), nothing is recorded, because every layer communicates with the
-// peers: kernels are launched one by one. Memory for the rows of all ranks is allocated, and kernels for them
-// are selected, when a group forms (shared_mlp.h).
-//
 // Attention gives a row the same bits in any batch (attention_plan.h). Matrix products are chosen by bucket,
 // so between buckets a row's logits agree to bf16 rounding, not to the last bit. A replay repeats the tokens
 // unless a draw depends on a smaller difference.
@@ -19,7 +15,6 @@
 #define BFIO_WORKER_ENGINE_CUDA_CUDA_BACKEND_H_
 
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -29,7 +24,6 @@
 #include "worker/engine/cuda/device_weights.h"
 #include "worker/engine/cuda/forward.h"
 #include "worker/engine/cuda/row_buckets.h"
-#include "worker/engine/cuda/shared_mlp.h"
 #include "worker/engine/cuda/step_inputs.h"
 #include "worker/engine/decode/decode_engine.h"
 #include "worker/engine/decode/part_backend.h"
@@ -43,15 +37,14 @@ class CudaBackend final : public PartBackend {
   static absl::Status Check(const DecodeOptions& options, const ModelConfig& config, DeviceOps& ops);
 
   // KV tokens of the backend that Create would make: options.limits.kv_tokens, or with `fewer` at most as
-  // many of them as fit in the free memory, less what is allocated later: graphs, kernels, the barrier's
-  // communicator and, with --mlp=tp, the rows of all ranks. The weights must be loaded already.
-  // RESOURCE_EXHAUSTED, with sizes.
+  // many of them as fit in the free memory, less what is allocated later: graphs, kernels and the barrier's
+  // communicator. The weights must be loaded already. RESOURCE_EXHAUSTED, with sizes.
   static absl::StatusOr<int64_t> FitKv(const DecodeOptions& options, const ModelConfig& config,
                                        const DeviceWeights& weights, DeviceOps& ops, bool fewer);
 
   // `weights`, the whole model or a part of at least one block, are in memory of `ops`, unless they own
-  // theirs. INVALID_ARGUMENT: a shape that the kernels do not support, or --mlp=tp for a part;
-  // RESOURCE_EXHAUSTED, with sizes: not enough memory; other errors: device_ops.h.
+  // theirs. INVALID_ARGUMENT: a shape that the kernels do not support; RESOURCE_EXHAUSTED, with sizes: not
+  // enough memory; other errors: device_ops.h.
   static absl::StatusOr<std::unique_ptr<CudaBackend>> Create(const DecodeOptions& options,
                                                              const ModelConfig& config,
                                                              std::unique_ptr<DeviceOps> ops,
@@ -60,14 +53,7 @@ class CudaBackend final : public PartBackend {
 
   absl::string_view name() const override { return "cuda"; }
   const ModelFacts& facts() const override { return facts_; }
-  // FAILED_PRECONDITION with --mlp=tp.
   absl::Status Run(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn) override;
-  std::optional<uint64_t> signature() const override { return signature_; }
-  absl::Status EnterGroup(const StepPeers& peers) override;
-  // An error of the peers changes nothing but the keys and values of the plan's own rows, which are then
-  // undefined. An error of the device is permanent.
-  absl::Status RunTogether(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn,
-                           StepPeers& peers) override;
 
   int64_t hidden() const override { return config_.hidden; }
   absl::StatusOr<absl::Span<const float>> RunHead(const StepPlan& plan) override;
@@ -76,7 +62,7 @@ class CudaBackend final : public PartBackend {
   absl::Status DrawFrom(absl::Span<const float> hidden, absl::Span<const Draw> draws,
                         absl::Span<Drawn> drawn) override;
 
-  // For benchmarks and tests: state of the last step of the whole model, without --mlp=tp.
+  // For benchmarks and tests: state of the last step of the whole model.
   const DeviceWeights& weights() const { return weights_; }
   const Forward& forward() const { return *forward_; }
   DeviceOps& ops() { return *ops_; }
@@ -103,27 +89,16 @@ class CudaBackend final : public PartBackend {
   absl::Status Allocate();
   absl::Status Start(const Progress& progress);
   absl::StatusOr<Recorded> RecordBucket(const StepBucket& bucket);
-  // Launches each kernel of a rank's own half once, with no rows: what CUDA loads at a first launch must not
-  // be loaded while a collective waits for its peers.
-  absl::Status LoadKernels(const StepBucket& bucket);
   absl::StatusOr<int> RecordDraws(int32_t draws);
   const Recorded& Choose(const StepPlan& plan) const;
-  // Plans the attention, copies the step's inputs to the device and chooses its bucket.
-  absl::StatusOr<const Recorded*> Stage(const StepPlan& plan, absl::Span<const Draw> draws);
-  // Queues a whole step.
+  // Plans the attention, copies the step's inputs to the device and queues the work of its bucket.
   absl::Status Queue(const StepPlan& plan, absl::Span<const Draw> draws);
   absl::Status RunStep(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn);
-  absl::Status RunShared(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn,
-                         StepPeers& peers);
   absl::Status RunPart(const StepPlan& plan);
   absl::Status RunDraws(absl::Span<const float> hidden, absl::Span<const Draw> draws,
                         absl::Span<Drawn> drawn);
-  // The layers of a shared step.
-  absl::Status RunLayers(const StepPlan& plan, const StepBucket& bucket, StepPeers& peers);
-  // Waits for the queued work of a shared step, with collectives on the device.
-  absl::Status AwaitShared(StepPeers& peers);
-  // Waits for the end of a step and reads its draws. `peers`: set for a shared step.
-  absl::Status TakeDrawn(absl::Span<const Draw> draws, absl::Span<Drawn> drawn, StepPeers* peers = nullptr);
+  // Waits for the end of a step and reads its draws.
+  absl::Status TakeDrawn(absl::Span<const Draw> draws, absl::Span<Drawn> drawn);
   // Copies hidden rows to the device.
   absl::Status CopyHidden(absl::Span<const float> hidden);
 
@@ -142,9 +117,6 @@ class CudaBackend final : public PartBackend {
   const RowBuckets draw_buckets_, row_buckets_;
   const StepLayout layout_;
   std::unique_ptr<Forward> forward_;
-  // Only with --mlp=tp.
-  std::unique_ptr<SharedMlp> mlp_;
-  std::optional<uint64_t> signature_;
   // Staged inputs in pinned memory, and on the device.
   void* staged_ = nullptr;
   void* inputs_ = nullptr;

@@ -12,7 +12,6 @@
 #include <functional>
 #include <string>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -30,23 +29,13 @@ struct DeviceMemory {
   int64_t total_bytes = 0;
 };
 
-// Shape of a product y[rows, outputs] = x[rows, inputs] weight[outputs, inputs]^T, all row-major. x and
-// weight are bf16, sums fp32, y bf16 or fp32. A stride is the distance of two rows in elements, a multiple of
-// 8; 0: no gaps. Operands with gaps, which are parts of larger matrices, are aligned to 16 bytes, all others
-// to 256.
+// Shape of a product y[rows, outputs] = x[rows, inputs] weight[outputs, inputs]^T, all row-major and aligned
+// to 256 bytes. x and weight are bf16, sums fp32, y bf16 or fp32.
 struct GemmShape {
   int32_t rows = 0;
   int32_t inputs = 0;
   int32_t outputs = 0;
   bool fp32_out = false;
-  int32_t x_stride = 0;
-  int32_t weight_stride = 0;
-  int32_t y_stride = 0;
-
-  int64_t x_row() const { return x_stride != 0 ? x_stride : inputs; }
-  int64_t weight_row() const { return weight_stride != 0 ? weight_stride : inputs; }
-  int64_t y_row() const { return y_stride != 0 ? y_stride : outputs; }
-  bool has_gaps() const { return x_row() != inputs || weight_row() != inputs || y_row() != outputs; }
 
   friend bool operator==(const GemmShape&, const GemmShape&) = default;
 };
@@ -68,8 +57,6 @@ class DeviceOps {
   virtual absl::StatusOr<void*> Allocate(int64_t bytes, absl::string_view what) = 0;
   // Pinned host memory, for asynchronous copies.
   virtual absl::StatusOr<void*> AllocatePinned(int64_t bytes, absl::string_view what) = 0;
-  // Frees memory from Allocate or AllocatePinned now. REQUIRES: no queued work uses it.
-  virtual absl::Status Release(void* memory) = 0;
 
   // Queues a copy; the pinned memory must not change until Wait.
   virtual absl::Status CopyIn(void* device, const void* pinned, int64_t bytes) = 0;
@@ -90,9 +77,6 @@ class DeviceOps {
 
   // Waits until all queued work is done.
   virtual absl::Status Wait(absl::Duration deadline) = 0;
-  // As Wait; calls `check` repeatedly meanwhile, and once more when all is done. Its first error ends the
-  // wait and is returned; queued work may then still run.
-  virtual absl::Status WaitChecking(absl::Duration deadline, absl::FunctionRef<absl::Status()> check) = 0;
   // Runs a record and returns its time on the device in seconds; for benchmarks.
   virtual absl::StatusOr<double> Time(int record) = 0;
 };

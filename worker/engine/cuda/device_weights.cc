@@ -191,7 +191,6 @@ absl::StatusOr<DeviceWeights> UploadWeights(const Model& model, DeviceOps& ops, 
 absl::StatusOr<DeviceWeights> UploadWeights(const Model& model, const ModelPart& part, DeviceOps& ops,
                                             const Progress& progress) {
   DeviceWeights weights;
-  weights.model = model.digest();
   const PieceList list(model.config(), &model, part, weights);
   BFIO_RETURN_IF_ERROR(Place(list, ops));
   BFIO_ASSIGN_OR_RETURN(auto staging, Staging::Create(ops));

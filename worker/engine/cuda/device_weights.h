@@ -51,8 +51,6 @@ struct DeviceWeights {
   std::vector<DeviceLayer> layers;
   // Lower bound of the bytes that a step reads: the layers' matrices and lm_head.
   int64_t step_bytes = 0;
-  // Digest of their model; empty for random weights.
-  ModelDigest model;
 };
 
 // Called with a message during long operations.
@@ -67,8 +65,8 @@ absl::StatusOr<DeviceWeights> UploadWeights(const Model& model, const ModelPart&
 
 // Digest of everything that workers must have in common for a request to continue on another worker with the
 // same tokens, up to bf16 rounding.
-inline ModelDigest CudaDigestOf(const ModelDigest& model, bool share_mlp) {
-  return model.With(share_mlp ? "cuda, bf16, MLP shared out" : "cuda, bf16");
+inline ModelDigest CudaDigestOf(const ModelDigest& model) {
+  return model.With("cuda, bf16");
 }
 
 // Memory that parts of the model take, KV included.

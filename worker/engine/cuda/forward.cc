@@ -79,10 +79,8 @@ ForwardBytes BytesOf(const ModelConfig& config, const DeviceWeights& weights, co
   bytes.projected = rows * (config.heads + 2 * config.kv_heads) * config.head_dim * kNarrow;
   bytes.attended = rows * heads * kNarrow;
   bytes.addend = rows * config.hidden * kNarrow;
-  if (!options.share_mlp) {
-    bytes.gates = rows * 2 * config.intermediate * kNarrow;
-    bytes.activated = rows * config.intermediate * kNarrow;
-  }
+  bytes.gates = rows * 2 * config.intermediate * kNarrow;
+  bytes.activated = rows * config.intermediate * kNarrow;
   if (weights.embedding != nullptr) {
     bytes.logits = draws * config.vocab * kWide;
     bytes.results = draws * static_cast<int64_t>(sizeof(DrawResult));
@@ -157,10 +155,8 @@ absl::Status Forward::Multiply(const Product& product, int64_t layer, int32_t ro
 absl::Status Forward::Prepare(const StepBucket& bucket) {
   BFIO_RETURN_IF_ERROR(Prepare(qkv_, bucket.rows, normed_, projected_));
   BFIO_RETURN_IF_ERROR(Prepare(o_, bucket.rows, attended_, addend_));
-  if (!options_.share_mlp) {
-    BFIO_RETURN_IF_ERROR(Prepare(gate_up_, bucket.rows, normed_, gates_));
-    BFIO_RETURN_IF_ERROR(Prepare(down_, bucket.rows, activated_, addend_));
-  }
+  BFIO_RETURN_IF_ERROR(Prepare(gate_up_, bucket.rows, normed_, gates_));
+  BFIO_RETURN_IF_ERROR(Prepare(down_, bucket.rows, activated_, addend_));
   if (weights_.embedding == nullptr) return absl::OkStatus();
   return Prepare(lm_head_, bucket.draws, normed_, logits_);
 }
@@ -169,34 +165,18 @@ absl::Status Forward::Prepare(const StepBucket& bucket) {
 
 absl::Status Forward::Enqueue(const StepBucket& bucket, const StepInputs& inputs) {
   BFIO_RETURN_IF_ERROR(RunLayers(bucket, inputs));
-  const Addend last = {addend_, nullptr, weights_.layers.back().down_bias};
-  BFIO_RETURN_IF_ERROR(Norm(bucket, inputs, last, weights_.final_norm, true, normed_));
-  return Draw(bucket, inputs);
-}
-
-absl::Status Forward::EnqueueAttentionHalf(const StepBucket& bucket, const StepInputs& inputs, int64_t layer,
-                                           const float* before, Bf16* mlp_input) {
-  if (layer == 0) {
-    BFIO_RETURN_IF_ERROR(Embed(bucket, inputs));
-    return RunAttention(bucket, inputs, layer, {}, mlp_input);
-  }
-  return RunAttention(bucket, inputs, layer, {nullptr, before, weights_.layers[layer - 1].down_bias},
-                      mlp_input);
-}
-
-absl::Status Forward::EnqueueEnd(const StepBucket& bucket, const StepInputs& inputs, const float* before) {
-  const Addend last = {nullptr, before, weights_.layers.back().down_bias};
-  BFIO_RETURN_IF_ERROR(Norm(bucket, inputs, last, weights_.final_norm, true, normed_));
+  const Addend last = {addend_, weights_.layers.back().down_bias};
+  BFIO_RETURN_IF_ERROR(Norm(bucket, inputs, last, weights_.final_norm, true));
   return Draw(bucket, inputs);
 }
 
 absl::Status Forward::EnqueueBlocks(const StepBucket& bucket, const StepInputs& inputs) {
   BFIO_RETURN_IF_ERROR(RunLayers(bucket, inputs));
-  return Norm(bucket, inputs, {addend_, nullptr, weights_.layers.back().down_bias}, nullptr, false, normed_);
+  return Norm(bucket, inputs, {addend_, weights_.layers.back().down_bias}, nullptr, false);
 }
 
 absl::Status Forward::EnqueueDraws(const StepBucket& bucket, const StepInputs& inputs) {
-  BFIO_RETURN_IF_ERROR(Norm(bucket, inputs, {}, weights_.final_norm, false, normed_));
+  BFIO_RETURN_IF_ERROR(Norm(bucket, inputs, {}, weights_.final_norm, false));
   return Draw(bucket, inputs);
 }
 
@@ -215,22 +195,17 @@ absl::Status Forward::EnqueueAttention(const StepBucket& bucket, const StepInput
   return absl::OkStatus();
 }
 
-absl::Status Forward::RunAttention(const StepBucket& bucket, const StepInputs& inputs, int64_t layer,
-                                   const Addend& before, Bf16* normed) {
+absl::Status Forward::RunLayer(const StepBucket& bucket, const StepInputs& inputs, int64_t layer) {
   const DeviceLayer& w = weights_.layers[layer];
-  BFIO_RETURN_IF_ERROR(Norm(bucket, inputs, before, w.input_norm, false, normed_));
+  // The output of the previous layer, still to be added to the residual.
+  Addend before;
+  if (layer > 0) before = {addend_, weights_.layers[layer - 1].down_bias};
+  BFIO_RETURN_IF_ERROR(Norm(bucket, inputs, before, w.input_norm, false));
   BFIO_RETURN_IF_ERROR(Multiply(qkv_, layer, bucket.rows, normed_, projected_));
   BFIO_RETURN_IF_ERROR(AppendKv(bucket, inputs, layer));
   BFIO_RETURN_IF_ERROR(Attend(bucket, inputs, layer));
   BFIO_RETURN_IF_ERROR(Multiply(o_, layer, bucket.rows, attended_, addend_));
-  return Norm(bucket, inputs, {addend_, nullptr, w.o_bias}, w.post_attention_norm, false, normed);
-}
-
-absl::Status Forward::RunLayer(const StepBucket& bucket, const StepInputs& inputs, int64_t layer) {
-  // The output of the previous layer, still to be added to the residual.
-  Addend before;
-  if (layer > 0) before = {addend_, nullptr, weights_.layers[layer - 1].down_bias};
-  BFIO_RETURN_IF_ERROR(RunAttention(bucket, inputs, layer, before, normed_));
+  BFIO_RETURN_IF_ERROR(Norm(bucket, inputs, {addend_, w.o_bias}, w.post_attention_norm, false));
   BFIO_RETURN_IF_ERROR(Multiply(gate_up_, layer, bucket.rows, normed_, gates_));
   BFIO_RETURN_IF_ERROR(Activate(bucket, inputs, layer));
   return Multiply(down_, layer, bucket.rows, activated_, addend_);
@@ -252,18 +227,17 @@ absl::Status Forward::Embed(const StepBucket& bucket, const StepInputs& inputs) 
 }
 
 absl::Status Forward::Norm(const StepBucket& bucket, const StepInputs& inputs, const Addend& addend,
-                           const Bf16* weight, bool picked, Bf16* normed) {
+                           const Bf16* weight, bool picked) {
   NormArgs args;
   args.counts = inputs.counts;
   args.picked = picked ? inputs.logit_rows : nullptr;
   args.residual = residual_;
-  args.addend = addend.narrow;
-  args.wide_addend = addend.wide;
+  args.addend = addend.rows;
   args.bias = addend.bias;
   args.weight = weight;
   args.epsilon = static_cast<float>(config_.rms_epsilon);
   args.hidden = static_cast<int32_t>(config_.hidden);
-  args.normed = weight != nullptr ? normed : nullptr;
+  args.normed = weight != nullptr ? normed_ : nullptr;
   args.grid_rows = picked ? bucket.draws : bucket.rows;
   return LaunchStatus(LaunchNorm(args, ops_.stream()), "Norm");
 }
@@ -316,10 +290,7 @@ absl::Status Forward::Activate(const StepBucket& bucket, const StepInputs& input
   SiluArgs args;
   args.counts = inputs.counts;
   args.gate_up = gates_;
-  if (const Bf16* const bias = weights_.layers[layer].gate_up_bias; bias != nullptr) {
-    args.gate_bias = bias;
-    args.up_bias = bias + config_.intermediate;
-  }
+  args.bias = weights_.layers[layer].gate_up_bias;
   args.width = static_cast<int32_t>(config_.intermediate);
   args.out = activated_;
   args.grid_rows = bucket.rows;

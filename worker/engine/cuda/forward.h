@@ -3,8 +3,7 @@
 // Purpose: owns activations and KV pools, and defines the order of kernels. A step's inputs are read from
 // device memory (step_inputs.h), so the work that Enqueue queues can be recorded once per bucket and
 // replayed. Activations are bf16, the residual and all sums fp32, logits fp32. A part of the model's layers
-// begins or ends with the residual: hidden rows. With --mlp=tp (shared_mlp.h) a layer's halves are queued
-// separately and the MLP is computed elsewhere. Threads: used by one thread.
+// begins or ends with the residual: hidden rows. Threads: used by one thread.
 #ifndef BFIO_WORKER_ENGINE_CUDA_FORWARD_H_
 #define BFIO_WORKER_ENGINE_CUDA_FORWARD_H_
 
@@ -37,15 +36,12 @@ struct ForwardOptions {
   int32_t page_tokens = 0;
   int64_t pages = 0;
   AttentionGrid attention_grid;
-  // The MLP is computed elsewhere: no products and no memory for it here.
-  bool share_mlp = false;
 };
 
 // Device memory that a Forward allocates, in bytes, by array.
 struct ForwardBytes {
-  int64_t residual = 0, rotations = 0, normed = 0, projected = 0, attended = 0, addend = 0;
-  // 0 with share_mlp.
-  int64_t gates = 0, activated = 0;
+  int64_t residual = 0, rotations = 0, normed = 0, projected = 0, attended = 0, addend = 0, gates = 0,
+          activated = 0;
   // 0 in a part without ends.
   int64_t logits = 0, results = 0, tops = 0;
   int64_t frequencies = 0, part_outputs = 0, part_sums = 0;
@@ -72,15 +68,8 @@ class Forward {
 
   // Chooses the products of this bucket (DeviceOps::Prepare).
   absl::Status Prepare(const StepBucket& bucket);
-  // Queues a step from tokens to drawn tokens. REQUIRES: the weights are the whole model, as for the next
-  // two; no share_mlp.
+  // Queues a step from tokens to drawn tokens. REQUIRES: the weights are the whole model.
   absl::Status Enqueue(const StepBucket& bucket, const StepInputs& inputs);
-  // Queues a layer up to its MLP's input, [rows, hidden]. Layer 0 starts from tokens; other layers from the
-  // preceding MLP's output without its bias, [rows, hidden]. REQUIRES: share_mlp.
-  absl::Status EnqueueAttentionHalf(const StepBucket& bucket, const StepInputs& inputs, int64_t layer,
-                                    const float* before, Bf16* mlp_input);
-  // Queues the work from the last MLP's output to drawn tokens. REQUIRES: share_mlp.
-  absl::Status EnqueueEnd(const StepBucket& bucket, const StepInputs& inputs, const float* before);
   // Queues the work from tokens, or from the residual where there is no embedding, to the residual.
   absl::Status EnqueueBlocks(const StepBucket& bucket, const StepInputs& inputs);
   // Queues the work from the residual's first rows, one per draw, to drawn tokens. REQUIRES: the weights have
@@ -118,24 +107,19 @@ class Forward {
   absl::Status Allocate(const ForwardBytes& bytes);
   absl::Status Prepare(const Product& product, int32_t rows, const Bf16* x, void* y);
   absl::Status Multiply(const Product& product, int64_t layer, int32_t rows, const Bf16* x, void* y);
-  // What a sublayer adds to the residual: [rows, hidden] in one of two types, or nothing; and its bias, or
-  // none.
+  // What a sublayer adds to the residual: [rows, hidden], or nothing; and its bias, or none.
   struct Addend {
-    const Bf16* narrow = nullptr;
-    const float* wide = nullptr;
+    const Bf16* rows = nullptr;
     const Bf16* bias = nullptr;
   };
 
   absl::Status Embed(const StepBucket& bucket, const StepInputs& inputs);
-  // Adds `addend` to the residual and normalises it, unless `weight` is null.
+  // Adds `addend` to the residual and normalises it to normed_, unless `weight` is null.
   absl::Status Norm(const StepBucket& bucket, const StepInputs& inputs, const Addend& addend,
-                    const Bf16* weight, bool picked, Bf16* normed);
+                    const Bf16* weight, bool picked);
   absl::Status AppendKv(const StepBucket& bucket, const StepInputs& inputs, int64_t layer);
   absl::Status Attend(const StepBucket& bucket, const StepInputs& inputs, int64_t layer);
   absl::Status Activate(const StepBucket& bucket, const StepInputs& inputs, int64_t layer);
-  // From adding the preceding layer's output to the normalised input of the MLP.
-  absl::Status RunAttention(const StepBucket& bucket, const StepInputs& inputs, int64_t layer,
-                            const Addend& before, Bf16* normed);
   absl::Status RunLayer(const StepBucket& bucket, const StepInputs& inputs, int64_t layer);
   absl::Status RunLayers(const StepBucket& bucket, const StepInputs& inputs);
   // Draws from the rows in normed_.

@@ -1,7 +1,6 @@
 #include "worker/engine/cuda/row_buckets.h"
 
 #include <algorithm>
-#include <bit>
 
 namespace bfio::worker::gpu {
 namespace {
@@ -17,12 +16,6 @@ RowBuckets::RowBuckets(int32_t max_rows) {
       sizes_.push_back(static_cast<int32_t>(size / 2 * 3));
   }
   sizes_.push_back(max_rows);
-}
-
-int32_t PaddedRows(int64_t rows) {
-  const auto power = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(rows)));
-  const int64_t halfway = power / 4 * 3;
-  return static_cast<int32_t>(power > kFirstHalfway && halfway >= rows ? halfway : power);
 }
 
 int RowBuckets::Index(int32_t rows) const {

@@ -27,10 +27,6 @@ class RowBuckets {
   std::vector<int32_t> sizes_;
 };
 
-// The smallest bucket that holds `rows` when the series of buckets has no upper end. REQUIRES: 0 < rows <=
-// 2^30.
-int32_t PaddedRows(int64_t rows);
-
 }  // namespace bfio::worker::gpu
 
 #endif  // BFIO_WORKER_ENGINE_CUDA_ROW_BUCKETS_H_

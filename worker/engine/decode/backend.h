@@ -18,8 +18,6 @@
 
 namespace bfio::worker {
 
-class StepPeers;
-
 // The model's parameters that a decode engine needs.
 struct ModelFacts {
   int64_t vocab = 0;
@@ -64,17 +62,6 @@ class Backend {
   // draws and drawn have as many elements as that plan has draws.
   virtual absl::Status Collect(absl::Span<const Draw> /*draws*/, absl::Span<Drawn> /*drawn*/) {
     return absl::UnimplementedError("this backend runs one plan at a time");
-  }
-
-  // Set for a backend that splits the MLP among the group's ranks (--mlp=tp): a digest of what must be equal
-  // on all ranks. Such a backend runs its plans by RunTogether. That gives the same tokens as Run, and may
-  // also return an error of the peers, after which the plan may be run again.
-  virtual std::optional<uint64_t> signature() const { return std::nullopt; }
-  // As Engine::EnterGroup.
-  virtual absl::Status EnterGroup(const StepPeers& /*peers*/) { return absl::OkStatus(); }
-  virtual absl::Status RunTogether(const StepPlan& plan, absl::Span<const Draw> draws,
-                                   absl::Span<Drawn> drawn, StepPeers& peers) {
-    return absl::UnimplementedError("this backend does not run steps together with other ranks");
   }
 };
 

@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/rng.h"
 #include "common/base/status_macros.h"
-#include "worker/barrier/step_peers.h"
 #include "worker/engine/request_check.h"
 
 namespace bfio::worker {
@@ -184,30 +183,6 @@ absl::Status DecodeEngine::Step(StepOutput& out) {
   return Finish(out);
 }
 
-absl::Status DecodeEngine::StepTogether(StepPeers& peers, StepOutput& out) {
-  out.Clear();
-  if (absl::Status status = MakePlan(out); !status.ok()) {
-    if (peers.on_device()) peers.FailDevice(status);
-    return status;
-  }
-  drawn_.resize(draws_.size());
-  const absl::Status status = backend_->RunTogether(plan_, draws_, absl::MakeSpan(drawn_), peers);
-  // On an error of the peers only the page table has changed: it keeps the pages it took, and the same plan
-  // needs no more when it is made again.
-  if (!status.ok()) return status;
-  return Finish(out);
-}
-
-int64_t DecodeEngine::NextRows() {
-  // An aborted step may have dropped requests that the router still counts; report them here.
-  preempted_.clear();
-  ReserveStep(preempted_);
-  ChooseChunks();
-  int64_t rows = 0;
-  for (const Chunk& chunk : chunks_) rows += chunk.rows;
-  return rows;
-}
-
 absl::Status DecodeEngine::Finish(StepOutput& out) {
   ++steps_;
   CountPassedOver(chunks_, active_);
@@ -276,7 +251,6 @@ void DecodeEngine::ReserveStep(std::vector<Handle>& preempted) {
 }
 
 absl::Status DecodeEngine::MakePlan(StepOutput& out) {
-  std::swap(out.preempted, preempted_);
   ReserveStep(out.preempted);
   for (const Sequence& sequence : active_) out.load_tokens += sequence.load();
   ChooseChunks();

@@ -52,8 +52,6 @@ struct DecodeOptions {
   std::string scheduler = "sarathi";
   BatchOrder order = BatchOrder::kFcfs;
   int64_t token_budget = 0;
-  // --mlp=tp: the ranks of the group split the MLP. Each rank holds the whole model.
-  bool share_mlp = false;
 };
 
 // The page table for these options; backends allocate their KV cache for it.
@@ -73,13 +71,6 @@ class DecodeEngine final : public Engine {
   absl::Status Admit(const SequenceRequest& request) override;
   bool Cancel(Handle handle) override;
   absl::Status Step(StepOutput& out) override;
-  bool together() const override { return backend_->signature().has_value(); }
-  uint64_t signature() const override { return backend_->signature().value_or(0); }
-  int64_t most_rows() const override { return MaxRows(options_.limits.slots, options_.step_tokens); }
-  absl::Status EnterGroup(const StepPeers& peers) override { return backend_->EnterGroup(peers); }
-  int64_t NextRows() override;
-  absl::Span<const Handle> taken_out() const override { return preempted_; }
-  absl::Status StepTogether(StepPeers& peers, StepOutput& out) override;
   int32_t active() const override { return static_cast<int32_t>(active_.size()); }
   int32_t free_slots() const override { return options_.limits.slots - active(); }
   int64_t free_kv_tokens() const override { return table_.free_tokens(); }
@@ -146,7 +137,7 @@ class DecodeEngine final : public Engine {
   absl::Status CheckPrompt(const SequenceRequest& request) const;
   absl::Status CheckLogprobs(const SequenceRequest& request) const;
   std::vector<uint32_t> PromptOf(const SequenceRequest& request) const;
-  // Fills chunks_. Depends only on the requests, so a second call gives the same result.
+  // Fills chunks_.
   void ChooseChunks();
   // Applies the backend's drawn tokens to the requests and to `out`.
   absl::Status Finish(StepOutput& out);
@@ -206,9 +197,6 @@ class DecodeEngine final : public Engine {
   int64_t steps_ = 0;
   // In the order of admission.
   std::vector<Sequence> active_;
-
-  // Requests that NextRows preempted.
-  std::vector<Handle> preempted_;
 
   // Micro-batches in the order of their starts, at most the backend's depth.
   std::deque<MicroBatch> under_way_;

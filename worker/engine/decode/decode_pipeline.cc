@@ -17,7 +17,6 @@ void Add(const BatchLoad& load, BatchLoad& sum) {
 }  // namespace
 
 absl::Status DecodeEngine::StepPipelined(StepOutput& out) {
-  std::swap(out.preempted, preempted_);
   ReserveStep(out.preempted);
   for (const Sequence& sequence : active_) out.load_tokens += sequence.load();
   ChooseDue();

@@ -92,12 +92,6 @@ std::string ModelDigest::Hex() const {
   return absl::BytesToHexString({reinterpret_cast<const char*>(bytes_.data()), bytes_.size()});
 }
 
-uint64_t ModelDigest::Number() const {
-  uint64_t number = 0;
-  for (size_t i = 0; i < sizeof(number); ++i) number = number << 8 | bytes_[i];
-  return number;
-}
-
 int64_t SamplesPerTensor(int64_t tensors) {
   return std::clamp<int64_t>(kMaxSamples / tensors, 2, kMaxTensorSamples);
 }

@@ -1,12 +1,10 @@
 // Identifies the model that a worker holds, in 32 bytes.
 //
 // Purpose: two workers whose digests differ may answer the same prompt differently, so they never serve in
-// one group (router/group/group_set.h), never split one MLP (--mlp=tp) and never serve one chain. A model's
-// digest is a SHA-256 over
+// one group (router/group/group_set.h) and never serve one chain. A model's digest is a SHA-256 over
 //   - the configuration: every field of ModelConfig, including vocabulary, bos and eos ids;
 //   - for every tensor that the configuration demands: name, dtype, shape, and samples of its bytes.
-// An engine adds how it computes with them (With): its name, the types of weights and KV cache, and whether
-// ranks split the MLP.
+// An engine adds how it computes with them (With): its name, and the types of weights and KV cache.
 //
 // Samples. A tensor of at most n * 256 bytes is hashed whole. Of a larger one n samples of 256 bytes are
 // hashed: its first bytes, its last bytes, and the others at even distances. n is SamplesPerTensor: 64, fewer
@@ -46,8 +44,6 @@ class ModelDigest {
   ModelDigest With(absl::string_view how) const;
   // 64 lower-case hexadecimal digits.
   std::string Hex() const;
-  // The first 8 bytes.
-  uint64_t Number() const;
 
   friend bool operator==(const ModelDigest&, const ModelDigest&) = default;
 

@@ -178,7 +178,7 @@ TEST_F(ModelsTest, TheRoutersFlagsTakePrecedence) {
   JoinModel("c", "", "nccl");
   EXPECT_EQ(world_.closed.size(), 2u);
   EXPECT_TRUE(world_.group(0).empty()) << "they have decided nothing";
-  JoinModel("d", "aa11ff", "nccl+tp:7");
+  JoinModel("d", "aa11ff", "nccl");
   JoinModel("e", "bb", "nccl");
   Settle();
   EXPECT_THAT(Serving(), ElementsAre("d", "e"));

@@ -52,7 +52,6 @@ TEST(Engines, SettingsThatChangeTokensAreInTheDigest) {
   EXPECT_EQ(cpu, DigestWith("cpu", [](EngineOptions& options) { options.cpu.kv = cpu::Storage::kFp32; }));
   EXPECT_NE(cpu, DigestWith("cpu", [](EngineOptions& options) { options.weights = cpu::Storage::kBf16; }));
   EXPECT_NE(cpu, DigestWith("cpu", [](EngineOptions& options) { options.cpu.kv = cpu::Storage::kBf16; }));
-  EXPECT_NE(cpu, DigestWith("cpu", [](EngineOptions& options) { options.cpu.decode.share_mlp = true; }));
   EXPECT_NE(cpu,
             DigestWith("cpu", [](EngineOptions& options) { options.model = "tests/golden/llama_tied"; }));
   const auto llama = LoadModel("tests/golden/llama");

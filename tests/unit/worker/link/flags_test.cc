@@ -63,7 +63,6 @@ TEST_F(WorkerFlags, MistakesNameTheFlag) {
   EXPECT_THAT(Error({"--slots=0"}), HasSubstr("--slots=0: must be within 1..65536"));
   EXPECT_THAT(Error({"--scheduler=sarahti"}), HasSubstr("--scheduler=sarahti: "));
   EXPECT_THAT(Error({"--scheduler=sarathi:"}), HasSubstr("--scheduler=sarathi:: unknown order ''"));
-  EXPECT_THAT(Error({"--mlp=pp"}), HasSubstr("--mlp=pp: must be replicated or tp"));
   EXPECT_THAT(Error({absl::StrCat("--group=", std::string(65, 'g'))}), HasSubstr("--group"));
   ASSERT_TRUE(Read({"--worker_tls=ca=x", "--energy_device=0,1"}).ok());
   EXPECT_EQ(options().tls.ca, "x");

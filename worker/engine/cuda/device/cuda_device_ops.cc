@@ -120,13 +120,6 @@ absl::StatusOr<void*> CudaDeviceOps::AllocatePinned(int64_t bytes, absl::string_
   return memory;
 }
 
-absl::Status CudaDeviceOps::Release(void* memory) {
-  BFIO_RETURN_IF_ERROR(Enter());
-  if (std::erase(memory_, memory) != 0) return CudaStatus(cudaFree(memory), "cudaFree");
-  if (std::erase(pinned_, memory) != 0) return CudaStatus(cudaFreeHost(memory), "cudaFreeHost");
-  return absl::InvalidArgumentError("released memory was not allocated by this object");
-}
-
 absl::Status CudaDeviceOps::CopyIn(void* device, const void* pinned, int64_t bytes) {
   BFIO_RETURN_IF_ERROR(Enter());
   return CudaStatus(
@@ -174,12 +167,6 @@ absl::Status CudaDeviceOps::Wait(absl::Duration deadline) {
   BFIO_RETURN_IF_ERROR(Enter());
   BFIO_CUDA(cudaEventRecord(done_, stream_));
   return WaitFor(done_, deadline);
-}
-
-absl::Status CudaDeviceOps::WaitChecking(absl::Duration deadline, absl::FunctionRef<absl::Status()> check) {
-  BFIO_RETURN_IF_ERROR(Enter());
-  BFIO_CUDA(cudaEventRecord(done_, stream_));
-  return WaitFor(done_, deadline, check);
 }
 
 absl::StatusOr<double> CudaDeviceOps::Time(int record) {

@@ -34,7 +34,6 @@ class CudaDeviceOps final : public DeviceOps {
   absl::StatusOr<DeviceMemory> Memory() override;
   absl::StatusOr<void*> Allocate(int64_t bytes, absl::string_view what) override;
   absl::StatusOr<void*> AllocatePinned(int64_t bytes, absl::string_view what) override;
-  absl::Status Release(void* memory) override;
   absl::Status CopyIn(void* device, const void* pinned, int64_t bytes) override;
   absl::Status CopyOut(void* pinned, const void* device, int64_t bytes) override;
   absl::Status FillZero(void* device, int64_t bytes) override;
@@ -44,7 +43,6 @@ class CudaDeviceOps final : public DeviceOps {
   absl::StatusOr<int> Record(std::function<absl::Status()> work) override;
   absl::Status Replay(int record) override;
   absl::Status Wait(absl::Duration deadline) override;
-  absl::Status WaitChecking(absl::Duration deadline, absl::FunctionRef<absl::Status()> check) override;
   absl::StatusOr<double> Time(int record) override;
 
  private:

@@ -15,15 +15,10 @@ absl::Status CudaStatus(cudaError_t error, absl::string_view call) {
 }
 
 absl::Status WaitFor(cudaEvent_t event, absl::Duration deadline) {
-  return WaitFor(event, deadline, [] { return absl::OkStatus(); });
-}
-
-absl::Status WaitFor(cudaEvent_t event, absl::Duration deadline, absl::FunctionRef<absl::Status()> check) {
   const absl::Time end = MonotonicNow() + deadline;
   for (;;) {
     const cudaError_t state = cudaEventQuery(event);
-    if (state != cudaSuccess && state != cudaErrorNotReady) return CudaStatus(state, "cudaEventQuery");
-    if (absl::Status status = check(); !status.ok() || state == cudaSuccess) return status;
+    if (state != cudaErrorNotReady) return CudaStatus(state, "cudaEventQuery");
     if (MonotonicNow() > end) {
       return absl::DeadlineExceededError(
           absl::StrCat("the GPU has not finished within ", absl::FormatDuration(deadline)));

@@ -7,7 +7,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -19,8 +18,6 @@ absl::Status CudaStatus(cudaError_t error, absl::string_view call);
 
 // Polls until the event has happened. DEADLINE_EXCEEDED after `deadline`.
 absl::Status WaitFor(cudaEvent_t event, absl::Duration deadline);
-// As DeviceOps::WaitChecking.
-absl::Status WaitFor(cudaEvent_t event, absl::Duration deadline, absl::FunctionRef<absl::Status()> check);
 
 }  // namespace bfio::worker::gpu
 

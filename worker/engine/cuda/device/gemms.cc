@@ -19,14 +19,10 @@ constexpr int kTimedRounds = 3;
 // Some tens of milliseconds of work bring a GPU to its full clock.
 constexpr absl::Duration kWarmUp = absl::Milliseconds(100);
 constexpr absl::Duration kTimingDeadline = absl::Seconds(30);
-// Byte alignment of the operands of a shape with gaps; without gaps, cuBLASLt's default alignment applies.
-constexpr uint32_t kGapAlignment = 16;
 
 std::string Text(const GemmShape& shape) {
-  const std::string gaps = absl::StrCat(", rows ", shape.x_row(), ", ", shape.weight_row(), " and ",
-                                        shape.y_row(), " elements apart");
   return absl::StrCat(shape.rows, " x ", shape.inputs, " by ", shape.outputs, " x ", shape.inputs,
-                      shape.fp32_out ? " to fp32" : " to bf16", shape.has_gaps() ? gaps : "");
+                      shape.fp32_out ? " to fp32" : " to bf16");
 }
 
 }  // namespace
@@ -72,13 +68,13 @@ absl::Status Gemms::Describe(Plan& plan) const {
   status = lt_.Check(
       lt_.MatmulDescSetAttribute(plan.product, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed)),
       "MatmulDescSetAttribute");
-  const auto layout = [&](cublasLtMatrixLayout_t& to, cudaDataType_t type, uint64_t first, uint64_t second,
-                          int64_t row) {
-    status.Update(lt_.Check(lt_.MatrixLayoutCreate(&to, type, first, second, row), "MatrixLayoutCreate"));
+  const auto layout = [&](cublasLtMatrixLayout_t& to, cudaDataType_t type, uint64_t first, uint64_t second) {
+    status.Update(lt_.Check(lt_.MatrixLayoutCreate(&to, type, first, second, static_cast<int64_t>(first)),
+                            "MatrixLayoutCreate"));
   };
-  layout(plan.weight, CUDA_R_16BF, inputs, outputs, shape.weight_row());
-  layout(plan.x, CUDA_R_16BF, inputs, rows, shape.x_row());
-  layout(plan.y, shape.fp32_out ? CUDA_R_32F : CUDA_R_16BF, outputs, rows, shape.y_row());
+  layout(plan.weight, CUDA_R_16BF, inputs, outputs);
+  layout(plan.x, CUDA_R_16BF, inputs, rows);
+  layout(plan.y, shape.fp32_out ? CUDA_R_32F : CUDA_R_16BF, outputs, rows);
   return status;
 }
 
@@ -91,12 +87,6 @@ absl::StatusOr<std::vector<cublasLtMatmulHeuristicResult_t>> Gemms::Candidates(c
                             "MatmulPreferenceSetAttribute"));
   };
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kGemmWorkspaceBytes));
-  if (plan.shape.has_gaps()) {
-    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, kGapAlignment);
-    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, kGapAlignment);
-    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, kGapAlignment);
-    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, kGapAlignment);
-  }
   std::vector<cublasLtMatmulHeuristicResult_t> found(kCandidates);
   int count = 0;
   if (status.ok()) {

@@ -47,9 +47,8 @@ struct NormArgs {
   const int32_t* picked = nullptr;
   // [rows, hidden]
   float* residual = nullptr;
-  // [rows, hidden] At most one is set; both null: nothing is added.
+  // [rows, hidden] Null: nothing is added.
   const Bf16* addend = nullptr;
-  const float* wide_addend = nullptr;
   // [hidden] Null: no bias. Only with an addend.
   const Bf16* bias = nullptr;
   // [hidden]
@@ -63,13 +62,11 @@ struct NormArgs {
 
 // Sets out[row] = silu(gate + gate bias) * (up + up bias), where gate_up[row] is gate, then up.
 struct SiluArgs {
-  // Null: all grid_rows rows are computed.
   const StepCounts* counts = nullptr;
   // [rows, 2 * width]
   const Bf16* gate_up = nullptr;
-  // [width] Either both or neither.
-  const Bf16* gate_bias = nullptr;
-  const Bf16* up_bias = nullptr;
+  // [2 * width] Null: no bias.
+  const Bf16* bias = nullptr;
   int32_t width = 0;
   // [rows, width]
   Bf16* out = nullptr;

@@ -40,11 +40,7 @@ BFIO_KERNEL(kRowThreads, 2) EmbedKernel(EmbedArgs args) {
 template <int N>
 BFIO_DEVICE Columns<N> SumAt(const NormArgs& args, int64_t row, int i) {
   Columns<N> sum = LoadColumns<N>(args.residual + row * args.hidden + i);
-  if (args.addend != nullptr) {
-    AddColumns(sum, LoadColumns<N>(args.addend + row * args.hidden + i));
-  } else if (args.wide_addend != nullptr) {
-    AddColumns(sum, LoadColumns<N>(args.wide_addend + row * args.hidden + i));
-  }
+  if (args.addend != nullptr) AddColumns(sum, LoadColumns<N>(args.addend + row * args.hidden + i));
   if (args.bias != nullptr) AddColumns(sum, LoadColumns<N>(args.bias + i));
   return sum;
 }
@@ -52,8 +48,7 @@ BFIO_DEVICE Columns<N> SumAt(const NormArgs& args, int64_t row, int i) {
 template <int N>
 BFIO_DEVICE void NormRow(const NormArgs& args, int64_t out_row, int64_t row, float* by_warp) {
   const int first = ThreadIndex() * N, step = BlockThreads() * N;
-  const bool adds = args.addend != nullptr || args.wide_addend != nullptr;
-  const bool keep = args.picked == nullptr && adds;
+  const bool keep = args.picked == nullptr && args.addend != nullptr;
   float squares = 0;
   for (int i = first; i < args.hidden; i += step) {
     const Columns<N> sum = SumAt<N>(args, row, i);
@@ -94,9 +89,9 @@ template <int N>
 BFIO_DEVICE void SiluColumns(const SiluArgs& args, int64_t row, int i) {
   const Bf16* const gates = args.gate_up + 2 * row * args.width;
   Columns<N> gate = LoadColumns<N>(gates + i), up = LoadColumns<N>(gates + args.width + i);
-  if (args.gate_bias != nullptr) {
-    AddColumns(gate, LoadColumns<N>(args.gate_bias + i));
-    AddColumns(up, LoadColumns<N>(args.up_bias + i));
+  if (args.bias != nullptr) {
+    AddColumns(gate, LoadColumns<N>(args.bias + i));
+    AddColumns(up, LoadColumns<N>(args.bias + args.width + i));
   }
   BFIO_UNROLL
   for (int j = 0; j < N; ++j) gate.at[j] = gate.at[j] / (1.0f + Exp(-gate.at[j])) * up.at[j];
@@ -106,7 +101,7 @@ BFIO_DEVICE void SiluColumns(const SiluArgs& args, int64_t row, int i) {
 // Grid: [rows, columns / (kRowThreads * kSiluWidth), rounded up].
 BFIO_KERNEL(kRowThreads, 2) SiluKernel(SiluArgs args) {
   const int64_t row = BlockIndex();
-  if (args.counts != nullptr && row >= args.counts->rows) return;
+  if (row >= args.counts->rows) return;
   const int first = (BlockIndexY() * BlockThreads() + ThreadIndex()) * kSiluWidth;
   if (first >= args.width) return;
   if (args.width % kSiluWidth == 0) {

@@ -436,24 +436,4 @@ ncclResult_t ncclAllReduce(const void* send, void* receive, size_t count, ncclDa
                     [=](const auto& parts, int) { AddUp<int64_t>(parts, 0, count, receive); });
 }
 
-ncclResult_t ncclAllGather(const void* send, void* receive, size_t count, ncclDataType_t type,
-                           ncclComm_t comm, cudaStream_t stream) {
-  const size_t bytes = count * BytesOf(type);
-  const size_t ranks = static_cast<size_t>(comm->member->group->ranks);
-  return Collective("ncclAllGather", send, bytes, receive, bytes * ranks, comm, stream,
-                    [=](const auto& parts, int) {
-                      for (const auto& [rank, part] : parts) {
-                        std::memcpy(static_cast<unsigned char*>(receive) + rank * bytes, part.data(), bytes);
-                      }
-                    });
-}
-
-ncclResult_t ncclReduceScatter(const void* send, void* receive, size_t count, ncclDataType_t type,
-                               ncclRedOp_t, ncclComm_t comm, cudaStream_t stream) {
-  const size_t bytes = count * BytesOf(type);
-  const size_t ranks = static_cast<size_t>(comm->member->group->ranks);
-  return Collective("ncclReduceScatter", send, bytes * ranks, receive, bytes, comm, stream,
-                    [=](const auto& parts, int rank) { AddUp<float>(parts, rank * count, count, receive); });
-}
-
 }  // extern "C"

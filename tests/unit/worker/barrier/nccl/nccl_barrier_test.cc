@@ -16,8 +16,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/worker/barrier/nccl/fake_nccl.h"
-#include "worker/barrier/device_collectives.h"
-#include "worker/barrier/summation_tree.h"
 
 namespace bfio::worker {
 namespace {
@@ -51,18 +49,15 @@ class NcclBarrierTest : public ::testing::Test {
     }
     id_ = *endpoints_[0]->Offer();
   }
-  GroupSpec SpecOf(int rank, uint64_t signature = 0) const {
-    return {1, rank, static_cast<int32_t>(endpoints_.size()), id_, signature};
-  }
   absl::StatusOr<std::unique_ptr<Barrier>> Form(int rank, absl::Duration timeout = kForever,
-                                                uint64_t signature = 0, std::stop_token stop = {}) {
-    return endpoints_[rank]->Form(SpecOf(rank, signature), timeout, stop);
+                                                std::stop_token stop = {}) {
+    return endpoints_[rank]->Form({1, rank, static_cast<int32_t>(endpoints_.size()), id_}, timeout, stop);
   }
   // Forms a group and runs `body` on a thread per rank.
-  void Run(int ranks, const std::function<void(int rank, Barrier& barrier)>& body, uint64_t signature = 0) {
+  void Run(int ranks, const std::function<void(int rank, Barrier& barrier)>& body) {
     MakeEndpoints(ranks);
     RunThreads(ranks, [&](int rank) {
-      const auto barrier = Form(rank, kForever, signature);
+      const auto barrier = Form(rank);
       ASSERT_TRUE(barrier.ok()) << barrier.status();
       body(rank, **barrier);
     });
@@ -86,39 +81,14 @@ TEST_F(NcclBarrierTest, EveryRankGetsMaximaAndSums) {
   for (const int ranks : {1, 2, 5}) {
     Run(ranks, [&](int rank, Barrier& barrier) {
       for (int64_t step = 1; step <= 10; ++step) {
-        const auto view = barrier.AllReduce(step, {rank * 10 + step, 100 - rank, 1, 7 - rank, 0}, kForever);
+        const auto view = barrier.AllReduce(step, {rank * 10 + step, 100 - rank, 1, 0}, kForever);
         ASSERT_TRUE(view.ok()) << view.status();
         EXPECT_EQ(view->max_load_tokens, (ranks - 1) * 10 + step);
         EXPECT_EQ(view->sum_load_tokens, ranks * (ranks - 1) / 2 * 10 + ranks * step);
         EXPECT_EQ(view->max_local_ns, 100);
         EXPECT_EQ(view->sum_active, ranks);
-        EXPECT_EQ(view->max_rows, 7);
       }
     });
-  }
-}
-
-TEST_F(NcclBarrierTest, RowsAreGatheredAndSumsAreScattered) {
-  for (const int ranks : {1, 2, 3, 6}) {
-    Run(
-        ranks,
-        [&](int rank, Barrier& barrier) {
-          // Sizes grow and shrink: buffers that are too small are replaced.
-          for (const size_t n : {3, 50, 1, 200}) {
-            std::vector<float> all(ranks * n), sum(n);
-            ASSERT_TRUE(
-                barrier.AllGather(1, std::vector<float>(n, float(rank)), absl::MakeSpan(all), kForever).ok());
-            for (size_t i = 0; i < all.size(); ++i) ASSERT_EQ(all[i], float(i / n));
-            const auto nodes = static_cast<size_t>(NodeCount(rank, ranks));
-            const std::vector<float> mine(nodes * ranks * n, 1);
-            ASSERT_TRUE(barrier.ReduceScatter(1, mine, absl::MakeSpan(sum), kForever).ok());
-            float wanted = 0;
-            for (int i = 0; i < ranks; ++i) wanted += float(NodeCount(i, ranks));
-            for (const float x : sum) ASSERT_EQ(x, wanted);
-            ASSERT_TRUE(barrier.AllReduce(1, {}, kForever).ok());
-          }
-        },
-        /*signature=*/17);
   }
 }
 
@@ -165,12 +135,6 @@ TEST_F(NcclBarrierTest, AMissingRankExceedsTheDeadlineAndEndsTheBarrier) {
           ExpectStatus(status, absl::StatusCode::kUnavailable, "remote process exited");
         }
         EXPECT_EQ(barrier.AllReduce(1, {}, kForever).status(), status);
-        std::vector<float> one(1), three(3);
-        EXPECT_EQ(barrier.AllGather(1, one, absl::MakeSpan(three), kForever), status);
-        EXPECT_EQ(barrier.ReduceScatter(1, three, absl::MakeSpan(one), kForever), status);
-        EXPECT_EQ(barrier.device()->Check(), status);
-        barrier.device()->Fail(absl::InternalError("later"));
-        EXPECT_EQ(barrier.device()->Check(), status) << "the first reason stays";
       }
       over.arrive_and_wait();
     });
@@ -197,7 +161,7 @@ TEST_F(NcclBarrierTest, AStopEndsForming) {
   for (const int rank : {0, 1}) {
     std::stop_source stop;
     std::thread other([&] { stop.request_stop(); });
-    EXPECT_TRUE(absl::IsCancelled(Form(rank, kForever, 0, stop.get_token()).status()));
+    EXPECT_TRUE(absl::IsCancelled(Form(rank, kForever, stop.get_token()).status()));
     other.join();
     id_ = *endpoints_[0]->Offer();
   }
@@ -243,17 +207,6 @@ TEST_F(NcclBarrierTest, AnErrorOfAnyCallEndsTheBarrier) {
       EXPECT_EQ(barrier.AllReduce(3, {}, kForever).status(), status);
     });
   }
-  for (const char* const function : {"cudaMalloc", "cudaMallocHost", "ncclAllGather"}) {
-    SCOPED_TRACE(function);
-    Run(1, [&](int, Barrier& barrier) {
-      Fake().faults[function] = {0,
-                                 function[0] == 'c' ? int(cudaErrorMemoryAllocation) : int(ncclSystemError)};
-      std::vector<float> one(1);
-      const absl::Status status = barrier.AllGather(1, one, absl::MakeSpan(one), kForever);
-      EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
-      EXPECT_EQ(barrier.AllReduce(1, {}, kForever).status(), status);
-    });
-  }
 }
 
 TEST_F(NcclBarrierTest, AnErrorDuringFormingLeaksNothing) {
@@ -282,13 +235,6 @@ TEST_F(NcclBarrierTest, RanksThatDisagreeAreNamed) {
   });
 }
 
-TEST_F(NcclBarrierTest, RanksWithDifferentSignaturesDoNotForm) {
-  MakeEndpoints(3);
-  RunThreads(3, [&](int rank) {
-    EXPECT_TRUE(absl::IsFailedPrecondition(Form(rank, kForever, rank == 2 ? 5 : 6).status()));
-  });
-}
-
 TEST_F(NcclBarrierTest, AnOfferIsValidUntilItIsUsed) {
   MakeEndpoints(1);
   EXPECT_EQ(*endpoints_[0]->Offer(), id_);
@@ -306,84 +252,6 @@ TEST_F(NcclBarrierTest, WithoutAGpuTheErrorSaysSo) {
   Fake().devices = 2;
   ExpectStatus(NcclEndpoint::Create({.device = 2}).status(), absl::StatusCode::kUnavailable,
                "needs GPU 2; this machine has 2");
-}
-
-// An engine's memory and stream, separate from the barrier's own.
-struct EngineStream {
-  explicit EngineStream(int ranks) {
-    cudaStreamCreateWithFlags(&stream, 0);
-    cudaEventCreateWithFlags(&done, 0);
-    for (float** memory : {&mine, &all, &terms, &sum})
-      cudaMalloc(reinterpret_cast<void**>(memory), 64 * ranks);
-  }
-  ~EngineStream() {
-    cudaEventDestroy(done);
-    cudaStreamDestroy(stream);
-    for (float* memory : {mine, all, terms, sum}) cudaFree(memory);
-  }
-  absl::Status Queue(DeviceCollectives& device) {
-    absl::Status status = device.QueueAllGather(mine, all, 8, stream, kForever);
-    if (status.ok()) status = device.QueueReduceScatter(terms, sum, 4, stream, kForever);
-    cudaEventRecord(done, stream);
-    return status;
-  }
-  // Waits like an engine (DeviceOps::WaitChecking).
-  absl::Status Wait(DeviceCollectives& device) {
-    for (;;) {
-      const bool ended = cudaEventQuery(done) == cudaSuccess;
-      if (absl::Status status = device.Check(); !status.ok() || ended) return status;
-      std::this_thread::yield();
-    }
-  }
-
-  cudaStream_t stream = nullptr;
-  cudaEvent_t done = nullptr;
-  float *mine = nullptr, *all = nullptr, *terms = nullptr, *sum = nullptr;
-};
-
-TEST_F(NcclBarrierTest, CollectivesOnTheDeviceAreQueuedInTheCallersStream) {
-  constexpr int kRanks = 3;
-  Run(kRanks, [&](int rank, Barrier& barrier) {
-    EngineStream engine(kRanks);
-    for (int i = 0; i < 4; ++i) engine.mine[i] = float(rank);
-    for (int i = 0; i < 4 * kRanks; ++i) engine.terms[i] = float(10 * i + rank);
-    ASSERT_TRUE(engine.Queue(*barrier.device()).ok());
-    const absl::Status status = engine.Wait(*barrier.device());
-    ASSERT_TRUE(status.ok()) << status;
-    for (int i = 0; i < 4 * kRanks; ++i) EXPECT_EQ(engine.all[i], float(i / 4));
-    for (int i = 0; i < 4; ++i) EXPECT_EQ(engine.sum[i], float(3 * 10 * (4 * rank + i) + 3));
-    EXPECT_TRUE(barrier.AllReduce(1, {}, kForever).ok());
-  });
-}
-
-TEST_F(NcclBarrierTest, AStreamContinuesAfterALostPeer) {
-  for (const bool peers_hear : {true, false}) {
-    Fake().peers_hear = peers_hear;
-    std::barrier over(2);
-    Run(2, [&](int rank, Barrier& barrier) {
-      if (rank == 1) {
-        barrier.device()->Fail(absl::UnavailableError("its engine failed"));
-        EXPECT_FALSE(barrier.AllReduce(1, {}, kForever).ok());
-      } else {
-        EngineStream engine(2);
-        absl::Status status = engine.Queue(*barrier.device());
-        if (peers_hear) {
-          if (status.ok()) status = engine.Wait(*barrier.device());
-          ExpectStatus(status, absl::StatusCode::kUnavailable, "remote process exited");
-        } else {
-          // NCCL reports nothing; the step's deadline ends the wait (StepPeers::CheckDevice).
-          EXPECT_TRUE(status.ok()) << status;
-          EXPECT_EQ(cudaEventQuery(engine.done), cudaErrorNotReady);
-          barrier.device()->Fail(absl::DeadlineExceededError("late"));
-          ExpectStatus(barrier.device()->Check(), absl::StatusCode::kDeadlineExceeded, "late");
-        }
-        EXPECT_EQ(cudaEventQuery(engine.done), cudaSuccess) << "what was queued ends";
-        EXPECT_FALSE(engine.Queue(*barrier.device()).ok());
-        EXPECT_EQ(cudaEventQuery(engine.done), cudaSuccess);
-      }
-      over.arrive_and_wait();
-    });
-  }
 }
 
 TEST_F(NcclBarrierTest, AnAbortThatHangsEndsTheProcess) {

@@ -3,7 +3,6 @@
 
 #include <array>
 #include <atomic>
-#include <cstring>
 #include <functional>
 #include <string>
 #include <thread>
@@ -121,31 +120,28 @@ void RunIntercepted(bool tls, Interceptor::Alter alter, const RankBody& body, st
   if (heard != nullptr) *heard = interceptor.Heard();
 }
 
-// The activations that ranks exchange, which are easy to find in the copied bytes.
-std::vector<float> Activations() {
-  return std::vector<float>(1000, 1234.5F);
-}
-bool Finds(const std::string& heard) {
-  const std::vector<float> some(4, 1234.5F);
-  return heard.find(std::string(reinterpret_cast<const char*>(some.data()), 16)) != std::string::npos;
-}
-std::string HeardOfActivations(bool tls) {
+// A load that is easy to find in the copied bytes.
+constexpr int64_t kLoad = 0x0123456789abcdef;
+
+std::string HeardOfALoad(bool tls) {
   std::string heard;
   RunIntercepted(
       tls, [](Interceptor::Way, size_t, absl::Span<uint8_t>) {},
-      [](int, Barrier& barrier) {
-        std::vector<float> all(2000);
-        EXPECT_TRUE(barrier.AllGather(1, Activations(), absl::MakeSpan(all), kNoDeadline).ok());
-        EXPECT_EQ(all.front(), 1234.5F);
-        EXPECT_EQ(all.back(), 1234.5F);
+      [](int rank, Barrier& barrier) {
+        const auto view = barrier.AllReduce(1, {.load_tokens = rank == 1 ? kLoad : 0}, kNoDeadline);
+        ASSERT_TRUE(view.ok()) << view.status();
+        EXPECT_EQ(view->sum_load_tokens, kLoad);
       },
       &heard);
   return heard;
 }
 
-TEST(StarTlsTest, AnInterceptorReadsNoActivations) {
-  EXPECT_TRUE(Finds(HeardOfActivations(/*tls=*/false)));  // proves that the interceptor sees activations
-  EXPECT_FALSE(Finds(HeardOfActivations(/*tls=*/true)));
+TEST(StarTlsTest, AnInterceptorReadsNoLoads) {
+  const auto contains = [](const std::string& heard) {
+    return heard.find(std::string(reinterpret_cast<const char*>(&kLoad), sizeof(kLoad))) != std::string::npos;
+  };
+  EXPECT_TRUE(contains(HeardOfALoad(/*tls=*/false)));  // proves that the interceptor sees loads
+  EXPECT_FALSE(contains(HeardOfALoad(/*tls=*/true)));
 }
 
 // Changes one byte of one packet after the first step.

@@ -47,7 +47,6 @@ Product Multiply(const Kernels& kernels, const std::vector<float>& x, const std:
   const std::vector<uint16_t> narrow = Bf16(w);
   Product product = {std::vector<float>(static_cast<size_t>(rows * outputs), -7), outputs};
   Linear linear = {.x = x.data(),
-                   .x_stride = inputs,
                    .rows = rows,
                    .weight = bf16 ? static_cast<const void*>(narrow.data()) : w.data(),
                    .inputs = inputs,

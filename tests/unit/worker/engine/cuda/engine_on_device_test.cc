@@ -91,19 +91,6 @@ TEST_F(FitOnDeviceTest, ANumberThatFitsIsNotLowered) {
   }
 }
 
-// The rows of other ranks arrive only when a group forms.
-TEST_F(FitOnDeviceTest, RanksThatShardTheMlpKeepMemoryForAllRows) {
-  device.memory_bytes = 16 * kMiB;
-  DecodeOptions options = LikeDefaults();
-  options.share_mlp = true;
-  const auto engine = Make(options, true);
-  ASSERT_TRUE(engine.ok()) << engine.status();
-  const auto model = LoadModel(testing::GoldenFolder("llama"));
-  const int64_t rows = SharedMlp::MostBytes((*model)->config(), 48);
-  EXPECT_GT(rows, 100'000);
-  EXPECT_GE(device.free_bytes(), device.memory_bytes / 32 + rows);
-}
-
 TEST_F(FitOnDeviceTest, ADeviceWithTooLittleMemoryIsRefusedInOneLine) {
   // The weights fit, but not a page for each slot.
   device.memory_bytes = 1 << 20;

@@ -21,15 +21,6 @@ TEST(RowBucketsTest, PowersOfTwoAndMidpointsFromSixtyFourOn) {
   EXPECT_THAT(RowBuckets(256).sizes(), ElementsAre(1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256));
 }
 
-TEST(RowBucketsTest, UnboundedBucketsAreTheSame) {
-  const RowBuckets buckets(1 << 12);
-  for (int32_t rows = 1; rows <= 1 << 12; ++rows) {
-    ASSERT_EQ(PaddedRows(rows), buckets.sizes()[buckets.Index(rows)]) << rows;
-  }
-  EXPECT_EQ(PaddedRows((1 << 29) + 1), 3 << 28);
-  EXPECT_EQ(PaddedRows(1 << 30), 1 << 30);
-}
-
 TEST(RowBucketsTest, TheSmallestThatHoldsTheRows) {
   for (const int32_t max : {1, 2, 3, 63, 64, 65, 528, 1 << 20}) {
     const RowBuckets buckets(max);

@@ -129,29 +129,5 @@ TEST(DecodeEngineTest, TheYoungestOnDemandRequestIsPreempted) {
   EXPECT_TRUE(engine->AuditKv().ok());
 }
 
-TEST(DecodeEngineTest, ARequestPreemptedByNextRowsIsInTheStepsOutput) {
-  DecodeOptions options = Options();
-  options.limits.kv_tokens = 30;
-  const auto engine = Make(options);
-  for (const Handle handle : {1, 2}) {
-    SequenceRequest request = Request(handle, 10, 20);
-    request.kv_on_demand = true;
-    ASSERT_TRUE(engine->Admit(request).ok());
-  }
-  StepOutput out;
-  for (int step = 1; step <= 6; ++step) {
-    EXPECT_EQ(engine->NextRows(), step == 1 ? 20 : 2);
-    EXPECT_THAT(engine->taken_out(), IsEmpty());
-    ASSERT_TRUE(engine->Step(out).ok());
-    EXPECT_THAT(out.preempted, IsEmpty()) << "15 tokens each at most";
-  }
-  EXPECT_EQ(engine->NextRows(), 1);
-  EXPECT_THAT(engine->taken_out(), ElementsAre(2));
-  ASSERT_TRUE(engine->Step(out).ok());
-  EXPECT_THAT(out.preempted, ElementsAre(2));
-  ASSERT_TRUE(engine->Step(out).ok());
-  EXPECT_THAT(out.preempted, IsEmpty()) << "once";
-}
-
 }  // namespace
 }  // namespace bfio::worker

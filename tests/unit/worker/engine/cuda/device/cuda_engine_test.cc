@@ -15,9 +15,7 @@
 #include "tests/testing/decode_schedule.h"
 #include "tests/testing/golden.h"
 #ifdef BFIO_TEST_CUDA
-#include "tests/testing/barrier_ranks.h"
 #include "tests/testing/cuda_logits.h"
-#include "tests/testing/group_member.h"
 #include "worker/engine/cuda/device/cuda_device_ops.h"
 #endif
 
@@ -34,11 +32,9 @@ DecodeOptions Options() {
   return options;
 }
 
-absl::StatusOr<std::unique_ptr<DecodeEngine>> MakeEngine(const std::string& name, bool share_mlp = false) {
+absl::StatusOr<std::unique_ptr<DecodeEngine>> MakeEngine(const std::string& name) {
   BFIO_ASSIGN_OR_RETURN(auto model, LoadModel(testing::GoldenFolder(name)));
-  DecodeOptions options = Options();
-  options.share_mlp = share_mlp;
-  return MakeCudaEngine({options, 0}, *model, [](const std::string&) {});
+  return MakeCudaEngine({Options(), 0}, *model, [](const std::string&) {});
 }
 
 TEST(CudaEngineTest, WithoutCudaOrAGpuTheErrorSaysSo) {
@@ -141,42 +137,6 @@ TEST_P(OnAGpu, TokensInABatchAreThoseAlone) {
   EXPECT_TRUE((*together)->AuditKv().ok());
 }
 
-// Ranks on one GPU, each with a thread and a stream of its own; rows and sums go through the host.
-// bfio_nccl_check runs ranks as processes with NCCL's collectives.
-TEST_P(OnAGpu, TokensOfRanksThatShareTheMlpAreThoseAlone) {
-  const auto vocab = static_cast<int64_t>(testing::Golden(GetParam()).vocab());
-  const auto alone = MakeEngine(GetParam());
-  ASSERT_TRUE(alone.ok()) << alone.status();
-  for (const int ranks : {1, 2, 3}) {
-    SCOPED_TRACE(ranks);
-    testing::BarrierRanks group("local", ranks);
-    std::vector<std::vector<SequenceRequest>> requests(ranks);
-    Rng rng(1);
-    for (int i = 0; i < 15 * ranks; ++i) {
-      requests[i % ranks].push_back(testing::RandomRequest(rng, static_cast<Handle>(i) + 1, vocab, 60, 20));
-    }
-    std::vector<std::map<Handle, std::vector<uint32_t>>> tokens(ranks);
-    group.Run(1, [&](int rank, std::unique_ptr<Barrier> barrier) {
-      const auto engine = MakeEngine(GetParam(), true);
-      ASSERT_TRUE(engine.ok()) << engine.status();
-      testing::GroupMember member(group.SpecOf(rank, 1), *barrier);
-      for (size_t first = 0; first < requests[rank].size(); first += 5) {
-        for (size_t i = first; i < first + 5; ++i) ASSERT_TRUE((*engine)->Admit(requests[rank][i]).ok());
-        auto given = member.Run(**engine);
-        ASSERT_TRUE(given.ok()) << given.status();
-        tokens[rank].merge(*given);
-      }
-    });
-    int equal = 0, all = 0;
-    for (int rank = 0; rank < ranks; ++rank) {
-      for (const SequenceRequest& request : requests[rank]) {
-        equal += tokens[rank][request.handle] == testing::RunAlone(**alone, request).tokens;
-        ++all;
-      }
-    }
-    EXPECT_GE(equal, all * 8 / 10);
-  }
-}
 #endif
 
 }  // namespace
