@@ -88,19 +88,19 @@ void RankRecorder::OnResidents(int64_t active_requests, int64_t free_kv_tokens) 
   if (active_requests == 0) telemetry_.load_tokens = 0;
 }
 
-void RankRecorder::OnStep(const StepRow& row, const Standing& standing, bool met) {
+void RankRecorder::OnStep(const StepRow& row, const RankState& state, bool met) {
   MutexLock lock(&mutex_);
   telemetry_.generated_tokens += static_cast<uint64_t>(row.active);
   telemetry_.prefill_tokens += static_cast<uint64_t>(row.prefill_tokens);
   telemetry_.finished_requests += static_cast<uint64_t>(row.finished);
-  telemetry_.preempted_requests += static_cast<uint64_t>(standing.preempted);
-  telemetry_.failed_requests += static_cast<uint64_t>(standing.failed);
+  telemetry_.preempted_requests += static_cast<uint64_t>(state.preempted);
+  telemetry_.failed_requests += static_cast<uint64_t>(state.failed);
   telemetry_.load_tokens = row.load_tokens;
-  telemetry_.active_requests = standing.active_requests;
-  telemetry_.free_kv_tokens = standing.free_kv_tokens;
-  telemetry_.waiting_requests = standing.waiting_requests;
-  telemetry_.held_requests = standing.held_requests;
-  telemetry_.held_bytes = standing.held_bytes;
+  telemetry_.active_requests = state.active_requests;
+  telemetry_.free_kv_tokens = state.free_kv_tokens;
+  telemetry_.waiting_requests = state.waiting_requests;
+  telemetry_.held_requests = state.held_requests;
+  telemetry_.held_bytes = state.held_bytes;
   if (!met) return;
   ++telemetry_.steps;
   telemetry_.local_s.Add(Seconds(row.local_ns));

@@ -20,7 +20,7 @@
 namespace bfio::worker {
 
 // State of a rank after a step.
-struct Standing {
+struct RankState {
   int64_t active_requests = 0;
   int64_t free_kv_tokens = 0;
   int64_t waiting_requests = 0;
@@ -40,7 +40,7 @@ enum class LoopTask {
   // The engine and its device compute.
   kComputing,
   // Waits for the other ranks at the step's barrier.
-  kMeeting,
+  kAtBarrier,
 };
 
 class RankRecorder {
@@ -76,7 +76,7 @@ class RankRecorder {
   void OnResidents(int64_t active_requests, int64_t free_kv_tokens);
   // `met`: the barrier succeeded. Otherwise only the step's tokens and requests count, which the router still
   // receives, not the step itself.
-  void OnStep(const StepRow& row, const Standing& standing, bool met);
+  void OnStep(const StepRow& row, const RankState& state, bool met);
   // New results of StepMeter.
   void OnCost(const StepCostEstimate& cost);
   void OnEnergy(const EnergyReading& energy);

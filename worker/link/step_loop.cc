@@ -278,7 +278,7 @@ absl::Status StepLoop::AwaitBarrier(const Inbox::Enter& enter, Barrier& barrier,
                                     StepReport& report) {
   Contribution mine = ContributionOf(report);
   if (!engine_ok) mine.stop_flags |= kStopEngineFailed;
-  Begin(LoopTask::kMeeting, report.step, enter.epoch.step_timeout);
+  Begin(LoopTask::kAtBarrier, report.step, enter.epoch.step_timeout);
   const int64_t start_ns = NowNs();
   const auto view = barrier.AllReduce(report.step, mine, enter.epoch.step_timeout);
   report.barrier_wait_ns = NowNs() - start_ns;

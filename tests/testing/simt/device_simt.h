@@ -43,9 +43,6 @@ inline int BlockIndexY() {
 inline int GridBlocks() {
   return simt::CurrentGrid().blocks_x;
 }
-inline int GridBlocksY() {
-  return simt::CurrentGrid().blocks_y;
-}
 inline int LaneIndex() {
   return ThreadIndex() % kWarpLanes;
 }
@@ -203,9 +200,6 @@ inline float Exp(float value) {
 inline float Log(float value) {
   return std::log(value);
 }
-inline float Rsqrt(float value) {
-  return 1.0f / std::sqrt(value);
-}
 inline float SquareRoot(float value) {
   return std::sqrt(value);
 }
@@ -236,12 +230,6 @@ inline int AtomicAdd(int* p, int value) {
   *p += value;
   return old;
 }
-inline uint64_t AtomicMax(uint64_t* p, uint64_t value) {
-  const uint64_t old = *p;
-  *p = std::max(old, value);
-  return old;
-}
-inline void ThreadFence() {}
 
 template <class... Parameters, class... Arguments>
 const char* Launch(void (*kernel)(Parameters...), const LaunchShape& shape, Stream stream,

@@ -54,13 +54,13 @@ TEST(RankRecorderTest, AStuckStepLoopIsUnhealthyAndNamesItsTask) {
     return std::string(recorder.Health(now).message());
   };
   const absl::Duration timeout = absl::Seconds(10), limit = absl::Seconds(30);
-  for (const LoopTask task : {LoopTask::kForming, LoopTask::kComputing, LoopTask::kMeeting})
+  for (const LoopTask task : {LoopTask::kForming, LoopTask::kComputing, LoopTask::kAtBarrier})
     EXPECT_EQ(stuck(task, timeout, limit), "");
   const std::string rest = " for 31s; the limit is 30s; 0 steps completed";
   const absl::Duration longer = limit + absl::Seconds(1);
   EXPECT_EQ(stuck(LoopTask::kForming, timeout, longer), "w: stuck forming an epoch's barrier" + rest);
   EXPECT_EQ(stuck(LoopTask::kComputing, timeout, longer), "w: stuck computing step 7" + rest);
-  EXPECT_EQ(stuck(LoopTask::kMeeting, timeout, longer), "w: stuck at the barrier of step 7" + rest);
+  EXPECT_EQ(stuck(LoopTask::kAtBarrier, timeout, longer), "w: stuck at the barrier of step 7" + rest);
   EXPECT_EQ(stuck(LoopTask::kWaiting, timeout, absl::Hours(24)), "") << "an idle group may wait";
   EXPECT_EQ(stuck(LoopTask::kComputing, absl::Milliseconds(1), RankRecorder::kLeastPatience), "");
   EXPECT_NE(stuck(LoopTask::kComputing, absl::Milliseconds(1), 2 * RankRecorder::kLeastPatience), "");

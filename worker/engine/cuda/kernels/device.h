@@ -16,7 +16,7 @@
 //   BFIO_SHARED_ARRAY(T, name, n)     T name[n] in shared memory; its initial content is undefined
 //   BFIO_DYNAMIC_SHARED(name)         unsigned char name[]: the launch's shared_bytes, aligned to 128
 //
-//   ThreadIndex(), BlockThreads(), BlockIndex(), BlockIndexY(), GridBlocks(), GridBlocksY(), LaneIndex(),
+//   ThreadIndex(), BlockThreads(), BlockIndex(), BlockIndexY(), GridBlocks(), LaneIndex(),
 //   WarpIndex()
 //   SyncBlock()                       must be called by all threads of the block, at the same point
 //   SyncWarp()                        this and the next seven: by all 32 lanes of the warp, at the same point
@@ -35,10 +35,9 @@
 //
 //   Bf16, ToFloat(Bf16), ToBf16(float), PackBf16(low, high), LowFloat(pair), HighFloat(pair)
 //                                     conversions round to nearest
-//   Exp2, Exp, Log, Rsqrt, SquareRoot, Fma, Mul, Add, Sub, Divide, Max, Min
+//   Exp2, Exp, Log, SquareRoot, Fma, Mul, Add, Sub, Divide, Max, Min
 //                                     Mul, Add and Sub are never fused
-//   AtomicAdd(int*, int), AtomicMax(uint64*, v), ThreadFence()
-//                                     the atomics return the old value
+//   AtomicAdd(int*, int)              returns the old value
 //   FloatBits(f), BitsFloat(u)
 //
 //   Launch(kernel, LaunchShape, stream, arguments...)

@@ -29,9 +29,6 @@ BFIO_DEVICE int BlockIndexY() {
 BFIO_DEVICE int GridBlocks() {
   return static_cast<int>(gridDim.x);
 }
-BFIO_DEVICE int GridBlocksY() {
-  return static_cast<int>(gridDim.y);
-}
 BFIO_DEVICE int LaneIndex() {
   return ThreadIndex() % kWarpLanes;
 }
@@ -153,9 +150,6 @@ BFIO_DEVICE float Exp(float value) {
 BFIO_DEVICE float Log(float value) {
   return logf(value);
 }
-BFIO_DEVICE float Rsqrt(float value) {
-  return rsqrtf(value);
-}
 BFIO_DEVICE float SquareRoot(float value) {
   return __fsqrt_rn(value);
 }
@@ -183,12 +177,6 @@ BFIO_DEVICE float Min(float a, float b) {
 
 BFIO_DEVICE int AtomicAdd(int* p, int value) {
   return atomicAdd(p, value);
-}
-BFIO_DEVICE uint64_t AtomicMax(uint64_t* p, uint64_t value) {
-  return atomicMax(reinterpret_cast<unsigned long long*>(p), static_cast<unsigned long long>(value));
-}
-BFIO_DEVICE void ThreadFence() {
-  __threadfence();
 }
 
 template <class... Parameters, class... Arguments>
