@@ -171,53 +171,13 @@ ncclResult_t Join(ncclComm_t* comm, int ranks, const ncclUniqueId& id, int rank)
   return ncclInProgress;
 }
 
-size_t BytesOf(ncclDataType_t type) {
-  return type == ncclInt64 ? 8 : type == ncclFloat32 ? 4 : 2;
-}
-
-template <typename T>
-void AddUp(const std::map<int, Bytes>& parts, size_t begin, size_t count, void* out) {
-  std::vector<T> sum(count);
+void AddUp(const std::map<int, Bytes>& parts, size_t count, void* out) {
+  std::vector<int64_t> sum(count);
   for (const auto& [rank, bytes] : parts) {
-    const T* const from = reinterpret_cast<const T*>(bytes.data()) + begin;
-    for (size_t i = 0; i < count; ++i) sum[i] = rank == 0 ? from[i] : sum[i] + from[i];
+    const auto* const from = reinterpret_cast<const int64_t*>(bytes.data());
+    for (size_t i = 0; i < count; ++i) sum[i] += from[i];
   }
-  std::memcpy(out, sum.data(), count * sizeof(T));
-}
-
-// Queues a collective; `finish` computes a rank's result from all ranks' contributions.
-ncclResult_t Collective(const char* function, const void* send, size_t send_bytes, void* receive,
-                        size_t receive_bytes, ncclComm_t comm, cudaStream_t stream,
-                        std::function<void(const std::map<int, Bytes>&, int rank)> finish) {
-  const Lock lock(Fake().mutex);
-  if (MemberOf(comm, function) == nullptr) return ncclInvalidArgument;
-  const std::shared_ptr<Member> member = comm->member;
-  if (member->joining() || member->in_progress > 0) Undefined(std::string(function) + " before its turn");
-  if (const int fault = FaultOf(function); fault != 0) return static_cast<ncclResult_t>(fault);
-  CheckMemory(send, send_bytes, false, function);
-  CheckMemory(receive, receive_bytes, false, function);
-  const int call = member->queued++;
-  member->in_progress = Fake().launch_polls;
-  stream->launching.push_back(member);
-  Push(stream, member.get(), [=] {
-    if (member->ended) {
-      std::memset(receive, 0xff, receive_bytes);
-      return true;
-    }
-    auto& parts = member->group->calls[call];
-    const auto* const from = static_cast<const unsigned char*>(send);
-    if (!parts.contains(member->rank)) parts[member->rank] = Bytes(from, from + send_bytes);
-    if (static_cast<int>(parts.size()) < member->group->ranks) return false;
-    for (const auto& [rank, bytes] : parts) {
-      if (bytes.size() == send_bytes) continue;
-      Undefined(std::string(function) + " of unlike sizes");
-      return false;
-    }
-    finish(parts, member->rank);
-    member->at = call + 1;
-    return true;
-  });
-  return ncclInProgress;
+  std::memcpy(out, sum.data(), count * sizeof(int64_t));
 }
 
 }  // namespace
@@ -431,9 +391,38 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 
 ncclResult_t ncclAllReduce(const void* send, void* receive, size_t count, ncclDataType_t type, ncclRedOp_t,
                            ncclComm_t comm, cudaStream_t stream) {
-  const size_t bytes = count * BytesOf(type);
-  return Collective("ncclAllReduce", send, bytes, receive, bytes, comm, stream,
-                    [=](const auto& parts, int) { AddUp<int64_t>(parts, 0, count, receive); });
+  constexpr char kFunction[] = "ncclAllReduce";
+  const Lock lock(Fake().mutex);
+  if (MemberOf(comm, kFunction) == nullptr) return ncclInvalidArgument;
+  const std::shared_ptr<Member> member = comm->member;
+  if (type != ncclInt64) Undefined("a sum of another type");
+  if (member->joining() || member->in_progress > 0) Undefined("ncclAllReduce before its turn");
+  if (const int fault = FaultOf(kFunction); fault != 0) return static_cast<ncclResult_t>(fault);
+  const size_t bytes = count * sizeof(int64_t);
+  CheckMemory(send, bytes, false, kFunction);
+  CheckMemory(receive, bytes, false, kFunction);
+  const int call = member->queued++;
+  member->in_progress = Fake().launch_polls;
+  stream->launching.push_back(member);
+  Push(stream, member.get(), [=] {
+    if (member->ended) {
+      std::memset(receive, 0xff, bytes);
+      return true;
+    }
+    auto& parts = member->group->calls[call];
+    const auto* const from = static_cast<const unsigned char*>(send);
+    if (!parts.contains(member->rank)) parts[member->rank] = Bytes(from, from + bytes);
+    if (static_cast<int>(parts.size()) < member->group->ranks) return false;
+    for (const auto& [rank, part] : parts) {
+      if (part.size() == bytes) continue;
+      Undefined("ncclAllReduce of unlike sizes");
+      return false;
+    }
+    AddUp(parts, count, receive);
+    member->at = call + 1;
+    return true;
+  });
+  return ncclInProgress;
 }
 
 }  // extern "C"
