@@ -181,9 +181,7 @@ absl::StatusOr<CudaBackend::Recorded> CudaBackend::RecordBucket(const StepBucket
   BFIO_RETURN_IF_ERROR(enqueue());
   BFIO_RETURN_IF_ERROR(ops_->Wait(kStepDeadline));
   BFIO_ASSIGN_OR_RETURN(const auto step, ops_->Record(enqueue));
-  const auto attention = ops_->Record([=, this] { return forward_->EnqueueAttention(bucket, inputs); });
-  if (!attention.ok()) return attention.status();
-  return Recorded{bucket, step, *attention};
+  return Recorded{bucket, step};
 }
 
 absl::StatusOr<int> CudaBackend::RecordDraws(int32_t draws) {
@@ -291,9 +289,12 @@ absl::Status CudaBackend::TakeDrawn(absl::Span<const Draw> draws, absl::Span<Dra
 
 absl::StatusOr<CudaBackend::StepTime> CudaBackend::TimeLastStep() {
   if (last_ == nullptr) return absl::FailedPreconditionError("no step was run");
-  BFIO_ASSIGN_OR_RETURN(const auto step, ops_->Time(last_->step));
-  BFIO_ASSIGN_OR_RETURN(const auto attention, ops_->Time(last_->attention));
-  return StepTime{step, attention};
+  const StepInputs inputs = layout_.At(inputs_);
+  const auto enqueue = [=, this] { return forward_->EnqueueAttention(last_->bucket, inputs); };
+  BFIO_ASSIGN_OR_RETURN(const auto attention, ops_->Record(enqueue));
+  BFIO_ASSIGN_OR_RETURN(const auto step_s, ops_->Time(last_->step));
+  BFIO_ASSIGN_OR_RETURN(const auto attention_s, ops_->Time(attention));
+  return StepTime{step_s, attention_s};
 }
 
 }  // namespace bfio::worker::gpu

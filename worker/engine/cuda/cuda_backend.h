@@ -79,7 +79,6 @@ class CudaBackend final : public PartBackend {
   struct Recorded {
     StepBucket bucket;
     int step = -1;
-    int attention = -1;
   };
 
   CudaBackend(const DecodeOptions& options, const ModelConfig& config, const AttentionGrid& grid,
