@@ -58,7 +58,7 @@ GatewayService::GatewayService(const Protocol& protocol, RequestHandler* handler
       messages_(messages),
       options_(std::move(options)),
       started_(MonotonicNow()),
-      feed_(handler, options_.view) {
+      feed_(handler) {
   const auto add = [this](const char* method, auto begin) {
     Add<AnyMessage, AnyMessage>(Path(method), std::move(begin));
   };
@@ -111,15 +111,12 @@ void GatewayService::AddInformation() {
   });
   AddUnary("GetServerInfo", nothing, [this](const CallPtr& call, const Message&) {
     const std::shared_ptr<const ModelFiles> model = Model();
-    ReplyWithLoads(
-        call, [this, uptime = MonotonicNow() - started_,
-               facts = EngineFacts{options_.page_tokens, model ? model->dtype : ""}](const Loads& loads) {
-          return protocol_.ServerInfo(loads, options_.view, uptime, facts);
-        });
+    ReplyWithLoads(call, [this, uptime = MonotonicNow() - started_, dtype = model ? model->dtype : ""](
+                             const Loads& loads) { return protocol_.ServerInfo(loads, uptime, dtype); });
   });
   AddUnary("GetLoads", protocol_.types.loads_request, [this](const CallPtr& call, const Message& request) {
     ReplyWithLoads(call, [this, rank = protocol_.LoadsRank(request)](const Loads& loads) {
-      return protocol_.LoadsOf(loads, options_.view, rank);
+      return protocol_.LoadsOf(loads, rank);
     });
   });
 }

@@ -49,9 +49,6 @@ struct GatewayOptions {
   std::shared_ptr<const ModelSource> model;
   // Creates ids for requests that come without one.
   std::function<std::string()> new_request_id;
-  RankView view = RankView::kOne;
-  // EngineFacts::page_tokens.
-  int32_t page_tokens = 0;
   // The engines use this protocol: requests and answers pass unchanged.
   bool passes = false;
 };

@@ -4,7 +4,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "common/net/server_call.h"
@@ -30,11 +29,10 @@ class LoadFeed::Subscriber final : public ServerCall<LoadFeed::Subscriber, AnyMe
   }
 
   // False when the stream has ended, or its client has read nothing for too long.
-  bool Push(const std::vector<common_pb::EngineLoad>& loads, absl::Time now) {
+  bool Push(const common_pb::EngineLoad& load, absl::Time now) {
     MutexLock lock(&mutex_);
     if (ended() || Untaken(now) > kPatience) return false;
-    loads_ = loads;
-    next_ = 0;
+    load_ = load;
     Advance();
     return true;
   }
@@ -53,20 +51,19 @@ class LoadFeed::Subscriber final : public ServerCall<LoadFeed::Subscriber, AnyMe
            "KV cache events are not supported; set load_records_before_first_batch to receive load records"});
   }
   bool Next(AnyMessage& message) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (next_ == loads_.size()) return false;
+    if (!load_) return false;
     if (!message) message = AnyMessage::Of(common_pb::KvEventBatch::default_instance());
     auto& batch = message.As<common_pb::KvEventBatch>();
     batch.set_timestamp(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
-    batch.set_dp_rank(static_cast<int32_t>(next_));
-    *batch.mutable_load() = std::move(loads_[next_++]);
+    batch.set_dp_rank(0);
+    *batch.mutable_load() = *std::exchange(load_, std::nullopt);
     batch.mutable_load()->set_sample(++samples_);
     return true;
   }
 
   LoadFeed* const feed_;
-  // By rank; the ranks before next_ have been sent.
-  std::vector<common_pb::EngineLoad> loads_ ABSL_GUARDED_BY(mutex_);
-  size_t next_ ABSL_GUARDED_BY(mutex_) = 0;
+  // The next record.
+  std::optional<common_pb::EngineLoad> load_ ABSL_GUARDED_BY(mutex_);
   uint64_t samples_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
@@ -76,8 +73,8 @@ struct LoadFeed::Answer {
   absl::StatusOr<Loads> loads ABSL_GUARDED_BY(mutex) = absl::UnknownError("no answer");
 };
 
-LoadFeed::LoadFeed(RequestHandler* handler, RankView view, absl::Duration interval)
-    : handler_(handler), view_(view), interval_(interval), thread_([this] { Run(); }) {}
+LoadFeed::LoadFeed(RequestHandler* handler, absl::Duration interval)
+    : handler_(handler), interval_(interval), thread_([this] { Run(); }) {}
 
 LoadFeed::~LoadFeed() {
   Close();
@@ -131,7 +128,7 @@ bool LoadFeed::Pause(absl::Duration time) {
   return !closed_;
 }
 
-void LoadFeed::Publish(const std::vector<common_pb::EngineLoad>& records) {
+void LoadFeed::Publish(const common_pb::EngineLoad& load) {
   std::vector<std::shared_ptr<Subscriber>> subscribers;
   {
     MutexLock lock(&mutex_);
@@ -140,7 +137,7 @@ void LoadFeed::Publish(const std::vector<common_pb::EngineLoad>& records) {
   }
   const absl::Time now = MonotonicNow();
   for (const auto& subscriber : subscribers) {
-    if (subscriber->Push(records, now)) continue;
+    if (subscriber->Push(load, now)) continue;
     subscriber->BreakOffIfStuck(now, absl::ZeroDuration());
     MutexLock lock(&mutex_);
     std::erase(subscribers_, subscriber);
@@ -170,12 +167,11 @@ void LoadFeed::Run() {
   absl::Time due = absl::InfinitePast();
   while (AwaitSubscribers()) {
     if (const absl::StatusOr<Loads> loads = Query(); loads.ok()) {
-      const std::vector<common_pb::EngineLoad> records = LoadRecords(*loads, view_);
-      std::string bytes;
-      for (const common_pb::EngineLoad& record : records) absl::StrAppend(&bytes, record.SerializeAsString());
+      const common_pb::EngineLoad load = LoadRecord(*loads);
+      std::string bytes = load.SerializeAsString();
       const absl::Time now = MonotonicNow();
       if (HasNewcomers() || bytes != last || now >= due) {
-        Publish(records);
+        Publish(load);
         last = std::move(bytes);
         due = now + kHeartbeat;
       }

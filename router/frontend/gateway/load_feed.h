@@ -34,7 +34,7 @@ class LoadFeed {
 
   using Stream = grpc::ServerBidiReactor<AnyMessage, AnyMessage>;
 
-  LoadFeed(RequestHandler* handler, RankView view, absl::Duration interval = absl::Milliseconds(100));
+  explicit LoadFeed(RequestHandler* handler, absl::Duration interval = absl::Milliseconds(100));
   ~LoadFeed();
 
   // gRPC owns the result. It ends with `allowed` if that is an error, before its request is received (by
@@ -59,11 +59,9 @@ class LoadFeed {
   bool AwaitSubscribers();
   bool Pause(absl::Duration time);
   void Add(const std::shared_ptr<Subscriber>& subscriber);
-  // `loads`: one record per rank.
-  void Publish(const std::vector<common_pb::EngineLoad>& loads);
+  void Publish(const common_pb::EngineLoad& load);
 
   RequestHandler* const handler_;
-  const RankView view_;
   const absl::Duration interval_;
   Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;

@@ -108,13 +108,13 @@ class Protocol {
   // `model` may be null: then only its name is known.
   virtual MessagePtr ModelInfo(const std::string& name, const ModelFiles* model,
                                const Serving& serving) const = 0;
-  virtual MessagePtr ServerInfo(const Loads& loads, RankView view, absl::Duration uptime,
-                                const EngineFacts& facts) const = 0;
+  // `dtype`: ModelFiles::dtype.
+  virtual MessagePtr ServerInfo(const Loads& loads, absl::Duration uptime,
+                                const std::string& dtype) const = 0;
   // The rank that a request for loads names.
   virtual std::optional<int32_t> LoadsRank(const Message& request) const = 0;
-  // NOT_FOUND: this view has no such rank.
-  virtual absl::StatusOr<MessagePtr> LoadsOf(const Loads& loads, RankView view,
-                                             std::optional<int32_t> rank) const = 0;
+  // NOT_FOUND: the rank is not 0.
+  virtual absl::StatusOr<MessagePtr> LoadsOf(const Loads& loads, std::optional<int32_t> rank) const = 0;
 };
 
 // The protocols; they live forever.

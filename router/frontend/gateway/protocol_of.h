@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/base/status_macros.h"
 #include "router/frontend/gateway/protocol.h"
@@ -89,29 +90,27 @@ class ProtocolOf : public Protocol {
     if (!request.has_dp_rank()) return std::nullopt;
     return request.dp_rank();
   }
-  absl::StatusOr<MessagePtr> LoadsOf(const Loads& loads, RankView view,
-                                     std::optional<int32_t> rank) const final {
-    BFIO_ASSIGN_OR_RETURN(const std::vector<RankLoad> selected, SelectedRanks(loads, view, rank));
+  absl::StatusOr<MessagePtr> LoadsOf(const Loads& loads, std::optional<int32_t> rank) const final {
+    if (rank.value_or(0) != 0)
+      return absl::NotFoundError(absl::StrCat("dp_rank is ", *rank, "; data_parallel_size is 1"));
     auto out = std::make_unique<LoadsResponse>();
     out->set_timestamp(absl::FormatTime("%Y-%m-%dT%H:%M:%E6S+00:00", loads.timestamp, absl::UTCTimeZone()));
     out->set_version(loads.version);
-    out->set_dp_rank_count(Clamped(SizeOf(loads, view).ranks));
-    for (const RankLoad& from : selected) {
-      auto& load = *out->add_loads();
-      load.set_dp_rank(static_cast<int32_t>(from.rank));
-      load.set_num_running_reqs(Clamped(from.running_requests));
-      load.set_num_waiting_reqs(Clamped(from.waiting_requests));
-      load.set_num_total_reqs(Clamped(from.running_requests + from.waiting_requests));
-      load.set_num_used_tokens(Clamped(from.used_tokens));
-      load.set_max_total_num_tokens(Clamped(from.max_tokens));
-      load.set_token_usage(TokenUsage(from));
-      load.set_gen_throughput(from.tokens_per_second);
-      load.set_utilization(load.token_usage());
-      load.set_max_running_requests(Clamped(from.slots));
-      // Cached prefixes are not subtracted.
-      load.set_num_waiting_uncached_tokens(Clamped(from.waiting_tokens));
-    }
-    if (!out->loads().empty()) SumUp(*out);
+    out->set_dp_rank_count(1);
+    const RankLoad from = SumOf(loads);
+    auto& load = *out->add_loads();
+    load.set_num_running_reqs(Clamped(from.running_requests));
+    load.set_num_waiting_reqs(Clamped(from.waiting_requests));
+    load.set_num_total_reqs(Clamped(from.running_requests + from.waiting_requests));
+    load.set_num_used_tokens(Clamped(from.used_tokens));
+    load.set_max_total_num_tokens(Clamped(from.max_tokens));
+    load.set_token_usage(TokenUsage(from));
+    load.set_gen_throughput(from.tokens_per_second);
+    load.set_utilization(load.token_usage());
+    load.set_max_running_requests(Clamped(from.slots));
+    // Cached prefixes are not subtracted.
+    load.set_num_waiting_uncached_tokens(Clamped(from.waiting_tokens));
+    SumUp(*out);
     return out;
   }
 

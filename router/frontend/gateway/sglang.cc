@@ -164,19 +164,18 @@ class SglangGateway final : public ProtocolOf<Messages> {
     return out;
   }
   // Gateways read the engine's sizes from its arguments.
-  MessagePtr ServerInfo(const Loads& loads, RankView view, absl::Duration uptime,
-                        const EngineFacts&) const override {
-    const EngineSize size = SizeOf(loads, view);
+  MessagePtr ServerInfo(const Loads& loads, absl::Duration uptime, const std::string&) const override {
+    const RankLoad all = SumOf(loads);
     auto out = std::make_unique<pb::GetServerInfoResponse>();
     auto& args = *out->mutable_server_args()->mutable_fields();
-    args["dp_size"].set_number_value(static_cast<double>(size.ranks));
-    args["max_running_requests"].set_number_value(static_cast<double>(size.slots));
-    out->set_active_requests(Clamped(size.requests));
+    args["dp_size"].set_number_value(1);
+    args["max_running_requests"].set_number_value(static_cast<double>(all.slots));
+    out->set_active_requests(Clamped(all.running_requests + all.waiting_requests));
     out->set_uptime_seconds(absl::ToDoubleSeconds(uptime));
     out->set_sglang_version(loads.version);
     out->set_server_type("grpc");
     out->mutable_start_time()->set_seconds(absl::ToUnixSeconds(loads.timestamp - uptime));
-    out->set_max_total_num_tokens(Clamped(size.max_tokens));
+    out->set_max_total_num_tokens(Clamped(all.max_tokens));
     return out;
   }
 

@@ -176,17 +176,15 @@ class VllmGateway final : public ProtocolOf<Messages> {
   }
   // The answer does not tell whether the request was found.
   MessagePtr Aborted(bool) const override { return std::make_unique<pb::AbortResponse>(); }
-  MessagePtr ServerInfo(const Loads& loads, RankView view, absl::Duration uptime,
-                        const EngineFacts& facts) const override {
-    const EngineSize size = SizeOf(loads, view);
+  MessagePtr ServerInfo(const Loads& loads, absl::Duration uptime, const std::string& dtype) const override {
+    const RankLoad all = SumOf(loads);
     auto out = std::make_unique<pb::GetServerInfoResponse>();
-    out->set_active_requests(static_cast<uint32_t>(Clamped(size.requests)));
+    out->set_active_requests(static_cast<uint32_t>(Clamped(all.running_requests + all.waiting_requests)));
     out->set_uptime_seconds(absl::ToDoubleSeconds(uptime));
     out->set_server_type("vllm-grpc");
-    out->set_data_parallel_size(Clamped(size.ranks));
-    out->set_block_size(facts.page_tokens);
-    if (!facts.dtype.empty()) out->set_model_dtype("torch." + facts.dtype);
-    out->set_max_num_seqs(Clamped(size.slots));
+    out->set_data_parallel_size(1);
+    if (!dtype.empty()) out->set_model_dtype("torch." + dtype);
+    out->set_max_num_seqs(Clamped(all.slots));
     return out;
   }
 };

@@ -41,14 +41,14 @@ Loads TwoRanks() {
 template <typename P>
 class Answers : public ::testing::Test {
  protected:
-  static absl::StatusOr<typename P::GetLoadsResponse> LoadsAre(const Loads& loads, RankView view,
+  static absl::StatusOr<typename P::GetLoadsResponse> LoadsAre(const Loads& loads,
                                                                std::optional<int32_t> rank) {
-    BFIO_ASSIGN_OR_RETURN(const MessagePtr message, ProtocolFor<P>().LoadsOf(loads, view, rank));
+    BFIO_ASSIGN_OR_RETURN(const MessagePtr message, ProtocolFor<P>().LoadsOf(loads, rank));
     return static_cast<const typename P::GetLoadsResponse&>(*message);
   }
-  static typename P::GetServerInfoResponse Server(const Loads& loads, RankView view, absl::Duration uptime,
-                                                  const EngineFacts& facts = {}) {
-    const MessagePtr message = ProtocolFor<P>().ServerInfo(loads, view, uptime, facts);
+  static typename P::GetServerInfoResponse Server(const Loads& loads, absl::Duration uptime,
+                                                  const std::string& dtype = "") {
+    const MessagePtr message = ProtocolFor<P>().ServerInfo(loads, uptime, dtype);
     return static_cast<const typename P::GetServerInfoResponse&>(*message);
   }
   static typename P::GetModelInfoResponse Model(const ModelFiles* model, const Serving& serving) {
@@ -61,7 +61,7 @@ using VllmAnswers = Answers<Vllm>;
 using SglangAnswers = Answers<Sglang>;
 
 TYPED_TEST(Answers, TheLoadIsThatOfAllRanksTogether) {
-  const auto response = *this->LoadsAre(TwoRanks(), RankView::kOne, std::nullopt);
+  const auto response = *this->LoadsAre(TwoRanks(), std::nullopt);
   EXPECT_EQ(response.timestamp(), "1970-01-01T00:00:01.500000+00:00");
   EXPECT_EQ(response.version(), "1.2.3");
   EXPECT_EQ(response.dp_rank_count(), 1);
@@ -82,7 +82,7 @@ TYPED_TEST(Answers, TheLoadIsThatOfAllRanksTogether) {
 }
 
 TEST(LoadRecords, ARecordHasTheLoadOfAPoll) {
-  const common_pb::EngineLoad record = LoadRecords(TwoRanks(), RankView::kOne).at(0);
+  const common_pb::EngineLoad record = LoadRecord(TwoRanks());
   EXPECT_EQ(record.running_requests(), 4u);
   EXPECT_EQ(record.waiting_requests(), 4u);
   EXPECT_EQ(record.token_usage(), 0.15);
@@ -94,43 +94,41 @@ TEST(LoadRecords, ARecordHasTheLoadOfAPoll) {
   EXPECT_EQ(record.max_total_num_tokens(), 400);
   EXPECT_EQ(record.waiting_uncached_tokens(), 900u);
   EXPECT_FALSE(record.has_prefill_pending_tokens()) << "how long the engine is silent is not told";
-  const common_pb::EngineLoad idle = LoadRecords(Loads(), RankView::kOne).at(0);
+  const common_pb::EngineLoad idle = LoadRecord(Loads());
   EXPECT_TRUE(idle.has_waiting_uncached_tokens()) << "none wait, which is not: unknown";
 }
 
 TYPED_TEST(Answers, WithoutRanksAllIsZero) {
-  const auto response = *this->LoadsAre(Loads(), RankView::kOne, 0);
+  const auto response = *this->LoadsAre(Loads(), 0);
   ASSERT_EQ(response.loads_size(), 1) << "a gateway takes an empty answer for a dead engine";
   EXPECT_EQ(response.loads(0).token_usage(), 0);
-  EXPECT_EQ(LoadRecords(Loads(), RankView::kOne).at(0).token_usage(), 0);
+  EXPECT_EQ(LoadRecord(Loads()).token_usage(), 0);
 }
 
 TYPED_TEST(Answers, NumbersAreClampedToTheWiresRange) {
   Loads loads = TwoRanks();
   loads.loads[0].max_tokens = int64_t{1} << 40;
-  EXPECT_EQ(this->LoadsAre(loads, RankView::kOne, 0)->loads(0).max_total_num_tokens(),
-            std::numeric_limits<int32_t>::max());
+  EXPECT_EQ(this->LoadsAre(loads, 0)->loads(0).max_total_num_tokens(), std::numeric_limits<int32_t>::max());
 }
 
 TEST_F(VllmAnswers, TheServerIsOneEngine) {
-  const auto response = this->Server(TwoRanks(), RankView::kOne, absl::Milliseconds(2'500), {});
+  const auto response = this->Server(TwoRanks(), absl::Milliseconds(2'500));
   EXPECT_EQ(response.active_requests(), 8u);
   EXPECT_EQ(response.uptime_seconds(), 2.5);
   EXPECT_EQ(response.server_type(), "vllm-grpc");
   EXPECT_EQ(response.data_parallel_size(), 1);
   EXPECT_EQ(response.max_num_seqs(), 12);
-  EXPECT_EQ(response.block_size(), 0) << "of which workers tell nothing";
+  EXPECT_EQ(response.block_size(), 0) << "unknown";
   EXPECT_EQ(response.model_dtype(), "");
 }
 
 TEST_F(VllmAnswers, FactsOfTheModelAreNamedAsVllmNamesThem) {
-  const auto server = Server(TwoRanks(), RankView::kEach, absl::ZeroDuration(), {16, "bfloat16"});
-  EXPECT_EQ(server.block_size(), 16);
+  const auto server = Server(TwoRanks(), absl::ZeroDuration(), "bfloat16");
   EXPECT_EQ(server.model_dtype(), "torch.bfloat16");
 }
 
 TEST_F(SglangAnswers, TheServerIsOneEngineAndItsLoadsAreSummedUp) {
-  const auto server = Server(TwoRanks(), RankView::kOne, absl::Milliseconds(1'000));
+  const auto server = Server(TwoRanks(), absl::Milliseconds(1'000));
   EXPECT_EQ(server.active_requests(), 8);
   EXPECT_EQ(server.uptime_seconds(), 1);
   EXPECT_EQ(server.start_time().seconds(), 0);
@@ -139,38 +137,19 @@ TEST_F(SglangAnswers, TheServerIsOneEngineAndItsLoadsAreSummedUp) {
   EXPECT_EQ(server.max_total_num_tokens(), 400);
   EXPECT_EQ(Sglang::Ranks(server), 1);
   EXPECT_EQ(Sglang::Slots(server), 12);
-  const Sglang::GetLoadsResponse loads = *LoadsAre(TwoRanks(), RankView::kEach, std::nullopt);
+  const Sglang::GetLoadsResponse loads = *LoadsAre(TwoRanks(), std::nullopt);
   EXPECT_EQ(loads.aggregate().total_running_reqs(), 4);
-  EXPECT_EQ(loads.aggregate().total_waiting_reqs(), 8);
-  EXPECT_EQ(loads.aggregate().total_reqs(), 12);
+  EXPECT_EQ(loads.aggregate().total_waiting_reqs(), 4);
+  EXPECT_EQ(loads.aggregate().total_reqs(), 8);
   EXPECT_DOUBLE_EQ(loads.aggregate().avg_token_usage(), 0.15);
-  EXPECT_EQ(loads.aggregate().avg_throughput(), 10);
+  EXPECT_EQ(loads.aggregate().avg_throughput(), 20);
   EXPECT_DOUBLE_EQ(loads.aggregate().avg_utilization(), 0.15);
 }
 
-TYPED_TEST(Answers, EachRankIsShownWhereTheGatewayMayChoose) {
-  Loads loads = TwoRanks();
-  const auto server = this->Server(loads, RankView::kEach, absl::ZeroDuration(), {16, "bfloat16"});
-  EXPECT_EQ(TypeParam::Ranks(server), 2);
-  EXPECT_EQ(TypeParam::Slots(server), 6) << "of one rank, as vLLM says";
-  const auto all = *this->LoadsAre(loads, RankView::kEach, std::nullopt);
-  EXPECT_EQ(all.dp_rank_count(), 2);
-  ASSERT_EQ(all.loads_size(), 2);
-  EXPECT_EQ(all.loads(1).dp_rank(), 1);
-  EXPECT_EQ(all.loads(1).num_running_reqs(), 1);
-  const auto one = *this->LoadsAre(loads, RankView::kEach, 1);
-  ASSERT_EQ(one.loads_size(), 1);
-  EXPECT_EQ(one.loads(0).max_total_num_tokens(), 400) << "vLLM adds up the memory of its ranks";
-  EXPECT_EQ(one.loads(0).num_used_tokens(), 20);
-  EXPECT_EQ(one.loads(0).token_usage(), 0.05) << "of the rank's own";
-  EXPECT_TRUE(absl::IsNotFound(this->LoadsAre(loads, RankView::kEach, 2).status()));
-  EXPECT_TRUE(absl::IsNotFound(this->LoadsAre(loads, RankView::kEach, -1).status()));
-  EXPECT_EQ(LoadRecords(loads, RankView::kEach).at(1).running_requests(), 1u);
-  EXPECT_EQ(LoadRecords(loads, RankView::kEach).at(1).num_used_tokens(), 20);
-  loads.loads[1].waiting_tokens = 70;
-  EXPECT_EQ(this->LoadsAre(loads, RankView::kEach, 1)->loads(0).num_waiting_uncached_tokens(), 70);
-  EXPECT_EQ(LoadRecords(loads, RankView::kEach).at(0).waiting_uncached_tokens(), 900u);
-  EXPECT_EQ(LoadRecords(loads, RankView::kEach).at(1).waiting_uncached_tokens(), 70u);
+TYPED_TEST(Answers, OnlyRankZeroExists) {
+  EXPECT_EQ(this->LoadsAre(TwoRanks(), 0)->loads_size(), 1);
+  EXPECT_TRUE(absl::IsNotFound(this->LoadsAre(TwoRanks(), 1).status()));
+  EXPECT_TRUE(absl::IsNotFound(this->LoadsAre(TwoRanks(), -1).status()));
 }
 
 TYPED_TEST(Answers, TheModelIsThatOfItsFiles) {
