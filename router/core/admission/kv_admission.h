@@ -4,50 +4,18 @@
 // Purpose: converts the lookahead's predictions into the KvOutlook (model/kv_capacity.h) that all policies
 // and the solver's program obey. The kinds:
 //   none          a request reserves its prompt and max_new_tokens; there is no outlook.
-//   kv_feasible   memory suffices at every future time, with the given confidence (below).
+//   kv_feasible   memory suffices at every future time, with the given confidence.
 //   protection    running requests and the prompt stay within a share 1 - alpha of memory (vLLM's watermark).
 //                 A request that does not fit an empty worker in this way enters with its largest size
 //                 reserved.
-//   mc_sf         memory as for kv_feasible; requests begin shortest first (below).
+//   mc_sf         memory as for kv_feasible; requests begin shortest first.
 // Under the latter three a worker may run out of memory; it then preempts the youngest request
 // (worker/engine/engine.h). A request that reserves its KV (RequestSpec::reserves_kv) counts with its largest
 // size at every time, and enters only where it certainly fits.
 //
-// kv_feasible. Future time is divided into intervals [a, b], narrow ones first. A request that holds t tokens
-// at the plan's step and may stay r steps holds at most x = t + min(b, r - 1) in the interval, if it is still
-// active at a, which has probability p by the lookahead. Memory M suffices throughout the interval
-//   certainly                      if   sum x <= M,
-//   except with probability e      if   sum log(1 + p (exp(theta x) - 1)) <= theta M - log(1 / e)
-// (Chernoff's bound) for any theta, if requests end independently of one another. Both are sums over
-// requests, so the outlook has both: the needs x, and log(..) / theta. theta is 1 to 2, or 2 to 4, divided by
-// the mean size of a request at b, which is near the best value where about ten or more requests share a
-// worker, but at least log(1 / e) / M, or twice that. Otherwise a request that may hold half of M, with p
-// near 0, would keep out all others. e is (1 - confidence) / intervals, so the probability that a worker
-// filled by one plan runs out of memory before all of its requests have ended is at most 1 - confidence
-// (union bound), if the lookahead is right. Where lengths count as known (oracle, max_tokens), only the first
-// way is used, and no worker runs out if they are right. A plan may come late, so a request that is not known
-// to have started counts as staying two steps longer. A prompt may take several steps, so a request whose
-// prompt is not computed counts as staying longer by the number of steps that prompts have taken recently.
-// Each request alone certainly fits an empty worker, so none waits forever (scheduler/kv_hold.h decides which
-// requests must wait).
+// docs/design/admission.md derives the tests of kv_feasible and mc_sf, and their cost.
 //
-// mc_sf (mc_sf.h). Where lengths count as known, the workers' McSf give the capacities, and the
-// changes since the last plan keep them up to date (kv_books.h): the capacity of an interval is memory less
-// the most that residents hold in any of its steps. Where lengths are learnt, a request has no known end to
-// test, and kv_feasible's capacities apply. Choose selects the waiting requests that begin now: shortest
-// expected length first, each on the least loaded worker that it fits, up to the first that fits none. The
-// policy gets only these, and chooses their workers. Classes of priority are strict. A request that has
-// waited `most` steps goes before all that have not: in a plan in which such a request fits a worker, only
-// requests of this kind may begin. A request that fits nowhere holds a worker (scheduler/kv_hold.h), which
-// drains. So no request that has waited less than `most` steps enters that worker.
-//
-// Cost: residents * intervals multiplications, and a few logarithms per interval for each kind of waiting
-// request; about 22 intervals where requests generate at most 1,000 tokens. Requests of one kind share their
-// needs: the lookahead predicts the same for them, their limits are equal, and their prompts are similar
-// (where lengths are learnt, prompts are rounded up by at most 1 in 64 for this). mc_sf with known lengths:
-// O(log residents) for each change and for each whose start or prompt is awaited, O(residents) for a worker's
-// capacities, whatever the lengths; memory O(residents); O(waiting) for a heap of those that wait, and G *
-// intervals for each that begins. Threads: the scheduler's. Deterministic. Tokens, steps.
+// Threads: the scheduler's. Deterministic. Tokens, steps.
 #ifndef BFIO_ROUTER_CORE_ADMISSION_KV_ADMISSION_H_
 #define BFIO_ROUTER_CORE_ADMISSION_KV_ADMISSION_H_
 
