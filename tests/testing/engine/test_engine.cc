@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
+#include "common/base/shutdown.h"
 #include "common/base/status_macros.h"
 #include "common/net/status.h"
 
@@ -105,8 +106,11 @@ TestEngine::~TestEngine() {
 
 void TestEngine::AwaitRequests() {
   std::unique_lock lock(mutex_);
-  parked_ = sequences_.empty();
-  wake_.wait(lock, [this] { return stopping_ || !sequences_.empty(); });
+  // An empty step first: the events of the last one are delivered after the barrier.
+  parked_ = idle_ && sequences_.empty();
+  if (parked_) wake_.wait(lock, [this] { return stopping_ || !sequences_.empty(); });
+  idle_ = sequences_.empty();
+  ended_ = stopping_;
 }
 
 void TestEngine::Run(int index) {
@@ -124,8 +128,8 @@ void TestEngine::Run(int index) {
       rank.log->Append(*row);
     }
     for (auto& [mailbox, event] : events) mailbox->Put(std::move(event));
+    if (ended_) return;
     const int32_t admitted = Admit(rank);
-    if (admitted < 0) return;
     const int64_t begin_ns = NowNs();
     const absl::Status status = rank.engine->Step(rank.out);
     const int64_t local_ns = NowNs() - begin_ns;
@@ -150,7 +154,6 @@ void TestEngine::Run(int index) {
 
 int32_t TestEngine::Admit(Rank& rank) {
   std::lock_guard lock(mutex_);
-  if (stopping_) return -1;
   for (const Handle handle : rank.cancelled) rank.engine->Cancel(handle);
   rank.cancelled.clear();
   int32_t admitted = 0;
@@ -422,7 +425,7 @@ grpc::Status TestEngine::SubscribeKvEvents(grpc::ServerContext* context,
                                            grpc::ServerWriter<common_pb::KvEventBatch>* writer) {
   if (!request->load_records_before_first_batch())
     return {grpc::StatusCode::UNIMPLEMENTED, "no KV cache events"};
-  for (uint64_t sample = 1; !context->IsCancelled();) {
+  for (uint64_t sample = 1; !context->IsCancelled() && !ShutdownSignal::Requested();) {
     for (const pb::SchedulerLoad& load : Loads()) {
       common_pb::KvEventBatch batch;
       batch.set_dp_rank(load.dp_rank());

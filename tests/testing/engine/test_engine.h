@@ -128,7 +128,10 @@ class TestEngine final : public ::vllm::grpc::engine::VllmEngine::Service {
   Sequences sequences_;
   std::map<std::string, std::vector<worker::Handle>> names_;
   worker::Handle last_ = 0;
-  bool parked_ = true, stopping_ = false;
+  // `idle_`: no sequence was left at the last barrier.
+  bool stopping_ = false, idle_ = false;
+  // Set while all ranks are at the barrier: whether they waited for a request there, and whether they end.
+  bool parked_ = true, ended_ = false;
   std::barrier<Park> barrier_;
 };
 
