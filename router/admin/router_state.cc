@@ -168,17 +168,6 @@ void Fill(const TenantTotal& from, v1::TenantTotals& out) {
   out.set_generated_tokens(Count(from.generated_tokens));
 }
 
-void Fill(const ShadowView& from, v1::ShadowState& out) {
-  out.set_policy(from.policy);
-  out.set_decisions(Count(from.decisions));
-  out.set_avoided_decisions(Count(from.avoided_decisions));
-  out.set_avoided_idle_tokens(from.avoided_idle_tokens);
-  out.set_missed_decisions(Count(from.missed_decisions));
-  out.set_missed_idle_tokens(from.missed_idle_tokens);
-  out.set_avoided_ahead_tokens(from.avoided_ahead_tokens);
-  out.set_missed_ahead_tokens(from.missed_ahead_tokens);
-}
-
 void Fill(const EnergyTotals& from, v1::EnergyTotals& out) {
   out.set_busy_j(from.busy_j);
   out.set_barrier_j(from.barrier_j);
@@ -188,11 +177,12 @@ void Fill(const EnergyTotals& from, v1::EnergyTotals& out) {
 void Fill(const PlacementView& from, v1::PlacementState& out) {
   out.set_rule(from.rule);
   out.set_switches(Count(from.switches));
-  for (const PlacementView::Candidate& candidate : from.candidates) {
-    v1::PlacementState::Candidate& added = *out.add_candidates();
+  const auto fill = [](const PlacementView::Candidate& candidate, v1::PlacementState::Candidate& added) {
     added.set_rule(candidate.rule);
     added.set_step_ratio(candidate.step_ratio);
-  }
+  };
+  for (const PlacementView::Candidate& candidate : from.candidates) fill(candidate, *out.add_candidates());
+  for (const PlacementView::Candidate& watched : from.watched) fill(watched, *out.add_watched());
 }
 
 void Fill(const GroupView& from, v1::GroupState& out) {
@@ -247,7 +237,6 @@ v1::ClusterState ToProto(const RouterState& state) {
   Fill(state.requests, *out.mutable_requests());
   out.mutable_requests()->set_held_back(Count(state.scheduler.held_back));
   Fill(state.latencies, *out.mutable_latencies());
-  for (const ShadowView& shadow : state.shadows) Fill(shadow, *out.add_shadows());
   for (const TenantTotal& tenant : state.tenants) Fill(tenant, *out.add_tenants());
   if (state.energy) Fill(*state.energy, *out.mutable_energy());
   out.mutable_process()->set_waiting_prompt_bytes(Count(state.waiting_prompt_bytes));

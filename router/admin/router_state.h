@@ -42,6 +42,7 @@ struct PlacementView {
   std::string rule;
   int64_t switches = 0;
   std::vector<Candidate> candidates;
+  std::vector<Candidate> watched;
 };
 
 struct GroupView {
@@ -62,18 +63,6 @@ struct GroupView {
   std::optional<PlacementView> placement;
 };
 
-// A shadow's plans compared with the acting policy's (core::ShadowRegret).
-struct ShadowView {
-  std::string policy;
-  int64_t decisions = 0;
-  int64_t avoided_decisions = 0;
-  double avoided_idle_tokens = 0;
-  int64_t missed_decisions = 0;
-  double missed_idle_tokens = 0;
-  double avoided_ahead_tokens = 0;
-  double missed_ahead_tokens = 0;
-};
-
 struct RouterState {
   // Wall-clock time.
   absl::Time timestamp;
@@ -86,7 +75,6 @@ struct RouterState {
   std::string policy;
   int32_t horizon = 0;
   std::string objective;
-  std::vector<ShadowView> shadows;
 
   // Number of members that readiness requires: --workers in each of --groups.
   int32_t expected_workers = 0;

@@ -364,33 +364,6 @@ const std::vector<ReasonMetric>& ReasonMetrics() {
   return *metrics;
 }
 
-struct ShadowMetric {
-  MetricInfo info;
-  double (*value)(const v1::ShadowState&);
-};
-const std::vector<ShadowMetric>& ShadowMetrics() {
-  static const auto* const metrics = new std::vector<ShadowMetric>{
-      {{"bfio:shadow_decisions_total", kCounter, "policy",
-        "decisions in which the shadow policy was compared with the acting policy"},
-       [](const v1::ShadowState& s) { return double(s.decisions()); }},
-      {{"bfio:shadow_avoided_decisions_total", kCounter, "policy",
-        "those of shadow_decisions_total in which the acting policy leaves less idle work"},
-       [](const v1::ShadowState& s) { return double(s.avoided_decisions()); }},
-      {{"bfio:shadow_missed_decisions_total", kCounter, "policy",
-        "those of shadow_decisions_total in which the shadow policy would have left less idle work"},
-       [](const v1::ShadowState& s) { return double(s.missed_decisions()); }},
-      {{"bfio:shadow_avoided_idle_tokens_total", kCounter, "policy",
-        "idle tokens that the acting policy avoids, over the decisions in which it is better than the shadow "
-        "policy"},
-       [](const v1::ShadowState& s) { return s.avoided_idle_tokens(); }},
-      {{"bfio:shadow_missed_idle_tokens_total", kCounter, "policy",
-        "idle tokens that the shadow policy would have avoided, over the decisions in which it would have "
-        "been better"},
-       [](const v1::ShadowState& s) { return s.missed_idle_tokens(); }},
-  };
-  return *metrics;
-}
-
 struct TenantMetric {
   MetricInfo info;
   double (*value)(const v1::TenantTotals&);
@@ -470,7 +443,8 @@ constexpr MetricInfo kPlacementRule = {
     "1 for the placement rule that bf_io_auto uses while every request gets a slot, 0 for the others"};
 constexpr MetricInfo kPlacementStepRatio = {
     "bfio:placement_step_ratio", kGauge, "group, rule",
-    "mean step time in the replay under this rule, relative to the rule in use; absent until measured"};
+    "mean step time of the rule's replayed group over that of the rule that places; also for fcfs and "
+    "least_requests, which are only watched; absent where nothing is replayed"};
 constexpr MetricInfo kPlacementSwitches = {"bfio:placement_switches_total", kCounter, "group",
                                            "changes of the placement rule"};
 
@@ -481,6 +455,9 @@ void AddPlacement(const v1::GroupState& group, Exposition& out) {
   for (const v1::PlacementState::Candidate& candidate : placement.candidates()) {
     out.Add(kPlacementRule, candidate.rule() == placement.rule() ? 1 : 0, {group.name(), candidate.rule()});
     out.Add(kPlacementStepRatio, candidate.step_ratio(), {group.name(), candidate.rule()});
+  }
+  for (const v1::PlacementState::Candidate& watched : placement.watched()) {
+    out.Add(kPlacementStepRatio, watched.step_ratio(), {group.name(), watched.rule()});
   }
   out.Add(kPlacementSwitches, static_cast<double>(placement.switches()), {group.name()});
 }
@@ -508,7 +485,6 @@ absl::Span<const MetricInfo> RouterMetrics() {
     infos->push_back(kRankInfo);
     for (const auto& metric : RankMetrics()) infos->push_back(metric.info);
     for (const auto& metric : DistributionMetrics()) infos->push_back(metric.info);
-    for (const auto& metric : ShadowMetrics()) infos->push_back(metric.info);
     for (const auto& metric : TenantMetrics()) infos->push_back(metric.info);
     for (const auto& metric : EnergyMetrics()) infos->push_back(metric.info);
     for (const auto& metric : PortMetrics()) infos->push_back(metric.info);
@@ -544,10 +520,6 @@ std::string MetricsText(const ClusterState& state) {
     out.AddHistogram(metric.info, {{d.upper_bounds().data(), static_cast<size_t>(d.upper_bounds_size())},
                                    {d.counts().data(), static_cast<size_t>(d.counts_size())},
                                    d.sum()});
-  }
-  for (const auto& metric : ShadowMetrics()) {
-    for (const v1::ShadowState& shadow : state.shadows())
-      out.Add(metric.info, metric.value(shadow), shadow.policy());
   }
   for (const auto& metric : TenantMetrics()) {
     for (const v1::TenantTotals& tenant : state.tenants()) {

@@ -1,4 +1,4 @@
-// Time limits of a decision's search, and of its shadows' planning after it.
+// Time limit of a decision's search.
 //
 // Purpose: the clock behind core::StopSignal: the core has no clock and polls this one. Threads: the decision
 // thread's.
@@ -19,8 +19,6 @@ class DecideBudget {
   void Begin(absl::Time now) { end_ = now + budget_; }
   // True when the decision's time is over. Costs a read of the clock, some tens of nanoseconds.
   bool Over() const { return MonotonicNow() >= end_; }
-  // True when the shadows' time is over, which is the budget once more.
-  bool ShadowsOver() const { return MonotonicNow() >= end_ + budget_; }
 
  private:
   const absl::Duration budget_;

@@ -135,10 +135,6 @@ void AddGroups(OptionTable& table, RouterSettings& settings) {
 
 void AddDecisions(OptionTable& table, RouterOptions& o) {
   table.Add("policy", &o.policy, "placement policy: see the list above");
-  table.Add(
-      "shadow", &o.shadow,
-      "policies to compare with --policy, comma-separated: each plans every decision, but its plans are not "
-      "applied. The admin API and the metrics bfio:shadow_* show the idle work that it would have saved");
   table.Add("objective", &o.policy_options.objective,
             "objective of bf_io: square (squared deviation from the mean load, with a weight on waiting "
             "time) or paper (J of the BF-IO paper)");

@@ -67,8 +67,6 @@ struct RouterOptions {
   std::vector<std::string> models;
   std::string policy = "bf_io_auto";
   core::PolicyOptions policy_options = {.gap_every = 64};
-  // Policies that plan for every decision without effect (router/core/shadow).
-  std::vector<std::string> shadow;
   // The predictor of completions for the policy (router/core/lookahead).
   std::string lookahead = "survival";
   // Plans balance the times of workers that report to be slower or faster than others

@@ -14,7 +14,7 @@
 #include "common/net/grpc_log.h"
 #include "common/telemetry/log.h"
 #include "router/admin/web.h"
-#include "router/core/shadow/shadowed_policy.h"
+#include "router/core/policy/policy.h"
 #include "router/engine_link/protocol/protocol_client.h"
 #include "router/engine_link/steps/engine_steps_service.h"
 #include "router/frontend/message_bytes.h"
@@ -75,16 +75,15 @@ absl::StatusOr<Components> Make(const RouterOptions& options) {
     components.model = std::make_shared<const ModelFiles>(*std::move(model));
   }
   DecisionThread::Parts& parts = components.parts;
-  core::StopSignal stop, stop_shadows;
+  core::StopSignal stop;
   if (options.decide_budget > absl::ZeroDuration()) {
     parts.budget = std::make_shared<DecideBudget>(options.decide_budget);
     stop = [budget = parts.budget] { return budget->Over(); };
-    stop_shadows = [budget = parts.budget] { return budget->ShadowsOver(); };
   }
-  parts.policies = [shadows = options.shadow, stop, stop_shadows](const core::PolicySetting& setting) {
+  parts.policies = [stop](const core::PolicySetting& setting) {
     core::PolicyOptions with_stop = setting.options;
     with_stop.stop = stop;
-    return core::MakeShadowedPolicy(setting.name, with_stop, shadows, stop_shadows);
+    return core::MakePolicy(setting.name, with_stop);
   };
   if (auto policy = parts.policies(options.policy_setting()); !policy.ok()) return policy.status();
   BFIO_ASSIGN_OR_RETURN(auto lookahead, core::MakeLookahead(options.lookahead));

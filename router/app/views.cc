@@ -7,28 +7,9 @@
 #include "absl/time/clock.h"
 #include "router/app/decision_thread.h"
 #include "router/core/choice/rule_chooser.h"
-#include "router/core/shadow/shadow_set.h"
 
 namespace bfio::router {
 namespace {
-
-void FillShadows(const core::ShadowSet* shadows, std::vector<ShadowView>& out) {
-  if (shadows == nullptr) return;
-  const std::vector<core::ShadowRegret>& regrets = shadows->regrets();
-  out.resize(std::max(out.size(), regrets.size()));
-  for (size_t i = 0; i < regrets.size(); ++i) {
-    const core::ShadowRegret& regret = regrets[i];
-    ShadowView& view = out[i];
-    view.policy = regret.policy;
-    view.decisions += regret.decisions;
-    view.avoided_decisions += static_cast<int64_t>(regret.avoided.count());
-    view.avoided_idle_tokens += regret.avoided.sum();
-    view.missed_decisions += static_cast<int64_t>(regret.missed.count());
-    view.missed_idle_tokens += regret.missed.sum();
-    view.avoided_ahead_tokens += regret.avoided_ahead;
-    view.missed_ahead_tokens += regret.missed_ahead;
-  }
-}
 
 std::optional<PlacementView> PlacementOf(const core::RuleChooser& chooser) {
   if (!chooser.chooses()) return std::nullopt;
@@ -39,6 +20,9 @@ std::optional<PlacementView> PlacementOf(const core::RuleChooser& chooser) {
   for (const core::RuleChooser::Candidate& candidate : chooser.candidates()) {
     view.candidates.push_back(
         {std::string(core::PlacementRuleName(candidate.rule)), chooser.StepRatio(candidate.rule)});
+  }
+  for (const core::RuleChooser::Watched& watched : chooser.watched()) {
+    view.watched.push_back({std::string(watched.policy), chooser.StepRatio(watched)});
   }
   return view;
 }
@@ -78,7 +62,6 @@ RouterState DecisionThread::MakeState() const {
     view.steps = group->steps().totals();
     view.distributions = group->steps().distributions();
     if (scheduler == nullptr) continue;
-    FillShadows(scheduler->policy().shadows(), state.shadows);
     view.placement = PlacementOf(scheduler->chooser());
   }
   state.retired_steps = groups_.retired_steps();

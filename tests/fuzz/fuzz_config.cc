@@ -15,7 +15,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   double load = 1, budget_ms = 5;
   bool insecure = false;
   absl::Duration timeout = absl::Seconds(10);
-  std::vector<std::string> shadow;
+  std::vector<std::string> names;
   bfio::OptionTable table;
   table.Add("listen", &listen, "");
   table.Add("workers", &workers, bfio::Within(1, 4096), "");
@@ -23,7 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   table.Add("load", &load, bfio::Within(0, 10), "");
   table.Add("insecure", &insecure, "");
   table.Add("step_timeout", &timeout, bfio::Within(absl::Milliseconds(1), absl::Hours(24)), "");
-  table.Add("shadow", &shadow, "");
+  table.Add("names", &names, "");
   table.AddScaled("decide_budget_ms", budget_ms, bfio::Within(0, 60'000), "",
                   [&](double ms) { budget_ms = ms; });
   table.AddChoice<bool>("plan_mode", &insecure, {{"pipelined", false}, {"lockstep", true}}, "");

@@ -174,29 +174,5 @@ TEST(MainJob, ASweepFindsNoKneeWhereNoRateHolds) {
   cluster.StopCleanly();
 }
 
-TEST(MainJob, ShadowsPlanOnEveryDecisionAndTheJobIsDone) {
-  ClusterOptions options = {.worker_processes = 2, .router_flags = {"--policy=fcfs", "--shadow=lpt,bf_io"}};
-  Cluster cluster(options);
-  ASSERT_TRUE(cluster.ok());
-  RunTrace(cluster, 200);
-  v1::ClusterState state = cluster.State();
-  EXPECT_EQ(state.policy().name(), "fcfs");
-  ASSERT_EQ(state.shadows_size(), 2);
-  EXPECT_EQ(state.shadows(0).policy(), "lpt");
-  EXPECT_EQ(state.shadows(1).policy(), "bf_io");
-  EXPECT_GT(state.shadows(0).decisions(), 0u);
-  EXPECT_EQ(state.shadows(0).decisions(), state.shadows(1).decisions());
-  // A new policy has the same shadows, whose results start again from zero.
-  v1::SetPolicyRequest request;
-  request.mutable_policy()->set_name("lpt");
-  v1::SetPolicyResponse response;
-  grpc::ClientContext context;
-  ASSERT_TRUE(cluster.admin().SetPolicy(&context, request, &response).ok());
-  state = cluster.State();
-  ASSERT_EQ(state.shadows_size(), 2);
-  EXPECT_EQ(state.shadows(0).decisions(), 0u);
-  cluster.StopCleanly();
-}
-
 }  // namespace
 }  // namespace bfio::testing

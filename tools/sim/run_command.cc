@@ -11,7 +11,6 @@
 #include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "tools/sim/commands.h"
-#include "tools/sim/run/policy_stack.h"
 #include "tools/sim/run/simulation.h"
 #include "tools/sim/run/statistics.h"
 #include "tools/sim/run/steps_csv.h"
@@ -38,7 +37,6 @@ Progress ShowProgress(const SimOptions& options) {
 void Print(const nlohmann::ordered_json& run, bool json) {
   if (json) return PrintJson(run);
   std::cout << TableLine(run) << std::endl;
-  if (run.contains("shadows")) std::cout << ShadowLines(run.at("shadows"));
   if (const int64_t refused = run.at("refused"); refused > 0) {
     std::cout << "  " << refused << " requests were rejected: each may need more than --kv_tokens\n";
   }

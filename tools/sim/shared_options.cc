@@ -47,9 +47,6 @@ void AddRunOptions(OptionTable& table, SimOptions& options) {
   table.Add("window", &options.window, Within(0, 1 << 30),
             "number of waiting requests that the policy sees, from the front of the pool; 0: the larger of "
             "4,096 and --reveal");
-  table.Add("shadow", &options.shadow,
-            "shadow policies, separated by commas: they plan every decision, but their plans are not "
-            "applied; their regrets follow the table, and decision times include them");
   table.Add("dispatch", &options.dispatch,
             "pool: requests wait in the router; instant: each request goes to a worker's queue on arrival");
   table.Add("plan_mode", &options.plan_mode, "lockstep, or pipelined (a plan takes effect one step later)");

@@ -34,8 +34,10 @@ json Of(const v1::GroupState& group) {
   json result = {{"name", group.name()}, {"index", group.index()}, {"model", group.model()}};
   if (!group.has_placement()) return result;
   json candidates = json::array();
-  for (const v1::PlacementState::Candidate& candidate : group.placement().candidates())
-    candidates.push_back({{"rule", candidate.rule()}, {"stepRatio", candidate.step_ratio()}});
+  for (const auto* list : {&group.placement().candidates(), &group.placement().watched()}) {
+    for (const v1::PlacementState::Candidate& candidate : *list)
+      candidates.push_back({{"rule", candidate.rule()}, {"stepRatio", candidate.step_ratio()}});
+  }
   result["placement"] = {{"rule", group.placement().rule()}, {"candidates", std::move(candidates)}};
   return result;
 }
@@ -54,13 +56,6 @@ json Of(const v1::RequestTotals& r) {
           {"refusedMemory", r.refused_memory()},
           {"tokensLost", r.tokens_lost()},
           {"tokensDuplicated", r.tokens_duplicated()}};
-}
-
-json Of(const v1::ShadowState& shadow) {
-  return {{"policy", shadow.policy()},
-          {"decisions", shadow.decisions()},
-          {"avoidedIdleTokens", shadow.avoided_idle_tokens()},
-          {"missedIdleTokens", shadow.missed_idle_tokens()}};
 }
 
 template <typename Messages>
@@ -91,8 +86,7 @@ std::string PageStateJson(const v1::ClusterState& state) {
         {"endToEndS", Of(latencies.end_to_end_s())}}},
       {"workers", List(state.workers())},
       {"groups", List(state.groups())},
-      {"requests", Of(state.requests())},
-      {"shadows", List(state.shadows())}};
+      {"requests", Of(state.requests())}};
   // Invalid UTF-8 in a name is replaced, because it would throw otherwise.
   return page.dump(-1, ' ', false, json::error_handler_t::replace);
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 namespace bfio::core {
 namespace {
@@ -12,7 +13,9 @@ constexpr size_t kMostWaiting = 4096;
 
 }  // namespace
 
-ReplayedGroup::ReplayedGroup(PlacementRule rule, absl::Span<const WorkerView> workers) : rule_(rule) {
+ReplayedGroup::ReplayedGroup(std::unique_ptr<Policy> policy, PlacementRule rule,
+                             absl::Span<const WorkerView> workers)
+    : policy_(std::move(policy)), rule_(rule) {
   workers_.resize(workers.size());
   for (size_t g = 0; g < workers.size(); ++g) {
     workers_[g].view = workers[g];
@@ -53,9 +56,9 @@ void ReplayedGroup::Begin(const EndedRequest& request, int64_t age) {
   if (least != nullptr) Put(*least, request, step_ - age);
 }
 
-double ReplayedGroup::Step(Lookahead& lookahead, absl::Span<const EndedRequest* const> arrivals) {
-  for (const EndedRequest* request : arrivals) {
-    if (waiting_.size() < kMostWaiting) waiting_.push_back(*request);
+double ReplayedGroup::Step(Lookahead& lookahead, absl::Span<const EndedRequest> arrivals) {
+  for (const EndedRequest& request : arrivals) {
+    if (waiting_.size() < kMostWaiting) waiting_.push_back(request);
   }
   if (!waiting_.empty()) Place(lookahead);
   double slowest = 0;
@@ -99,7 +102,7 @@ void ReplayedGroup::Place(Lookahead& lookahead) {
     snapshot.far = far_.View();
   }
   decision_.Clear();
-  policy_.Decide(snapshot, decision_);
+  policy_->Decide(snapshot, decision_);
   for (const Assignment& assignment : decision_.assignments) {
     Put(workers_[static_cast<size_t>(assignment.worker)],
         waiting_[static_cast<size_t>(assignment.waiting_index)], step_);

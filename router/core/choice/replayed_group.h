@@ -1,14 +1,15 @@
-// A simulated small group whose requests are placed by one rule: the step times that this rule would give.
+// A simulated small group whose requests are placed by one policy: the step times that it would give.
 //
 // Purpose: a model with slots and loads only; each request adds a token per step. KV limits, chunked prefill
 // and pipelined plans are left out, because rules are compared while slots are free. The requests have ended
-// before, so their lengths are known here, but the rule gets the same input as in the router: prompts and
+// before, so their lengths are known here, but the policy gets the same input as in the router: prompts and
 // predictions. Borrows the lookahead, which does not learn from it. Threads: one. Deterministic.
 #ifndef BFIO_ROUTER_CORE_CHOICE_REPLAYED_GROUP_H_
 #define BFIO_ROUTER_CORE_CHOICE_REPLAYED_GROUP_H_
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -16,22 +17,23 @@
 #include "router/core/lookahead/far_outlook.h"
 #include "router/core/lookahead/lookahead.h"
 #include "router/core/model/snapshot.h"
-#include "router/core/policy/bf_io_auto/bf_io_auto.h"
+#include "router/core/policy/policy.h"
 
 namespace bfio::core {
 
 class ReplayedGroup {
  public:
-  // `workers`: the group's workers without requests; free_slots is the number of their slots.
-  ReplayedGroup(PlacementRule rule, absl::Span<const WorkerView> workers);
+  // `workers`: the group's workers without requests; free_slots is the number of their slots. `rule` is
+  // Snapshot::rule of the policy's decisions.
+  ReplayedGroup(std::unique_ptr<Policy> policy, PlacementRule rule, absl::Span<const WorkerView> workers);
 
-  // Puts a request of this age on the least loaded worker, whatever the rule: this builds the state from
+  // Puts a request of this age on the least loaded worker, whatever the policy: this builds the state from
   // which a replay starts. The request is dropped when no slot is free.
   void Begin(const EndedRequest& request, int64_t age);
 
   // One step: `arrivals` are placed while slots are free, then every request generates a token. Returns the
   // time of the slowest worker (WorkerView::Time).
-  double Step(Lookahead& lookahead, absl::Span<const EndedRequest* const> arrivals);
+  double Step(Lookahead& lookahead, absl::Span<const EndedRequest> arrivals);
 
   // Sets the workers' step times from now on. REQUIRES: as many workers as before.
   void SetWorkers(absl::Span<const WorkerView> workers);
@@ -51,8 +53,8 @@ class ReplayedGroup {
   void Place(Lookahead& lookahead);
   void EndStep(Worker& worker);
 
-  const PlacementRule rule_;
-  BfIoAutoPolicy policy_;
+  std::unique_ptr<Policy> policy_;
+  PlacementRule rule_;
   FarOutlookBuilder far_;
   std::vector<Worker> workers_;
   int64_t step_ = 1;

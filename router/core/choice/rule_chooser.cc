@@ -3,12 +3,15 @@
 #include <algorithm>
 
 #include "absl/strings/str_format.h"
+#include "router/core/policy/baselines/baselines.h"
+#include "router/core/policy/bf_io_auto/bf_io_auto.h"
 
 namespace bfio::core {
 namespace {
 
 // Steps between two choices. Few choices suffice, because means over many stays change slowly.
 constexpr int64_t kChooseEvery = 64;
+static_assert(kChooseEvery % RuleChooser::kWatchEvery == 0);
 // Largest age of a request at the start of a replay, steps.
 constexpr int64_t kOldest = 32768;
 
@@ -45,7 +48,9 @@ void RuleChooser::Obey(PlacementRule rule) {
 
 void RuleChooser::Restart() {
   groups_.clear();
+  watched_groups_.clear();
   sums_.assign(candidates_.size(), 0);
+  watched_sums_.assign(watched_.size(), 0);
   counted_ = owed_ = seen_requests_ = 0;
   steps_ = seen_steps_ = 0;
 }
@@ -79,7 +84,11 @@ void RuleChooser::Step(Lookahead& lookahead, const EndedRequests& ended, absl::S
 }
 
 void RuleChooser::BeginReplay(const EndedRequests& ended) {
-  for (const Candidate& candidate : candidates_) groups_.emplace_back(candidate.rule, empty_);
+  for (const Candidate& candidate : candidates_) {
+    groups_.emplace_back(std::make_unique<BfIoAutoPolicy>(), candidate.rule, empty_);
+  }
+  watched_groups_.emplace_back(Fcfs(), PlacementRule(), empty_);
+  watched_groups_.emplace_back(LeastRequests(), PlacementRule(), empty_);
   int64_t longest = 0;
   for (size_t i = 0; i < ended.size(); ++i) longest = std::max(longest, ended[i].output_tokens);
   const double rate = seen_requests_ / static_cast<double>(seen_steps_) * static_cast<double>(empty_.size()) /
@@ -90,27 +99,41 @@ void RuleChooser::BeginReplay(const EndedRequests& ended) {
       const EndedRequest& request = Draw(ended);
       if (request.output_tokens <= age) continue;
       for (ReplayedGroup& group : groups_) group.Begin(request, age);
+      for (ReplayedGroup& group : watched_groups_) group.Begin(request, age);
     }
   }
 }
 
 void RuleChooser::ReplayStep(Lookahead& lookahead, const EndedRequests& ended, double mean_age) {
-  arrivals_.clear();
-  for (; owed_ >= 1; owed_ -= 1) arrivals_.push_back(&Draw(ended));
+  ReplayedStep& step = latest_[static_cast<size_t>(steps_ % kWatchEvery)];
+  step.arrivals.clear();
+  for (; owed_ >= 1; owed_ -= 1) step.arrivals.push_back(Draw(ended));
   stay_ = std::max({1.0, ended.mean_stay(), 2 * mean_age});
-  const bool counts = static_cast<double>(++steps_) > kSettleStays * stay_;
-  const double keep = 1 - 1 / (1 + kMemoryStays * stay_);
-  if (counts) counted_ = keep * counted_ + 1;
+  step.counts = static_cast<double>(++steps_) > kSettleStays * stay_;
+  step.keep = 1 - 1 / (1 + kMemoryStays * stay_);
+  if (step.counts) counted_ = step.keep * counted_ + 1;
   for (size_t i = 0; i < groups_.size(); ++i) {
     groups_[i].SetWorkers(empty_);
-    const double time = groups_[i].Step(lookahead, arrivals_);
-    if (counts) sums_[i] = keep * sums_[i] + time;
+    const double time = groups_[i].Step(lookahead, step.arrivals);
+    if (step.counts) sums_[i] = step.keep * sums_[i] + time;
+  }
+  if (steps_ % kWatchEvery == 0) ReplayWatched(lookahead);
+}
+
+void RuleChooser::ReplayWatched(Lookahead& lookahead) {
+  for (size_t i = 0; i < watched_groups_.size(); ++i) {
+    watched_groups_[i].SetWorkers(empty_);
+    for (const ReplayedStep& step : latest_) {
+      const double time = watched_groups_[i].Step(lookahead, step.arrivals);
+      if (step.counts) watched_sums_[i] = step.keep * watched_sums_[i] + time;
+    }
   }
 }
 
 void RuleChooser::Choose() {
   if (counted_ == 0 || static_cast<double>(steps_) < (kSettleStays + kLeastStays) * stay_) return;
   for (size_t i = 0; i < candidates_.size(); ++i) candidates_[i].time = sums_[i] / counted_;
+  for (size_t i = 0; i < watched_.size(); ++i) watched_[i].time = watched_sums_[i] / counted_;
   const auto by_time = [](const Candidate& a, const Candidate& b) { return a.time < b.time; };
   const Candidate& best = *std::min_element(candidates_.begin(), candidates_.end(), by_time);
   const Candidate& now =
@@ -121,13 +144,11 @@ void RuleChooser::Choose() {
   ++switches_;
 }
 
-double RuleChooser::StepRatio(PlacementRule rule) const {
-  double asked = 0, followed = 0;
+double RuleChooser::TimeOf(PlacementRule rule) const {
   for (const Candidate& candidate : candidates_) {
-    if (candidate.rule == rule) asked = candidate.time;
-    if (candidate.rule == rule_) followed = candidate.time;
+    if (candidate.rule == rule) return candidate.time;
   }
-  return asked / followed;
+  return 0;
 }
 
 std::string DescribeChoice(const RuleChooser& chooser, PlacementRule before) {

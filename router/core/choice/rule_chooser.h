@@ -7,6 +7,9 @@
 // are known. The longer steps of a rule may appear only after several mean stays of residents, so the first
 // kSettleStays are not counted. All rules get the same requests, so small differences are significant.
 //
+// Two policies of other routers, fcfs and least_requests, are replayed as well, but only watched: they are
+// never followed and do not affect the rules. They make the same steps, kWatchEvery of them at once.
+//
 // Ownership: owns the simulated groups; borrows what Step is given. Threads: one. Deterministic: no clock, no
 // random number. Cost per step and rule: a placement, and a pass over the residents of changed workers, of
 // kMostWorkers workers at most.
@@ -14,6 +17,7 @@
 #define BFIO_ROUTER_CORE_CHOICE_RULE_CHOOSER_H_
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -48,11 +52,18 @@ class RuleChooser {
   static constexpr double kMemoryStays = 4;
   // The rule is changed when another rule's steps are shorter by more than this share.
   static constexpr double kHysteresis = 0.003;
+  // Steps between two calls of the watched policies; divides the steps between two choices.
+  static constexpr int64_t kWatchEvery = 8;
 
   struct Candidate {
     PlacementRule rule;
     // Mean time of the slowest worker in its simulated group, in the unit of WorkerView's times; 0 before the
     // first choice.
+    double time = 0;
+  };
+  // A policy that is only watched. `time`: as Candidate.
+  struct Watched {
+    absl::string_view policy;
     double time = 0;
   };
 
@@ -73,6 +84,7 @@ class RuleChooser {
   PlacementRule rule() const { return rule_; }
   bool chooses() const { return candidates_.size() > 1 && !obeys_; }
   const std::vector<Candidate>& candidates() const { return candidates_; }
+  absl::Span<const Watched> watched() const { return watched_; }
   // Number of changes of the rule.
   int64_t switches() const { return switches_; }
   // True: the step times have been measured and a choice has been made, even if nothing changed.
@@ -80,13 +92,25 @@ class RuleChooser {
   // Number of steps in the mean step times, where older steps count less.
   int64_t counted_steps() const { return static_cast<int64_t>(counted_); }
   // Time under `rule` over the time under the followed rule. REQUIRES: measured, and `rule` is a candidate.
-  double StepRatio(PlacementRule rule) const;
+  double StepRatio(PlacementRule rule) const { return TimeOf(rule) / TimeOf(rule_); }
+  // The same for a watched policy. REQUIRES: measured.
+  double StepRatio(const Watched& watched) const { return watched.time / TimeOf(rule_); }
 
  private:
+  struct ReplayedStep {
+    std::vector<EndedRequest> arrivals;
+    // Whether its time counts, and the factor for the sums of earlier times.
+    bool counts = false;
+    double keep = 0;
+  };
+
   void Restart();
   void BeginReplay(const EndedRequests& ended);
   void ReplayStep(Lookahead& lookahead, const EndedRequests& ended, double mean_age);
+  // The watched policies make the steps of `latest_`, on the workers as they are now.
+  void ReplayWatched(Lookahead& lookahead);
   void Choose();
+  double TimeOf(PlacementRule rule) const;
   // The next arrival: cycles from the oldest to the newest of the last kDrawn requests.
   const EndedRequest& Draw(const EndedRequests& ended) {
     const size_t among = std::min(ended.size(), kDrawn);
@@ -97,10 +121,12 @@ class RuleChooser {
   std::vector<Candidate> candidates_;
   bool obeys_ = false;
   int64_t switches_ = 0;
-  // By candidate; empty until the replay begins.
-  std::vector<ReplayedGroup> groups_;
-  // Exponentially decaying sums over the counted steps: of step times by candidate, and of ones.
-  std::vector<double> sums_;
+  std::vector<Watched> watched_ = {{"fcfs"}, {"least_requests"}};
+  // By candidate and by watched policy; empty until the replay begins.
+  std::vector<ReplayedGroup> groups_, watched_groups_;
+  // Exponentially decaying sums over the counted steps: of step times by candidate and by watched policy, and
+  // of ones.
+  std::vector<double> sums_, watched_sums_;
   double counted_ = 0;
   int64_t steps_ = 0;
   // Mean stay, steps.
@@ -112,9 +138,10 @@ class RuleChooser {
   size_t workers_ = 0;
   int64_t seen_steps_ = 0;
   double seen_requests_ = 0;
+  // The steps since the last call of the watched policies, by steps_ % kWatchEvery.
+  std::array<ReplayedStep, kWatchEvery> latest_;
   // Scratch.
   std::vector<WorkerView> empty_;
-  std::vector<const EndedRequest*> arrivals_;
 };
 
 // For the log, after a change from `before`: "horizon: its steps are 4.1 % shorter than those of headroom

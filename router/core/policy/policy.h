@@ -1,6 +1,6 @@
 // A policy decides which waiting request goes to which worker, now.
 //
-// Purpose: the one interface of all rules, so that the scheduler, shadows and tests drive them alike.
+// Purpose: the one interface of all rules, so that the scheduler and tests drive them alike.
 //
 // Contract of Decide, for every policy:
 //   - each waiting index is used at most once;
@@ -30,8 +30,6 @@
 
 namespace bfio::core {
 
-class ShadowSet;
-
 class Policy {
  public:
   virtual ~Policy() = default;
@@ -58,9 +56,6 @@ class Policy {
 
   // REQUIRES: `decision` is cleared.
   virtual void Decide(const Snapshot& snapshot, Decision& decision) = 0;
-
-  // Policies that decide on the same snapshots without effect (router/core/shadow); null: none.
-  virtual const ShadowSet* shadows() const { return nullptr; }
 };
 
 // Bounds of PolicyOptions::wait_ratio. No rule that fills all slots could keep a ratio below 1; a ratio of

@@ -124,7 +124,6 @@ class Measured(unittest.TestCase):
 def cluster_of(ranks):
     state = admin_pb2.ClusterState(epoch=4, expected_workers=ranks, max_waiting_requests=4096, version="0.1.0")
     state.policy.name, state.uptime.seconds = "bf_io_auto", 7200
-    state.shadows.add(policy="fcfs")
     for rank in range(ranks):
         state.workers.add(worker_id=f"node-{rank}", rank=rank, slots=72, kv_tokens=100000, load_tokens=1000 + 10 * rank,
                           reserved_kv_tokens=97000, phase=WORKER_PHASE_DRAINING if rank == 1 else WORKER_PHASE_SERVING)
@@ -141,7 +140,7 @@ class Drawn(unittest.TestCase):
     def test_four_workers_at_a_glance(self):
         text = text_of(cluster_of(4), message="q quit")
         self.assertTrue(text.startswith("bfio serving  policy bf_io_auto  epoch 4  ranks 4  up 2.00 h  version 0.1.0\n"), text)
-        for part in ("load max 1,030 (rank 3)  mean 1,015  min 1,000  mean/max 0.985", "waiting 0 of 4,096", "shadow fcfs",
+        for part in ("load max 1,030 (rank 3)  mean 1,015  min 1,000  mean/max 0.985", "waiting 0 of 4,096",
                      "draining", "97.0 %", *(f"node-{rank} " for rank in range(4))):
             self.assertIn(part, text)
         self.assertTrue(text.endswith("\nq quit"))

@@ -7,6 +7,22 @@
 #include "absl/container/flat_hash_map.h"
 
 namespace bfio::sim {
+namespace {
+
+double IdleWork(const core::Snapshot& snapshot, const std::vector<core::Assignment>& plan) {
+  std::vector<int64_t> prompts(snapshot.workers.size());
+  for (const core::Assignment& a : plan)
+    prompts[a.worker] += snapshot.waiting[a.waiting_index].prefill_tokens;
+  double longest = 0, sum = 0;
+  for (size_t g = 0; g < prompts.size(); ++g) {
+    const double time = snapshot.workers[g].Time(prompts[g]);
+    longest = std::max(longest, time);
+    sum += time;
+  }
+  return static_cast<double>(prompts.size()) * longest - sum;
+}
+
+}  // namespace
 
 void FollowedPolicy::Decide(const core::Snapshot& snapshot, core::Decision& decision) {
   // A policy that does not decide on levels is not called when no request waits.
@@ -44,8 +60,8 @@ void FollowedPolicy::Decide(const core::Snapshot& snapshot, core::Decision& deci
   if (same_plan && !measure_) return;
   const std::vector<core::Assignment> follow = Recorded(snapshot);
   if (measure_) {
-    at_hand_.said_idle = meter_.Measure(snapshot, said).idle_now;
-    at_hand_.recorded_idle = meter_.Measure(snapshot, Lawful(snapshot, follow)).idle_now;
+    at_hand_.said_idle = IdleWork(snapshot, said);
+    at_hand_.recorded_idle = IdleWork(snapshot, Lawful(snapshot, follow));
   }
   if (!same_plan) plan = follow;
 }

@@ -14,7 +14,6 @@
 #include "router/core/model/free_capacity.h"
 #include "router/core/policy/policy.h"
 #include "router/core/scheduler/events.h"
-#include "router/core/shadow/plan_value.h"
 
 namespace bfio::sim {
 
@@ -29,7 +28,8 @@ struct FollowedDecision {
   bool identical = true;
   // The policy's assignments, without those that the scheduler would discard.
   std::vector<std::pair<core::RequestId, core::WorkerIndex>> said;
-  // Idle work of the plans' own step, in tokens (plan_value.h); set only when it is measured.
+  // Idle work G max_g T_g - sum_g T_g of the plans' own step, in tokens of a reference worker
+  // (WorkerView::Time); set only when it is measured.
   double recorded_idle = 0;
   double said_idle = 0;
 };
@@ -65,7 +65,6 @@ class FollowedPolicy final : public core::Policy {
   const bool meters_prompts_;
   const bool measure_;
   FollowedDecision& at_hand_;
-  core::PlanMeter meter_{1};
   core::FreeCapacity free_;
   std::vector<char> taken_;
 };

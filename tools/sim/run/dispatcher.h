@@ -15,8 +15,8 @@
 #include "absl/status/statusor.h"
 #include "router/core/choice/rule_chooser.h"
 #include "router/core/model/request.h"
+#include "router/core/policy/policy.h"
 #include "router/core/scheduler/events.h"
-#include "router/core/shadow/shadow_set.h"
 #include "tools/sim/run/options.h"
 
 namespace bfio::sim {
@@ -49,13 +49,12 @@ class Dispatcher {
   virtual absl::Status OnReport(GroupReport report) = 0;
   // Requests that have no worker yet, or wait in a worker's queue.
   virtual int64_t waiting() const = 0;
-  // The warm-up is over: discards the measurements so far.
-  virtual void BeginCounting() {}
-  // Null without shadow policies.
-  virtual const core::ShadowSet* shadows() const { return nullptr; }
   // Null where there is nothing to choose.
   virtual const core::RuleChooser* chooser() const { return nullptr; }
 };
+
+// The policy of the options. INVALID_ARGUMENT where it is unknown or does not accept a setting.
+absl::StatusOr<std::unique_ptr<core::Policy>> MakePolicy(const SimOptions& options);
 
 // INVALID_ARGUMENT for settings that Validate cannot check, such as an unknown policy.
 absl::StatusOr<std::unique_ptr<Dispatcher>> MakeDispatcher(const SimOptions& options,

@@ -10,12 +10,12 @@ namespace bfio::sim {
 
 absl::StatusOr<std::unique_ptr<Dispatcher>> InstantDispatcher::Create(const SimOptions& options,
                                                                       std::vector<core::WorkerSpec> workers) {
-  BFIO_ASSIGN_OR_RETURN(PolicyStack policy, MakePolicyStack(options));
+  BFIO_ASSIGN_OR_RETURN(std::unique_ptr<core::Policy> policy, MakePolicy(options));
   return std::unique_ptr<Dispatcher>(
       new InstantDispatcher(std::move(policy), options.report_delay, std::move(workers)));
 }
 
-InstantDispatcher::InstantDispatcher(PolicyStack policy, int32_t report_delay,
+InstantDispatcher::InstantDispatcher(std::unique_ptr<core::Policy> policy, int32_t report_delay,
                                      std::vector<core::WorkerSpec> workers)
     : policy_(std::move(policy)), workers_(workers.size()), delay_(report_delay) {
   for (size_t g = 0; g < workers.size(); ++g) workers_[g].spec = workers[g];
@@ -64,7 +64,7 @@ absl::Status InstantDispatcher::Dispatch(int64_t step) {
   snapshot.waiting = fresh_;
   snapshot.pool_size = count;
   decision_.Clear();
-  policy_.policy->Decide(snapshot, decision_);
+  policy_->Decide(snapshot, decision_);
   if (static_cast<int32_t>(decision_.assignments.size()) != count) {
     return absl::InternalError(absl::StrCat("step ", step, ": the policy placed ",
                                             decision_.assignments.size(), " of ", count,
@@ -139,10 +139,6 @@ void InstantDispatcher::Learn(const GroupReport& report) {
     // Each continuing request has grown by one token. With another drift the next report corrects the load.
     worker.known_load = std::max<int64_t>(0, worker.known_load + worker.known_active);
   }
-}
-
-void InstantDispatcher::BeginCounting() {
-  if (policy_.shadows != nullptr) policy_.shadows->ResetRegrets();
 }
 
 }  // namespace bfio::sim

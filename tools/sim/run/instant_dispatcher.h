@@ -18,7 +18,6 @@
 #include "router/core/model/snapshot.h"
 #include "router/core/policy/policy.h"
 #include "tools/sim/run/dispatcher.h"
-#include "tools/sim/run/policy_stack.h"
 
 namespace bfio::sim {
 
@@ -31,8 +30,6 @@ class InstantDispatcher final : public Dispatcher {
   absl::Status Start(int64_t step, std::vector<Started>& started) override;
   absl::Status OnReport(GroupReport report) override;
   int64_t waiting() const override { return static_cast<int64_t>(fresh_.size()) + queued_; }
-  void BeginCounting() override;
-  const core::ShadowSet* shadows() const override { return policy_.shadows; }
 
  private:
   // A request at a worker, until a report with its end is processed.
@@ -57,12 +54,13 @@ class InstantDispatcher final : public Dispatcher {
     int32_t unseen = 0;
   };
 
-  InstantDispatcher(PolicyStack policy, int32_t report_delay, std::vector<core::WorkerSpec> workers);
+  InstantDispatcher(std::unique_ptr<core::Policy> policy, int32_t report_delay,
+                    std::vector<core::WorkerSpec> workers);
   absl::Status Dispatch(int64_t step);
   void StartQueued(core::WorkerIndex g, int64_t step, std::vector<Started>& started);
   void Learn(const GroupReport& report);
 
-  PolicyStack policy_;
+  std::unique_ptr<core::Policy> policy_;
   std::vector<Worker> workers_;
   ReportDelay delay_;
   int64_t reported_step_ = 0;

@@ -26,8 +26,6 @@ struct SimOptions {
   double wait_ratio = 1.15;
   // Number of requests from the front of the pool that a policy gets; 0: 4,096, or `reveal` if that is more.
   int64_t window = 0;
-  // Shadow policies: they plan for every decision, but their plans are not carried out.
-  std::vector<std::string> shadow;
   uint64_t seed = 1;
 
   // --- how decisions reach the workers ---

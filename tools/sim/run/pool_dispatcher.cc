@@ -36,20 +36,19 @@ core::SchedulerOptions SchedulerOptionsFor(const SimOptions& options) {
 
 absl::StatusOr<std::unique_ptr<Dispatcher>> PoolDispatcher::Create(const SimOptions& options,
                                                                    std::vector<core::WorkerSpec> workers) {
-  BFIO_ASSIGN_OR_RETURN(PolicyStack policy, MakePolicyStack(options));
+  BFIO_ASSIGN_OR_RETURN(std::unique_ptr<core::Policy> policy, MakePolicy(options));
   BFIO_ASSIGN_OR_RETURN(std::unique_ptr<core::Lookahead> lookahead, core::MakeLookahead(options.lookahead));
   return std::unique_ptr<Dispatcher>(
       new PoolDispatcher(options, std::move(policy), std::move(lookahead), std::move(workers)));
 }
 
-PoolDispatcher::PoolDispatcher(const SimOptions& options, PolicyStack policy,
+PoolDispatcher::PoolDispatcher(const SimOptions& options, std::unique_ptr<core::Policy> policy,
                                std::unique_ptr<core::Lookahead> lookahead,
                                std::vector<core::WorkerSpec> workers)
-    : shadows_(policy.shadows),
-      cluster_(
+    : cluster_(
           SchedulerOptionsFor(options), {},
           // There is one group, so the policy that already exists is moved out.
-          [made = std::make_shared<std::unique_ptr<core::Policy>>(std::move(policy.policy))](
+          [made = std::make_shared<std::unique_ptr<core::Policy>>(std::move(policy))](
               const core::PolicySetting&) { return std::move(*made); },
           std::move(lookahead)),
       delay_(options.report_delay) {
@@ -110,10 +109,6 @@ absl::Status PoolDispatcher::Deliver(const GroupReport& group) {
     for (const core::RequestSpec& request : requests) cluster_.Apply(core::Requeue{request});
   }
   return absl::OkStatus();
-}
-
-void PoolDispatcher::BeginCounting() {
-  if (shadows_ != nullptr) shadows_->ResetRegrets();
 }
 
 }  // namespace bfio::sim

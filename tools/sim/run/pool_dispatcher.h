@@ -12,7 +12,6 @@
 
 #include "router/core/scheduler/cluster.h"
 #include "tools/sim/run/dispatcher.h"
-#include "tools/sim/run/policy_stack.h"
 
 namespace bfio::sim {
 
@@ -27,22 +26,18 @@ class PoolDispatcher final : public Dispatcher {
   absl::Status Start(int64_t step, std::vector<Started>& started) override;
   absl::Status OnReport(GroupReport report) override;
   int64_t waiting() const override { return cluster_.waiting(); }
-  void BeginCounting() override;
-  const core::ShadowSet* shadows() const override { return shadows_; }
   const core::RuleChooser* chooser() const override {
     return group().chooser().chooses() ? &group().chooser() : nullptr;
   }
 
  private:
-  PoolDispatcher(const SimOptions& options, PolicyStack policy, std::unique_ptr<core::Lookahead> lookahead,
-                 std::vector<core::WorkerSpec> workers);
+  PoolDispatcher(const SimOptions& options, std::unique_ptr<core::Policy> policy,
+                 std::unique_ptr<core::Lookahead> lookahead, std::vector<core::WorkerSpec> workers);
   const core::Scheduler& group() const { return *cluster_.group(kGroup); }
   absl::Status Deliver(const GroupReport& report);
 
   static constexpr core::GroupIndex kGroup = 0;
 
-  // Part of the group's policy; may be null.
-  core::ShadowSet* shadows_;
   core::Cluster cluster_;
   ReportDelay delay_;
   // Plans decided and not yet applied.

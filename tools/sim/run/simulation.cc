@@ -11,7 +11,6 @@
 #include "common/base/rng.h"
 #include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
-#include "tools/sim/run/policy_stack.h"
 
 namespace bfio::sim {
 namespace {
@@ -80,7 +79,6 @@ Simulation::Simulation(const SimOptions& options, const Trace& trace, Drift drif
 
 absl::StatusOr<nlohmann::ordered_json> Simulation::Run(const Progress& progress, const StepTap& tap) {
   while (!Done()) {
-    if (step_ == options_.warmup + 1) dispatcher_->BeginCounting();
     BFIO_RETURN_IF_ERROR(Step(tap));
     if (progress && !progress(step_ - 1)) return absl::CancelledError("stopped by a signal");
   }
@@ -95,7 +93,6 @@ absl::StatusOr<nlohmann::ordered_json> Simulation::Run(const Progress& progress,
       run["placement"]["time"][std::string(core::PlacementRuleName(candidate.rule))] = candidate.time;
     }
   }
-  if (dispatcher_->shadows() != nullptr) run["shadows"] = ShadowsJson(*dispatcher_->shadows());
   return run;
 }
 

@@ -202,25 +202,14 @@ function showRequests(state) {
   });
 }
 
-function showShadows(state) {
-  const shadows = state.shadows || [];
-  byId('shadow-section').hidden = !shadows.length;
-  rows(document.querySelector('#shadows tbody'), shadows.map((s) => s.policy), () => document.createElement('tr'),
-       (row, i) => {
-         const s = shadows[i];
-         cells(row, [s.policy, plain.format(number(s.decisions)), short.format(number(s.avoidedIdleTokens)),
-                     short.format(number(s.missedIdleTokens))]);
-       });
-}
-
-// The rule of placement that the chosen group follows, and by how much its steps are shorter than the next best rule's.
+// The rule of placement that the chosen group follows, and the step times of the other rules over its own, shortest first.
 function showPlacement(state) {
   const chosen = (state.groups || []).find((g) => g.index === group), placement = chosen && chosen.placement;
   byId('placement-pair').hidden = !placement;
   if (!placement) return;
-  const others = placement.candidates.filter((c) => c.rule !== placement.rule);
-  const next = others.reduce((best, c) => (best && best.stepRatio <= c.stepRatio ? best : c), undefined);
-  set(byId('placement'), placement.rule + (next ? ', steps ' + percent(1 - 1 / next.stepRatio) + ' shorter than ' + next.rule : ''));
+  const others = placement.candidates.filter((c) => c.rule !== placement.rule).sort((a, b) => a.stepRatio - b.stepRatio);
+  set(byId('placement'), placement.rule + (others.length ? '; step time under ' : '') +
+      others.map((c) => c.rule + ' ×' + c.stepRatio.toFixed(3)).join(', '));
 }
 
 function showState() {
@@ -241,7 +230,6 @@ function showState() {
   showWorkers(state);
   showLatency();
   showRequests(state);
-  showShadows(state);
   const last = samples[samples.length - 1];
   if (last) {
     const max = Math.max(...last.load), mean = last.load.reduce((a, b) => a + b, 0) / last.load.length;

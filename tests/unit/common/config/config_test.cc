@@ -29,7 +29,7 @@ struct Settings {
   bool json = false;
   bool lockstep = false;
   absl::Duration timeout = absl::Seconds(2);
-  std::vector<std::string> shadow = {"fcfs"};
+  std::vector<std::string> names = {"fcfs"};
   int64_t bytes = 3 << 20;
   std::pair<int, int> job = {1, 2};
 };
@@ -59,7 +59,7 @@ class ConfigTest : public ::testing::Test {
       table.Add("json", &s.json, "Print JSON.");
       table.AddChoice<bool>("plan_mode", &s.lockstep, {{"pipelined", false}, {"lockstep", true}}, "Mode.");
       table.Add("timeout", &s.timeout, Within(absl::Milliseconds(1), absl::Hours(24)), "Time.");
-      table.Add("shadow", &s.shadow, "Policies.");
+      table.Add("names", &s.names, "Policies.");
       table.AddScaled("mb", static_cast<double>(s.bytes >> 20), Within(0, 1 << 20), "MiB.",
                       [&s](double mb) { s.bytes = static_cast<int64_t>(mb * (1 << 20)); });
       table.AddParsed("job", &s.job, "1:2", "FIRST:SECOND.", ParsePair);
@@ -145,17 +145,17 @@ TEST_F(ConfigTest, ZerosInTheFileCountAsGiven) {
 TEST_F(ConfigTest, EveryTypeIsReadFromArgumentsAndFiles) {
   const auto check = [&] {
     EXPECT_EQ(settings().timeout, absl::Milliseconds(1500));
-    EXPECT_THAT(settings().shadow, ElementsAre("a", "b"));
+    EXPECT_THAT(settings().names, ElementsAre("a", "b"));
     EXPECT_EQ(settings().bytes, 5 << 19);
     EXPECT_EQ(settings().job, std::make_pair(3, 4));
     EXPECT_EQ(settings().seed, std::numeric_limits<uint64_t>::max());
     EXPECT_TRUE(settings().lockstep);
   };
-  ASSERT_TRUE(Run({"--timeout=1.5s", "--shadow=a,,b", "--mb=2.5", "--job=3:4", "--seed=18446744073709551615",
+  ASSERT_TRUE(Run({"--timeout=1.5s", "--names=a,,b", "--mb=2.5", "--job=3:4", "--seed=18446744073709551615",
                    "--plan_mode=lockstep"})
                   .ok());
   check();
-  ASSERT_TRUE(Run({"--config=" + WriteFile("timeout: '1500ms' shadow: 'a,b' mb: 2.5 job: '3:4' plan_mode: "
+  ASSERT_TRUE(Run({"--config=" + WriteFile("timeout: '1500ms' names: 'a,b' mb: 2.5 job: '3:4' plan_mode: "
                                            "'lockstep' seed: 18446744073709551615")})
                   .ok());
   check();

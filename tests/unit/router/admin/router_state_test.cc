@@ -158,15 +158,13 @@ TEST(RouterStateTest, WorkersMeasurementsAreShown) {
   EXPECT_EQ(proto.energy().parked_j(), 2);
 }
 
-TEST(RouterStateTest, RequestsTenantsAndShadowsAreCounted) {
+TEST(RouterStateTest, RequestsAndTenantsAreCounted) {
   RouterState state;
   state.requests.accepted = 5;
   state.requests.refused_by_workers = 2;
   state.requests.ttft_objectives_met = 3;
   state.requests.ttft_objectives_missed = 1;
   state.tenants.push_back({"acme", 3, 2, 100, 40});
-  ShadowView shadow = {.policy = "fcfs", .decisions = 7, .missed_idle_tokens = 12.5};
-  state.shadows.push_back(shadow);
   state.latencies.queue_time_s.Add(0.01);
   const v1::ClusterState proto = ToProto(state);
   EXPECT_EQ(proto.requests().accepted(), 5u);
@@ -179,16 +177,14 @@ TEST(RouterStateTest, RequestsTenantsAndShadowsAreCounted) {
   EXPECT_EQ(proto.tenants(0).completed(), 2u);
   EXPECT_EQ(proto.tenants(0).prompt_tokens(), 100u);
   EXPECT_EQ(proto.tenants(0).generated_tokens(), 40u);
-  ASSERT_EQ(proto.shadows_size(), 1);
-  EXPECT_EQ(proto.shadows(0).decisions(), 7u);
-  EXPECT_EQ(proto.shadows(0).missed_idle_tokens(), 12.5);
   EXPECT_EQ(proto.latencies().queue_time_s().sum(), 0.01);
 }
 
 TEST(RouterStateTest, PlacementIsAbsentWithoutAChoice) {
   RouterState state;
   state.groups.resize(2);
-  state.groups[1].placement = PlacementView{"horizon", 3, {{"horizon", 1}, {"headroom", 1.041}}};
+  state.groups[1].placement =
+      PlacementView{"horizon", 3, {{"horizon", 1}, {"headroom", 1.041}}, {{"fcfs", 1.2}}};
   const v1::ClusterState proto = ToProto(state);
   EXPECT_FALSE(proto.groups(0).has_placement());
   const v1::PlacementState& placement = proto.groups(1).placement();
@@ -197,6 +193,9 @@ TEST(RouterStateTest, PlacementIsAbsentWithoutAChoice) {
   ASSERT_EQ(placement.candidates_size(), 2);
   EXPECT_EQ(placement.candidates(1).rule(), "headroom");
   EXPECT_EQ(placement.candidates(1).step_ratio(), 1.041);
+  ASSERT_EQ(placement.watched_size(), 1);
+  EXPECT_EQ(placement.watched(0).rule(), "fcfs");
+  EXPECT_EQ(placement.watched(0).step_ratio(), 1.2);
 }
 
 TEST(StepSummaryTest, KeepsAllFields) {

@@ -58,7 +58,6 @@ v1::ClusterState State() {
     Fill(*d);
   }
   Fill(*state.mutable_solver_gap());
-  state.add_shadows()->set_policy("fcfs");
   v1::GroupState& group = *state.add_groups();
   group.set_name("0");
   group.mutable_placement()->set_rule("horizon");
@@ -68,6 +67,9 @@ v1::ClusterState State() {
     candidate.set_rule(rule);
     candidate.set_step_ratio(ratio);
   }
+  v1::PlacementState::Candidate& watched = *group.mutable_placement()->add_watched();
+  watched.set_rule("fcfs");
+  watched.set_step_ratio(1.5);
   state.add_tenants()->set_tenant("acme");
   state.add_ports()->set_port("client");
   state.add_tenants()->set_tenant("other");
@@ -104,6 +106,8 @@ TEST(StateMetricsTest, PlacementRuleAndWhatTheOthersWouldCost) {
   EXPECT_THAT(text, HasSubstr("\nbfio:placement_rule{group=\"0\",rule=\"horizon\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("\nbfio:placement_rule{group=\"0\",rule=\"headroom\"} 0\n"));
   EXPECT_THAT(text, HasSubstr("\nbfio:placement_step_ratio{group=\"0\",rule=\"headroom\"} 1.25\n"));
+  EXPECT_THAT(text, HasSubstr("\nbfio:placement_step_ratio{group=\"0\",rule=\"fcfs\"} 1.5\n"));
+  EXPECT_THAT(text, Not(HasSubstr("placement_rule{group=\"0\",rule=\"fcfs\"}"))) << "only watched";
   EXPECT_THAT(text, HasSubstr("\nbfio:placement_switches_total{group=\"0\"} 2\n"));
   EXPECT_THAT(text, HasSubstr("\nbfio:placement_rule{group=\"young\",rule=\"counts\"} 1\n"));
   EXPECT_THAT(text, Not(HasSubstr("step_ratio{group=\"young\""))) << "not measured yet";

@@ -125,10 +125,9 @@ TEST_F(RouterFlags, PromptsAreNamedForEnginesOnly) {
 }
 
 TEST_F(RouterFlags, ListsAndTls) {
-  ASSERT_TRUE(Read({"--shadow=fcfs,lpt", "--models=0123abcd", "--admin_tls=cert=a,key=b",
-                    "--election_etcd=http://a:1", "--listen=10.0.0.1:5"})
+  ASSERT_TRUE(Read({"--models=0123abcd", "--admin_tls=cert=a,key=b", "--election_etcd=http://a:1",
+                    "--listen=10.0.0.1:5"})
                   .ok());
-  EXPECT_THAT(options().shadow, ElementsAre("fcfs", "lpt"));
   EXPECT_THAT(options().models, ElementsAre("0123abcd"));
   EXPECT_EQ(options().admin_tls.key, "b");
   EXPECT_EQ(settings_->election.name, "10.0.0.1:5");

@@ -155,9 +155,7 @@ def summary(m: Measurements, idle: list[float], line: Callable[[], Line]) -> lis
         (("accepted", count(requests.accepted)), ("completed", count(requests.completed)), ("failed", *fault(requests.failed)),
          ("tokens lost or duplicated", *fault(requests.tokens_lost + requests.tokens_duplicated)),
          ("refused", count(refused)), ("cancelled", count(requests.cancelled + requests.aborted)),
-         ("replayed", count(requests.replayed))),
-        *[(("shadow", harmless(shadow.policy)), ("idle tokens avoided", short(shadow.avoided_idle_tokens)),
-           ("missed", short(shadow.missed_idle_tokens)), ("decisions", count(shadow.decisions))) for shadow in state.shadows]]]
+         ("replayed", count(requests.replayed)))]]
 
 
 def rank_map(m: Measurements, wide: int, line: Callable[[], Line]) -> list[Line]:

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "common/base/rng.h"
+#include "router/core/policy/baselines/baselines.h"
+#include "router/core/policy/bf_io_auto/bf_io_auto.h"
 
 namespace bfio::core {
 namespace {
@@ -56,6 +58,10 @@ class Traffic {
     }
   }
 
+  Lookahead& lookahead() { return *lookahead_; }
+  const EndedRequests& ended() const { return ended_; }
+  const std::vector<WorkerView>& workers() const { return workers_; }
+
   void Run(RuleChooser& chooser, int64_t steps, double mean_age = 0) {
     for (; steps > 0; --steps) {
       int64_t arrivals = 0;
@@ -90,9 +96,9 @@ Traffic LargePrompts(uint64_t seed) {
 
 TEST(ReplayedGroup, RequestsGrowAndLeaveWhenTheyEnded) {
   const auto lookahead = *MakeLookahead("survival");
-  ReplayedGroup group(PlacementRule::kHeadroom, Workers(2, 4));
+  ReplayedGroup group(std::make_unique<BfIoAutoPolicy>(), PlacementRule::kHeadroom, Workers(2, 4));
   const EndedRequest large = Request(*lookahead, 100, 3), small = Request(*lookahead, 10, 2);
-  const std::vector<const EndedRequest*> both = {&small, &large};
+  const std::vector<EndedRequest> both = {small, large};
   EXPECT_EQ(group.Step(*lookahead, both), 100);
   EXPECT_EQ(group.Step(*lookahead, {}), 101);
   EXPECT_EQ(group.Step(*lookahead, {}), 102);
@@ -102,9 +108,9 @@ TEST(ReplayedGroup, RequestsGrowAndLeaveWhenTheyEnded) {
 TEST(ReplayedGroup, RequestsThatFindNoSlotWait) {
   const auto lookahead = *MakeLookahead("survival");
   for (const PlacementRule rule : kAll) {
-    ReplayedGroup group(rule, Workers(1, 1));
+    ReplayedGroup group(std::make_unique<BfIoAutoPolicy>(), rule, Workers(1, 1));
     const EndedRequest first = Request(*lookahead, 100, 2), second = Request(*lookahead, 10, 1);
-    const std::vector<const EndedRequest*> both = {&first, &second};
+    const std::vector<EndedRequest> both = {first, second};
     EXPECT_EQ(group.Step(*lookahead, both), 100);
     EXPECT_EQ(group.Step(*lookahead, {}), 101);
     EXPECT_EQ(group.Step(*lookahead, {}), 10);
@@ -114,7 +120,7 @@ TEST(ReplayedGroup, RequestsThatFindNoSlotWait) {
 
 TEST(ReplayedGroup, BeginsInTheMiddle) {
   const auto lookahead = *MakeLookahead("survival");
-  ReplayedGroup group(PlacementRule::kHeadroom, Workers(2, 4));
+  ReplayedGroup group(std::make_unique<BfIoAutoPolicy>(), PlacementRule::kHeadroom, Workers(2, 4));
   group.Begin(Request(*lookahead, 100, 60), 58);
   EXPECT_EQ(group.Step(*lookahead, {}), 158);
   EXPECT_EQ(group.Step(*lookahead, {}), 159);
@@ -208,6 +214,52 @@ TEST(RuleChooser, ReportsByHowMuchTheChosenRuleLeads) {
   const std::string line = DescribeChoice(chooser, PlacementRule::kHorizon);
   EXPECT_THAT(line, ::testing::StartsWith("headroom: its steps are "));
   EXPECT_THAT(line, ::testing::HasSubstr(" % shorter than those of horizon over the last "));
+}
+
+// The mean step time of a group that nothing else is replayed with, with one request per step.
+double TimeAlone(Traffic& traffic, std::unique_ptr<Policy> policy, PlacementRule rule, int64_t steps) {
+  ReplayedGroup group(std::move(policy), rule, traffic.workers());
+  const EndedRequests& ended = traffic.ended();
+  size_t draw = 0;
+  const auto next = [&] { return ended.Last(RuleChooser::kDrawn - 1 - draw++ % RuleChooser::kDrawn); };
+  int64_t longest = 0;
+  for (size_t i = 0; i < ended.size(); ++i) longest = std::max(longest, ended[i].output_tokens);
+  for (int64_t age = longest; age > 0; --age) {
+    if (const EndedRequest request = next(); request.output_tokens > age) group.Begin(request, age);
+  }
+  const double keep = 1 - 1 / (1 + RuleChooser::kMemoryStays * ended.mean_stay());
+  double sum = 0, counted = 0;
+  for (int64_t step = 1; step <= steps; ++step) {
+    const EndedRequest request = next();
+    const double time = group.Step(traffic.lookahead(), {&request, 1});
+    if (static_cast<double>(step) <= RuleChooser::kSettleStays * ended.mean_stay()) continue;
+    sum = keep * sum + time;
+    counted = keep * counted + 1;
+  }
+  return sum / counted;
+}
+
+TEST(RuleChooser, WatchedPoliciesAreComparedAndAffectNoRule) {
+  // One step before a choice: the times are those of the last choice.
+  constexpr int64_t kSteps = 64 * 50 + 63;
+  Traffic traffic = LargePrompts(8);
+  RuleChooser chooser;
+  chooser.SetRules(kAll);
+  const auto step = [&] { chooser.Step(traffic.lookahead(), traffic.ended(), traffic.workers(), 1, 0); };
+  for (int64_t i = 0; i < kSteps; ++i) step();
+  ASSERT_TRUE(chooser.measured());
+  const double chosen = TimeAlone(traffic, std::make_unique<BfIoAutoPolicy>(), chooser.rule(), 64 * 50);
+  for (const PlacementRule rule : kAll) {
+    EXPECT_EQ(Time(chooser, rule), TimeAlone(traffic, std::make_unique<BfIoAutoPolicy>(), rule, 64 * 50));
+    EXPECT_GE(Time(chooser, rule), (1 - RuleChooser::kHysteresis) * chosen);
+  }
+  const auto watched = chooser.watched();
+  ASSERT_EQ(watched.size(), 2u);
+  EXPECT_EQ(watched[0].policy, "fcfs");
+  EXPECT_EQ(chooser.StepRatio(watched[0]), TimeAlone(traffic, Fcfs(), {}, 64 * 50) / chosen);
+  EXPECT_EQ(watched[1].policy, "least_requests");
+  EXPECT_EQ(chooser.StepRatio(watched[1]), TimeAlone(traffic, LeastRequests(), {}, 64 * 50) / chosen);
+  EXPECT_GT(chooser.StepRatio(watched[1]), 1.05);
 }
 
 TEST(RuleChooser, ASingleRuleIsNotAChoice) {

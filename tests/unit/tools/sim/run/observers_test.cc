@@ -1,4 +1,4 @@
-// Shadows, the CSV of steps and the overload condition observe a run without changing it.
+// The CSV of steps and the overload condition observe a run without changing it.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -35,30 +35,6 @@ nlohmann::ordered_json Observed(const SimOptions& options) {
   auto run = *(*Simulation::Create(options, trace))->Run();
   for (const char* key : {"mean", "p50", "p99", "max"}) run.erase(std::string("decide_us_") + key);
   return run;
-}
-
-TEST(ShadowsTest, RegretsAreAddedAndNothingElseChanges) {
-  SimOptions options = Short();
-  const auto alone = Observed(options);
-  options.shadow = {"lpt", "least_tokens"};
-  auto watched = Observed(options);
-  const auto shadows = watched.at("shadows");
-  watched.erase("shadows");
-  EXPECT_EQ(watched, alone);
-  ASSERT_EQ(shadows.size(), 2u);
-  EXPECT_EQ(shadows[0].at("policy"), "lpt");
-  // Decisions of the warm-up do not count.
-  EXPECT_EQ(shadows[0].at("decisions"), 20);
-  EXPECT_GT(shadows[0].at("missed_tokens_mean"), 0);
-  EXPECT_EQ(shadows[1].at("missed_tokens_mean"), 0);
-  EXPECT_EQ(shadows[1].at("avoided_tokens_mean"), 0);
-}
-
-TEST(ShadowsTest, UnknownShadowIsRefused) {
-  SimOptions options = Short();
-  options.shadow = {"best"};
-  const Trace trace = OneStepRequests();
-  EXPECT_EQ(Simulation::Create(options, trace).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(StepsCsvTest, EveryStepIsALineThatAgreesWithTheRun) {
