@@ -6,7 +6,7 @@ from waiting_bounds import load_of, wait_thresholds
 
 
 class ArrivalRate:
-    """An exponentially weighted count of arrivals, with a time constant: router/core/admission/arrival_rate.h."""
+    """An exponentially weighted count of arrivals, with a time constant: common/stats/arrival_rate.h."""
 
     def __init__(self, tau):
         self.tau, self.weight, self.last = tau, 0, 0

@@ -6,6 +6,7 @@
 #ifndef BFIO_COMMON_COST_PROMPT_WORK_H_
 #define BFIO_COMMON_COST_PROMPT_WORK_H_
 
+#include <algorithm>
 #include <cstdint>
 
 #include "absl/types/span.h"
@@ -37,9 +38,36 @@ struct RankWork {
   int64_t PromptTokens() const;
 };
 
+// Number of steps for which a plan's level is valid (bfio/v1/worker.proto, Plan.level_s).
+inline constexpr int64_t kLevelSteps = 16;
+
+// In an engine no decode waits for the budget: every rank generates a token for every decoding request in
+// every step, and without a level prompts get at least this many rows however many decodes there are. The
+// value is a whole row tile of the CPU and GPU kernels; it is not tuned.
+inline constexpr int64_t kMinPrefillRows = 16;
+
 // The largest number of prompt tokens, taken in order, with which the step ends by `level_s`. 0 when it does
 // not end by then even without prompts. O(prompts).
 int64_t TokensWithin(const RankWork& rank, double level_s);
+
+// Computes up to `tokens` prompt tokens in order, removes the prompts that are then complete after calling
+// `completed` for each, and returns the number of tokens computed. `Prompts`: a sequence of structures with
+// the fields of PromptLeft.
+template <typename Prompts, typename Completed>
+int64_t ComputePrompts(int64_t tokens, Prompts& prompts, const Completed& completed) {
+  int64_t computed = 0;
+  auto prompt = prompts.begin();
+  for (; prompt != prompts.end(); ++prompt) {
+    const int64_t chunk = std::min(tokens - computed, prompt->left);
+    prompt->left -= chunk;
+    prompt->done += chunk;
+    computed += chunk;
+    if (prompt->left > 0) break;
+    completed(*prompt);
+  }
+  prompts.erase(prompts.begin(), prompt);
+  return computed;
+}
 
 // The time by which an engine's step should end, and the cost of its batches.
 struct PrefillLevel {

@@ -69,8 +69,6 @@ class EngineRank {
   // Longer than most steps, and shorter than the interval of GetLoads. Load records come up to once a
   // step.
   static constexpr absl::Duration kLoadWindow = absl::Milliseconds(500);
-  // Number of steps for which a plan's level is valid (bfio/v1/worker.proto, Plan.level_s).
-  static constexpr int64_t kLevelSteps = 16;
 
   // A slot that waits for the router's next request is empty for a round trip and a step. Requests wait in
   // the engine for such slots only where these would be more than this share of all slots: below it, the gain

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "common/base/out_of_range.h"
 #include "common/net/wire_time.h"
 #include "router/requests/check_request.h"
 

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "common/base/out_of_range.h"
 #include "common/base/status_macros.h"
 
 namespace bfio::router {

@@ -9,19 +9,12 @@
 #include <optional>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "router/requests/limits.h"
 #include "router/requests/request.h"
 
 namespace bfio::router {
-
-// INVALID_ARGUMENT: "FIELD is VALUE; must be LIMIT".
-template <typename Value, typename Limit>
-absl::Status OutOfRange(absl::string_view field, const Value& value, const Limit& limit) {
-  return absl::InvalidArgumentError(absl::StrCat(field, " is ", value, "; must be ", limit));
-}
 
 // A resume of a live request, which omits the prompt and its settings.
 inline bool IsBareResume(const ClientRequest& request) {

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/out_of_range.h"
 #include "router/core/scheduler/request_pool.h"
-#include "router/requests/check_request.h"
 
 namespace bfio::router {
 namespace {

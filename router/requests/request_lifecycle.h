@@ -28,7 +28,7 @@
 #include "common/telemetry/line_limiter.h"
 #include "router/core/scheduler/cluster.h"
 #include "router/requests/agent_calls.h"
-#include "router/requests/arrival_rate.h"
+#include "router/requests/demand.h"
 #include "router/requests/latency_recorder.h"
 #include "router/requests/limits.h"
 #include "router/requests/overload.h"
@@ -166,7 +166,7 @@ class RequestLifecycle final : public RequestBook {
   const RequestTotals& totals() const { return totals_; }
   const LatencyRecorder& latencies() const { return latencies_; }
   // Any thread.
-  const ArrivalRate& arrivals() const { return arrivals_; }
+  const Demand& demand() const { return demand_; }
   int64_t kept_bytes() const { return resumes_.bytes(); }
 
  private:
@@ -260,7 +260,7 @@ class RequestLifecycle final : public RequestBook {
   QueueDeadlines queue_;
   RequestTotals totals_;
   LatencyRecorder latencies_;
-  ArrivalRate arrivals_;
+  Demand demand_;
   GroupsView groups_;
   absl::Time now_;
   const absl::Time started_;

@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/base/out_of_range.h"
 #include "router/requests/check_request.h"
 #include "router/requests/limits.h"
 #include "router/requests/retry.h"

@@ -7,9 +7,9 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/out_of_range.h"
 #include "common/base/peer_text.h"
 #include "router/group/group_key.h"
-#include "router/requests/check_request.h"
 #include "router/worker_link/held_request.h"
 
 namespace bfio::router {

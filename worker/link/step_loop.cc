@@ -20,9 +20,6 @@ int64_t NowNs() {
 
 constexpr int64_t kAnyStep = std::numeric_limits<int64_t>::max();
 
-// Number of steps for which a plan's level is valid (worker.proto, Plan.level_s).
-constexpr int64_t kLevelSteps = 16;
-
 // Lines about requests that fail: enough to see which, few enough not to hide others.
 constexpr int kFailureLines = 5;
 constexpr absl::Duration kFailurePeriod = absl::Seconds(30);

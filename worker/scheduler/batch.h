@@ -12,6 +12,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "common/cost/prompt_work.h"
+
 namespace bfio::worker {
 
 struct BatchRequest {
@@ -62,11 +64,6 @@ struct Chunk {
 // not. Without this, a long prompt that has started, and holds a slot and KV, would wait as long as shorter
 // ones keep coming. The value, a second or more of steps, is not tuned.
 inline constexpr int64_t kPatienceBatches = 64;
-
-// In an engine no decode waits for the budget: every rank generates a token for every decoding request in
-// every step, and prompts get at least this many rows however many decodes there are. The value is a whole
-// row tile of the CPU and GPU kernels; it is not tuned.
-inline constexpr int64_t kMinPrefillRows = 16;
 
 // The most rows of a step with at most `sequences` sequences.
 inline int64_t MaxRows(int64_t sequences, int64_t step_tokens) {

@@ -18,10 +18,10 @@
 // times the tokens that all G workers hold. Time is measured in tokens: a step takes d0 / d1 tokens plus the
 // largest load. d0 / d1 is the setting `tokens`, or comes from the costs that workers have fitted (OnCost).
 // Time does not advance in a group without work, so it takes every waiting request. Thresholds follow the
-// measured rates (arrival_rate.h) and lengths. No request waits here for more steps than a fixed limit,
-// however rare its class. Within a class the order is first come, first served, whatever the priorities.
-// Deterministic. Threads: one. Cost: O(1) per request, but O(waiting requests of its class) to remove one;
-// thresholds are solved again when rates have changed.
+// measured rates (common/stats/arrival_rate.h) and lengths. No request waits here for more steps than a fixed
+// limit, however rare its class. Within a class the order is first come, first served, whatever the
+// priorities. Deterministic. Threads: one. Cost: O(1) per request, but O(waiting requests of its class) to
+// remove one; thresholds are solved again when rates have changed.
 #ifndef BFIO_ROUTER_CORE_ADMISSION_WAIT_ADMISSION_H_
 #define BFIO_ROUTER_CORE_ADMISSION_WAIT_ADMISSION_H_
 
@@ -34,7 +34,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "router/core/admission/arrival_rate.h"
+#include "common/stats/arrival_rate.h"
 #include "router/core/admission/request_stages.h"
 #include "router/core/model/request.h"
 

@@ -8,10 +8,6 @@
 namespace bfio::core {
 namespace {
 
-// The same constant as in workers (worker/scheduler/batch.h): without a level, prompts get at least this many
-// tokens per step, whatever the number of decodes.
-constexpr int64_t kLeastPrefillRows = 16;
-
 // A rank at the beginning of a step, and the requests in flight to it.
 class Forecast {
  public:
@@ -54,24 +50,16 @@ class Forecast {
  private:
   void Compute(int64_t step) {
     const int64_t budget = worker_.prefill->token_budget;
-    int64_t tokens = std::max(budget - rank_.decodes, kLeastPrefillRows);
+    int64_t tokens = std::max(budget - rank_.decodes, kMinPrefillRows);
     if (const std::optional<double> level_s = accounts_.LevelAt(step)) {
       tokens = std::min(
           tokens, TokensWithin({rank_.cost, rank_.decodes, rank_.decode_context, rank_.prompts}, *level_s));
     }
     rank_.decode_context += static_cast<double>(rank_.decodes);
-    size_t done = 0;
-    for (PromptLeft& prompt : rank_.prompts) {
-      const int64_t chunk = std::min(tokens, prompt.left);
-      prompt.left -= chunk;
-      prompt.done += chunk;
-      tokens -= chunk;
-      if (prompt.left > 0) break;
-      ++done;
+    ComputePrompts(tokens, rank_.prompts, [this](const PromptLeft& prompt) {
       ++rank_.decodes;
       rank_.decode_context += static_cast<double>(prompt.done + 1);
-    }
-    rank_.prompts.erase(rank_.prompts.begin(), rank_.prompts.begin() + static_cast<std::ptrdiff_t>(done));
+    });
   }
 
   const GroupAccounts& accounts_;

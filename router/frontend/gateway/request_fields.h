@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "common/base/out_of_range.h"
 #include "common/base/status_macros.h"
 #include "google/protobuf/message.h"
 #include "router/requests/check_request.h"

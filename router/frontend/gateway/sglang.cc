@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/out_of_range.h"
 #include "common/base/status_macros.h"
 #include "engines/sglang.pb.h"
 #include "router/frontend/gateway/protocol_of.h"

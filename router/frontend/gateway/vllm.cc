@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/out_of_range.h"
 #include "common/base/status_macros.h"
 #include "engines/vllm.pb.h"
 #include "nlohmann/json.hpp"

@@ -26,7 +26,6 @@ constexpr int64_t kTrtllmBatchingWait = 10;
 constexpr int64_t kTpuTicks = 30;
 // bfio's defaults before the step time level was introduced.
 constexpr int64_t kPrefillWeight = 16;
-constexpr int64_t kLeastPrefillRows = 16;
 // equal_chunks: smaller chunks save no time, because a step reads the same weights for 1 row as for 64.
 constexpr int64_t kLeastChunk = 64;
 
@@ -241,7 +240,7 @@ void EqualChunksRule::Plan(const ServeView& view, std::deque<ServeRequestIndex>&
   const auto count = static_cast<int64_t>(ranks.size());
   const int64_t piece = all == 0 ? 0 : std::max(kLeastChunk, (all + count - 1) / count);
   for (size_t g = 0; g < ranks.size(); ++g) {
-    const int64_t capacity = std::max(kLeastPrefillRows, budget_ - view.ranks[g].decodes);
+    const int64_t capacity = std::max(kMinPrefillRows, budget_ - view.ranks[g].decodes);
     plan.orders[g].prompt_tokens = std::min(piece, capacity);
   }
 }

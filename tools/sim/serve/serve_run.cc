@@ -81,20 +81,11 @@ void Forecast(const ServePlan& plan, const std::vector<ServeRequest>& requests, 
           TokensWithin({cost, rank.decodes, static_cast<double>(rank.decode_context), prompts}, plan.level_s);
     }
     if (plan.orders[g].decodes) rank.decode_context += rank.decodes;
-    while (tokens > 0 && !rank.prompts.empty()) {
-      BoundPrompt& first = rank.prompts.front();
-      const int64_t chunk = std::min(tokens, first.left);
-      first.left -= chunk;
-      first.done += chunk;
-      rank.prompt_tokens -= chunk;
-      tokens -= chunk;
-      if (first.left > 0) break;
-      if (requests[first.request].output > 1) {
-        ++rank.decodes;
-        rank.decode_context += first.done + 1;
-      }
-      rank.prompts.pop_front();
-    }
+    rank.prompt_tokens -= ComputePrompts(tokens, rank.prompts, [&](const BoundPrompt& prompt) {
+      if (requests[prompt.request].output <= 1) return;
+      ++rank.decodes;
+      rank.decode_context += prompt.done + 1;
+    });
     rank.begun = std::min(rank.begun, static_cast<int64_t>(rank.prompts.size()));
   }
 }

@@ -7,9 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/rng.h"
+#include "common/stats/arrival_rate.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "router/core/admission/arrival_rate.h"
 
 namespace bfio::core {
 namespace {

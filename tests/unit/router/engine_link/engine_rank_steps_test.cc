@@ -231,7 +231,7 @@ TEST_F(FollowingRankTest, ALevelHoldsForSomeSteps) {
   ASSERT_TRUE(rank_.Allotment());
   // 10 ms, plus 0.1 ms per token: 200 tokens, 5 of them decodes.
   EXPECT_NEAR(static_cast<double>(*rank_.Allotment()), 195, 12);
-  for (int64_t i = 1; i < EngineRank::kLevelSteps; ++i) Step(0, 1, {{1, 9}});
+  for (int64_t i = 1; i < kLevelSteps; ++i) Step(0, 1, {{1, 9}});
   EXPECT_EQ(rank_.Allotment(), std::nullopt);
   PlanLevel(0.001);
   EXPECT_EQ(rank_.Allotment(), 0);

@@ -3,12 +3,12 @@
 // Purpose: an exponentially weighted count: an event of age x has the weight exp(-x / tau) / tau, divided by
 // 1 - exp(-T / tau) where T is the time since the start. The relative error is about 1 / sqrt(2 rate tau).
 // Times ascend, in any unit; rates are per that unit. Threads: one.
-#ifndef BFIO_ROUTER_CORE_ADMISSION_ARRIVAL_RATE_H_
-#define BFIO_ROUTER_CORE_ADMISSION_ARRIVAL_RATE_H_
+#ifndef BFIO_COMMON_STATS_ARRIVAL_RATE_H_
+#define BFIO_COMMON_STATS_ARRIVAL_RATE_H_
 
 #include <cmath>
 
-namespace bfio::core {
+namespace bfio {
 
 class ArrivalRate {
  public:
@@ -56,6 +56,6 @@ class ArrivalRate {
   double weight_ = 0, last_ = 0;
 };
 
-}  // namespace bfio::core
+}  // namespace bfio
 
-#endif  // BFIO_ROUTER_CORE_ADMISSION_ARRIVAL_RATE_H_
+#endif  // BFIO_COMMON_STATS_ARRIVAL_RATE_H_

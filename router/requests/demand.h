@@ -1,19 +1,17 @@
-// The recent arrival rate, in requests per second.
-//
-// Purpose: the demand for which chains of servers are composed: core::ArrivalRate over about the last minute.
+// The demand for which chains of servers are composed: requests per second over about the last minute.
 // Threads: any.
-#ifndef BFIO_ROUTER_REQUESTS_ARRIVAL_RATE_H_
-#define BFIO_ROUTER_REQUESTS_ARRIVAL_RATE_H_
+#ifndef BFIO_ROUTER_REQUESTS_DEMAND_H_
+#define BFIO_ROUTER_REQUESTS_DEMAND_H_
 
 #include <algorithm>
 
 #include "absl/time/time.h"
 #include "common/base/mutex.h"
-#include "router/core/admission/arrival_rate.h"
+#include "common/stats/arrival_rate.h"
 
 namespace bfio::router {
 
-class ArrivalRate {
+class Demand {
  public:
   static constexpr absl::Duration kMemory = absl::Minutes(1);
 
@@ -36,9 +34,9 @@ class ArrivalRate {
 
   mutable Mutex mutex_;
   absl::Time first_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
-  core::ArrivalRate rate_ ABSL_GUARDED_BY(mutex_){absl::ToDoubleSeconds(kMemory)};
+  ArrivalRate rate_ ABSL_GUARDED_BY(mutex_){absl::ToDoubleSeconds(kMemory)};
 };
 
 }  // namespace bfio::router
 
-#endif  // BFIO_ROUTER_REQUESTS_ARRIVAL_RATE_H_
+#endif  // BFIO_ROUTER_REQUESTS_DEMAND_H_

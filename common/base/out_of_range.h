@@ -1,0 +1,19 @@
+// The error for a value outside its limits. Pure; any thread.
+#ifndef BFIO_COMMON_BASE_OUT_OF_RANGE_H_
+#define BFIO_COMMON_BASE_OUT_OF_RANGE_H_
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+namespace bfio {
+
+// INVALID_ARGUMENT: "FIELD is VALUE; must be LIMIT".
+template <typename Value, typename Limit>
+absl::Status OutOfRange(absl::string_view field, const Value& value, const Limit& limit) {
+  return absl::InvalidArgumentError(absl::StrCat(field, " is ", value, "; must be ", limit));
+}
+
+}  // namespace bfio
+
+#endif  // BFIO_COMMON_BASE_OUT_OF_RANGE_H_
