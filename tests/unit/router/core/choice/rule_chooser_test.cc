@@ -230,8 +230,10 @@ double TimeAlone(Traffic& traffic, std::unique_ptr<Policy> policy, PlacementRule
   const double keep = 1 - 1 / (1 + RuleChooser::kMemoryStays * ended.mean_stay());
   double sum = 0, counted = 0;
   for (int64_t step = 1; step <= steps; ++step) {
-    const EndedRequest request = next();
-    const double time = group.Step(traffic.lookahead(), {&request, 1});
+    // The first step begins the replay, with the requests that are already there.
+    std::vector<EndedRequest> arrivals;
+    if (step > 1) arrivals.push_back(next());
+    const double time = group.Step(traffic.lookahead(), arrivals);
     if (static_cast<double>(step) <= RuleChooser::kSettleStays * ended.mean_stay()) continue;
     sum = keep * sum + time;
     counted = keep * counted + 1;
