@@ -103,10 +103,8 @@ void AddLoadgenOptions(OptionTable& table, Settings& settings) {
   AddTraffic(table, o);
   table.Add("admin", &o.admin,
             "HOST:PORT of the router's admin API; adds the group's barrier measurements to the result");
-  table.Add(
-      "json", &o.json,
-      "JSON result file, for bfio_loadgen compare; - prints JSON to standard output instead of the table");
-  table.Add("html", &o.report, "HTML page with tables and charts; with --admin, also of the group");
+  table.Add("json", &o.json, "JSON result file; - prints JSON to standard output instead of the table");
+  table.Add("html", &o.report, "HTML page with tables and charts");
   table.AddParsed("client_tls", &settings.client_tls, "",
                   "TLS for the client API: cert=FILE,key=FILE,ca=FILE (PEM). ca: the CAs that signed the "
                   "router's certificate; cert and key: this client's own certificate, where the router "

@@ -26,15 +26,13 @@
 #include "common/telemetry/log.h"
 #include "tools/loadgen/admin.h"
 #include "tools/loadgen/barrier.h"
-#include "tools/loadgen/compare.h"
 #include "tools/loadgen/flags.h"
 #include "tools/loadgen/options.h"
 #include "tools/loadgen/progress.h"
 #include "tools/loadgen/report.h"
-#include "tools/loadgen/run_document.h"
+#include "tools/loadgen/run_page.h"
 #include "tools/loadgen/runner.h"
 #include "tools/loadgen/schedule.h"
-#include "tools/loadgen/step_watch.h"
 
 namespace bfio::loadgen {
 namespace {
@@ -50,8 +48,7 @@ const ProgramInfo& Info() {
       "  bfio_loadgen --profile=code --arrival=gamma --rate=40 --burstiness=0.5 --requests=2000 "
       "--json=out.json\n"
       "  bfio_loadgen --arrival=sweep --rates=10:100:10 --step_duration=60 --goodput=ttft:0.5,tpot:0.05 "
-      "--html=sweep.html\n"
-      "  bfio_loadgen compare before.json after.json\n\n"
+      "--html=sweep.html\n\n"
       "Latencies count from the time a request was due. Exit code: 0 success, 1 failed requests, 2 bad\n"
       "input, 3 a token stream violated the API's contract, 130 interrupted (with the results so far)."};
   return *info;
@@ -101,7 +98,7 @@ absl::Status WriteReport(const Report& report) {
   if (!json_only) {
     BFIO_RETURN_IF_ERROR(WriteFile(options.json, ToJson(report)));
   }
-  return options.report.empty() ? absl::OkStatus() : WriteFile(options.report, ToPage(report));
+  return options.report.empty() ? absl::OkStatus() : WriteFile(options.report, RunPage(report));
 }
 
 absl::StatusOr<int> RunProgram(const Settings& settings) {
@@ -129,10 +126,6 @@ absl::StatusOr<int> RunProgram(const Settings& settings) {
       Mix64(static_cast<uint64_t>(absl::ToUnixNanos(started_at)) ^ static_cast<uint64_t>(getpid()));
   Progress progress(isatty(STDERR_FILENO) != 0);
   const std::optional<BarrierReading> before = TryReadBarrier(admin, admin_login);
-  std::unique_ptr<StepWatch> watch;
-  if (before.has_value() && !options.report.empty()) {
-    watch = std::make_unique<StepWatch>(admin, admin_login, MonotonicNow());
-  }
   Runner runner(
       options, login, schedule, channels, absl::StrCat("lg-", absl::Hex(id, absl::kZeroPad16)),
       [] { return ShutdownSignal::Requested(); }, progress);
@@ -146,7 +139,6 @@ absl::StatusOr<int> RunProgram(const Settings& settings) {
                    .version = BFIO_VERSION,
                    .started_at = started_at,
                    .interrupted = interrupted};
-  if (watch != nullptr) report.group = watch->Finish();
   const std::optional<BarrierReading> after =
       before.has_value() ? TryReadBarrier(admin, admin_login) : std::nullopt;
   if (after.has_value()) {
@@ -158,31 +150,11 @@ absl::StatusOr<int> RunProgram(const Settings& settings) {
   return ExitCode(results, interrupted);
 }
 
-// `paths`: result files; the first is the one that the others are compared with.
-absl::Status RunCompare(const std::vector<std::string>& paths) {
-  if (paths.size() < 2) return absl::InvalidArgumentError("compare needs at least two result files");
-  std::vector<RunDocument> runs;
-  for (const std::string& path : paths) {
-    BFIO_ASSIGN_OR_RETURN(RunDocument run, RunDocument::Read(path));
-    for (const RunDocument& other : runs) {
-      if (other.name() == run.name()) run.set_name(path);
-    }
-    runs.push_back(std::move(run));
-  }
-  std::fputs(ComparisonText(runs).c_str(), stdout);
-  return absl::OkStatus();
-}
-
 int Main(int argc, char** argv) {
   Settings settings;
   OptionTable table;
   AddLoadgenOptions(table, settings);
-  std::vector<std::string> rest = InitProgram(argc, argv, Info(), table);
-  if (!rest.empty() && rest[0] == "compare") {
-    rest.erase(rest.begin());
-    const absl::Status status = RunCompare(rest);
-    return status.ok() ? 0 : ExitWith(Info(), status);
-  }
+  const std::vector<std::string> rest = InitProgram(argc, argv, Info(), table);
   if (!rest.empty())
     return ExitWith(Info(), absl::InvalidArgumentError(absl::StrCat("unexpected argument ", rest[0])));
   absl::Status status = InitLogging(Info().name, settings.log_level, settings.log_format);

@@ -10,8 +10,8 @@
 
 #include "absl/time/time.h"
 #include "common/workload/trace.h"
+#include "nlohmann/json_fwd.hpp"
 #include "tools/loadgen/barrier.h"
-#include "tools/loadgen/group_timeline.h"
 #include "tools/loadgen/options.h"
 #include "tools/loadgen/results.h"
 
@@ -22,8 +22,6 @@ struct Report {
   const Trace& trace;
   const Results& results;
   std::optional<BarrierMeasurements> barrier;
-  // Absent when the router's steps were not read.
-  std::optional<GroupTimeline> group;
   std::string version;
   // Time of the wall clock.
   absl::Time started_at;
@@ -32,10 +30,7 @@ struct Report {
 
 // One object, indented, with a line break at the end. Its keys are a contract: scripts read them.
 std::string ToJson(const Report& report);
-
-// A self-contained HTML page, which run_page.js draws. Its data is the same object with "distributions",
-// "series" and, if there is one, "group". Its size is bounded, however long the run was.
-std::string ToPage(const Report& report);
+nlohmann::ordered_json ResultJson(const Report& report);
 
 std::string ToTable(const Report& report);
 

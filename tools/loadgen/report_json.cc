@@ -4,10 +4,7 @@
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
 #include "tools/loadgen/knee.h"
-#include "tools/loadgen/page_files.h"
 #include "tools/loadgen/report.h"
-#include "tools/loadgen/series_json.h"
-#include "tools/page/page.h"
 
 namespace bfio::loadgen {
 namespace {
@@ -137,7 +134,9 @@ Json KneeJson(const Report& report) {
           {"text", KneeText(*knee, criteria)}};
 }
 
-Json Summary(const Report& report) {
+}  // namespace
+
+Json ResultJson(const Report& report) {
   const Results& r = report.results;
   Json json = {
       {"requests_sent", r.requests_sent},
@@ -184,19 +183,9 @@ Json Summary(const Report& report) {
   return json;
 }
 
-}  // namespace
-
 std::string ToJson(const Report& report) {
   // Error messages come from another process and need not be UTF-8.
-  return absl::StrCat(Summary(report).dump(2, ' ', false, Json::error_handler_t::replace), "\n");
-}
-
-std::string ToPage(const Report& report) {
-  Json json = Summary(report);
-  json["distributions"] = DistributionsJson(report.results);
-  json["series"] = SeriesJson(report.results.timeline, report.results.duration_s);
-  if (report.group.has_value()) json["group"] = GroupJson(*report.group);
-  return HtmlPage(page::kRunPageJs, json);
+  return absl::StrCat(ResultJson(report).dump(2, ' ', false, Json::error_handler_t::replace), "\n");
 }
 
 }  // namespace bfio::loadgen

@@ -1,4 +1,4 @@
-// Shows a run: the keys of a result file, and the series behind the charts.
+// Shows a run: the keys of its --json, with "distributions" and "series".
 
 const LATENCIES = {
   ttft_s: ['TTFT', 'time to first token'], tpot_s: ['TPOT', 'time per output token'], itl_s: ['ITL', 'time between tokens'],
@@ -9,7 +9,7 @@ const LOG_SPAN = 50;  // the axis of a latency is logarithmic where the ratio of
 const TIME = 'series/t_s';
 const ITL_TEXT = 'TPOT is a request\'s mean time between tokens, ITL the single gaps.';
 
-// A value that is missing or of another type is NaN, an empty text or list.
+// A value that is missing is NaN, an empty text or list.
 class Run {
   constructor(result) { this.result = result; }
   find(path) { return path.split('/').reduce((value, key) => value?.[key], this.result); }
@@ -38,6 +38,7 @@ class Run {
 
 const count = (value) => fixed(value, 0);
 const brief = (value) => String(Number(value.toPrecision(4)));
+const capital = (text) => text[0].toUpperCase() + text.slice(1);
 
 function workload(run) {
   const arrival = run.text('settings/arrival'), rate = run.number('settings/rate'), rates = run.numbers('settings/rates');
@@ -49,7 +50,6 @@ function workload(run) {
   return `${source}, ${arrival} arrivals${span}`;
 }
 
-// The same in all charts of a page.
 const timeAxis = (run) => ({label: 'time since the start', unit: 's', min: 0, max: run.number('duration_s') || undefined});
 const line = (run, name, x, y, factor = 1, style = {}) => ({name, x: run.numbers(x), y: run.numbers(y, factor), ...style});
 
@@ -165,9 +165,7 @@ function overTime(run) {
   });
   chart({
     title: 'Requests under way', x, y: {label: 'requests', min: 0},
-    note: 'Sent and not ended, as the generator counts; waiting, as the router reports with --admin.',
-    series: [line(run, 'under way', TIME, 'series/under_way_mean'),
-             line(run, 'of these, waiting in the router', 'group/t_s', 'group/waiting_requests')]
+    note: 'Sent and not ended.', series: [line(run, 'under way', TIME, 'series/under_way_mean')]
   });
   for (const key of CLIENT_LATENCIES) chart(latencyChart(run, key));
 }
@@ -176,35 +174,17 @@ const share = () => ({label: 'share with at most this latency', unit: '%', min: 
 const distribution = (run, name, key) => line(run, name, `distributions/${key}`, 'distributions/share', 100);
 
 function group(run) {
-  if (!run.has('barrier') && !run.has('group')) return;
+  if (!run.has('barrier')) return;
   heading('The group');
-  if (run.has('barrier')) {
-    const number = (member) => run.number(`barrier/${member}`), ms = (member, decimals) => `${fixed(number(member) * 1e3, decimals)} ms`;
-    const percent = (member, decimals = 2) => `${fixed(number(member) * 100, decimals)} %`;
-    parameters([
-      ['policy', run.text('barrier/policy')], ['ranks', count(run.count('barrier/ranks'))], ['steps', count(run.count('barrier/steps'))],
-      ['mean step', ms('step_s_mean', 2)], ['idle at the barrier', percent('idle_fraction')],
-      ['1 - mean/max load', percent('load_idle_fraction')], ['mean imbalance', `${fixed(number('avg_imbalance_tokens'), 0)} tokens`],
-      ['gap from barrier to next step', ms('gap_s_mean', 3)], ['decision', ms('decide_s_mean', 3)],
-      ['late plans', count(run.count('barrier/late_plans'))], ['steps with every slot taken', percent('saturated_fraction', 0)]
-    ]);
-  }
-  const ranks = (key, factor) => run.list('group/ranks').map(
-    (_, rank) => line(run, `rank ${rank}`, 'group/t_s', `group/ranks/${rank}/${key}`, factor, {member: true}));
-  const whole = (name, key, factor) => line(run, name, 'group/t_s', `group/${key}`, factor, {strong: true});
-  chart({
-    title: 'Load of each rank', x: timeAxis(run), y: {label: 'load', unit: 'tokens', min: 0},
-    note: 'Resident KV tokens, mean of the steps of each stretch of time. ' +
-      'The most loaded rank of a step determines the step time of all ranks.',
-    series: [...ranks('load_tokens', 1), whole('largest of each step', 'max_load_tokens', 1), whole('mean', 'mean_load_tokens', 1)]
-  });
-  chart({
-    title: 'Idle at the barrier', x: timeAxis(run), y: {label: 'idle', unit: '%', min: 0},
-    note: 'Waiting at the barrier as a share of local work and waiting, measured by the ranks.',
-    series: [...ranks('idle_fraction', 100), whole('group', 'idle_fraction', 100)]
-  });
-  const missed = run.count('group/missed_steps');
-  if (missed > 0) paragraph(`${count(missed)} steps are not in the charts: the generator read too slowly.`);
+  const number = (member) => run.number(`barrier/${member}`), ms = (member, decimals) => `${fixed(number(member) * 1e3, decimals)} ms`;
+  const percent = (member, decimals = 2) => `${fixed(number(member) * 100, decimals)} %`;
+  parameters([
+    ['policy', run.text('barrier/policy')], ['ranks', count(run.count('barrier/ranks'))], ['steps', count(run.count('barrier/steps'))],
+    ['mean step', ms('step_s_mean', 2)], ['idle at the barrier', percent('idle_fraction')],
+    ['1 - mean/max load', percent('load_idle_fraction')], ['mean imbalance', `${fixed(number('avg_imbalance_tokens'), 0)} tokens`],
+    ['gap from barrier to next step', ms('gap_s_mean', 3)], ['decision', ms('decide_s_mean', 3)],
+    ['late plans', count(run.count('barrier/late_plans'))], ['steps with every slot taken', percent('saturated_fraction', 0)]
+  ]);
 }
 
 function failures(run) {

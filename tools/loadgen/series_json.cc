@@ -40,11 +40,6 @@ Json Each(const std::vector<Bin>& bins, F f) {
   return list;
 }
 
-// Rounds means, whose further digits are noise, to keep files small.
-double Rounded(double value, double unit) {
-  return std::round(value / unit) * unit;
-}
-
 Json Quantiles(const std::vector<TimelineBin>& bins, Histogram TimelineBin::*histogram) {
   const auto quantile = [&](double q) {
     return Each(bins, [&](const TimelineBin& bin, size_t) {
@@ -57,39 +52,6 @@ Json Quantiles(const std::vector<TimelineBin>& bins, Histogram TimelineBin::*his
           {"p90", quantile(0.9)},
           {"p99", quantile(0.99)},
           {"max", quantile(1)}};
-}
-
-double Idle(const RankSums& rank) {
-  const double all = rank.local_s + rank.wait_s;
-  return all > 0 ? Rounded(rank.wait_s / all, 1e-5) : NAN;
-}
-
-double GroupIdle(const GroupBin& bin) {
-  RankSums sums;
-  for (const RankSums& rank : bin.ranks) {
-    sums.local_s += rank.local_s;
-    sums.wait_s += rank.wait_s;
-  }
-  return Idle(sums);
-}
-
-double PerStep(double sum, const GroupBin& bin) {
-  return bin.steps > 0 ? Rounded(sum / static_cast<double>(bin.steps), 0.1) : NAN;
-}
-
-Json RankJson(const std::vector<GroupBin>& bins, size_t rank) {
-  const auto present = [rank](const GroupBin& bin) {
-    return rank < bin.ranks.size() && bin.ranks[rank].steps > 0;
-  };
-  return {{"load_tokens", Each(bins,
-                               [&](const GroupBin& bin, size_t) {
-                                 if (!present(bin)) return static_cast<double>(NAN);
-                                 const RankSums& sums = bin.ranks[rank];
-                                 return Rounded(sums.load_tokens / static_cast<double>(sums.steps), 0.1);
-                               })},
-          {"idle_fraction", Each(bins, [&](const GroupBin& bin, size_t) {
-             return present(bin) ? Idle(bin.ranks[rank]) : NAN;
-           })}};
 }
 
 }  // namespace
@@ -136,26 +98,6 @@ Json SeriesJson(const Timeline& timeline, double duration_s) {
   series["e2e_s"] = Quantiles(bins, &TimelineBin::e2e_s);
   series["schedule_lag_s"] = Quantiles(bins, &TimelineBin::schedule_lag_s);
   return series;
-}
-
-Json GroupJson(const GroupTimeline& timeline) {
-  const std::vector<GroupBin>& bins = timeline.bins().bins();
-  size_t ranks = 0;
-  for (const GroupBin& bin : bins) ranks = std::max(ranks, bin.ranks.size());
-  Json json = {{"width_s", timeline.bins().width_s()},
-               {"missed_steps", timeline.missed_steps()},
-               {"t_s", Middles(timeline.bins())}};
-  json["steps"] = Each(bins, [](const GroupBin& bin, size_t) { return static_cast<double>(bin.steps); });
-  json["max_load_tokens"] =
-      Each(bins, [](const GroupBin& b, size_t) { return PerStep(b.max_load_tokens, b); });
-  json["mean_load_tokens"] =
-      Each(bins, [](const GroupBin& b, size_t) { return PerStep(b.mean_load_tokens, b); });
-  json["waiting_requests"] =
-      Each(bins, [](const GroupBin& b, size_t) { return PerStep(b.waiting_requests, b); });
-  json["idle_fraction"] = Each(bins, [](const GroupBin& bin, size_t) { return GroupIdle(bin); });
-  json["ranks"] = Json::array();
-  for (size_t rank = 0; rank < ranks; ++rank) json["ranks"].push_back(RankJson(bins, rank));
-  return json;
 }
 
 }  // namespace bfio::loadgen

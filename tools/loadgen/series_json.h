@@ -1,4 +1,4 @@
-// The data from which charts are drawn.
+// The parts of a run's page from which charts are drawn.
 //
 // Purpose: distributions and time series as lists of equal length, with null where nothing was measured. Pure
 // functions. Units: seconds, tokens.
@@ -6,7 +6,6 @@
 #define BFIO_TOOLS_LOADGEN_SERIES_JSON_H_
 
 #include "nlohmann/json_fwd.hpp"
-#include "tools/loadgen/group_timeline.h"
 #include "tools/loadgen/results.h"
 #include "tools/loadgen/timeline.h"
 
@@ -18,10 +17,6 @@ nlohmann::ordered_json DistributionsJson(const Results& results);
 // {"width_s": .., "t_s": [..], "due_per_s": [..], .., "ttft_s": {"p50": [..], ..}, ..}; t_s is the middle of
 // each interval. The last interval has no rate if it is too short.
 nlohmann::ordered_json SeriesJson(const Timeline& timeline, double duration_s);
-
-// {"t_s": [..], "idle_fraction": [..], .., "ranks": [{"load_tokens": [..], "idle_fraction": [..]}, ..]}. The
-// idle fraction is barrier wait / (local work + barrier wait).
-nlohmann::ordered_json GroupJson(const GroupTimeline& timeline);
 
 }  // namespace bfio::loadgen
 

@@ -1,17 +1,15 @@
-#include "tools/loadgen/report.h"
+#include "tools/loadgen/run_page.h"
 
 #include <cmath>
 
-#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "tools/loadgen/compare.h"
+#include "tools/loadgen/report.h"
 
 namespace bfio::loadgen {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -69,23 +67,6 @@ TEST(TimelineTest, ALongRunHasWiderBinsAndLosesNothing) {
   EXPECT_LE(timeline.bins().bins().size(), TimeBins<TimelineBin>::kMost);
 }
 
-TEST(GroupTimelineTest, StepsAreAveragedByRankAndInvalidOnesLeftOut) {
-  GroupTimeline group;
-  group.Add(0.1, {.load_tokens = {10, 30}, .local_s = {1, 3}, .wait_s = {3, 1}, .waiting_requests = 4});
-  group.Add(0.2, {.load_tokens = {30, 30, 60}, .local_s = {1, 1, 1}, .wait_s = {1, 1, 1}});
-  group.Add(0.3, {});
-  group.Add(0.3, {.load_tokens = {1}, .local_s = {}, .wait_s = {1}});
-  ASSERT_EQ(group.bins().bins().size(), 1u);
-  const GroupBin& bin = group.bins().bins()[0];
-  EXPECT_EQ(bin.steps, 2u);
-  EXPECT_EQ(bin.max_load_tokens, 90);
-  EXPECT_EQ(bin.mean_load_tokens, 60);
-  ASSERT_EQ(bin.ranks.size(), 3u);
-  EXPECT_EQ(bin.ranks[0].load_tokens, 40);
-  EXPECT_EQ(bin.ranks[2].steps, 1u);
-  EXPECT_EQ(bin.ranks[0].wait_s, 4);
-}
-
 // A run that fills every part of the page.
 class RunPageTest : public ::testing::Test {
  protected:
@@ -115,11 +96,6 @@ class RunPageTest : public ::testing::Test {
     }
     results_.duration_s = 5;
     results_.Add({.code = "UNAVAILABLE", .message = "<worker> & \xff lost", .due_s = 3, .level = 1});
-    report_.group.emplace();
-    for (int step = 0; step < 50; ++step) {
-      report_.group->Add(step * 0.1,
-                         {.load_tokens = {100.0 + step, 50}, .local_s = {0.01, 0.005}, .wait_s = {0, 0.005}});
-    }
     report_.barrier = BarrierMeasurements{.policy = "fcfs", .ranks = 2, .steps = 50, .idle_fraction = 0.25};
   }
 
@@ -137,14 +113,14 @@ nlohmann::json DataOf(const std::string& html) {
 }
 
 TEST_F(RunPageTest, ThePageIsSelfContained) {
-  const std::string html = ToPage(report_);
+  const std::string html = RunPage(report_);
   EXPECT_THAT(html, HasSubstr("Chart.js v3"));
   EXPECT_THAT(html, HasSubstr("function showRun"));
   EXPECT_THAT(html, Not(HasSubstr("{{")));
 }
 
 TEST_F(RunPageTest, TextOfARunCannotBecomeMarkup) {
-  const std::string html = ToPage(report_);
+  const std::string html = RunPage(report_);
   EXPECT_THAT(html, Not(HasSubstr("alert(1)</script>")));
   size_t scripts = 0;
   for (size_t at = html.find("</script"); at != std::string::npos; at = html.find("</script", at + 1))
@@ -153,10 +129,10 @@ TEST_F(RunPageTest, TextOfARunCannotBecomeMarkup) {
   EXPECT_EQ(DataOf(html)["workload"]["source"], trace_.source);
 }
 
-TEST_F(RunPageTest, ItsDataHasTheKeysOfTheResultAndMore) {
+TEST_F(RunPageTest, ThePageHasTheKeysOfTheResultAndMore) {
   const auto plain = nlohmann::json::parse(ToJson(report_));
-  const auto saved = DataOf(ToPage(report_));
-  for (const auto& [key, value] : plain.items()) EXPECT_EQ(saved[key], value) << key;
+  const auto page = DataOf(RunPage(report_));
+  for (const auto& [key, value] : plain.items()) EXPECT_EQ(page[key], value) << key;
   EXPECT_FALSE(plain.contains("series"));
   EXPECT_EQ(plain["goodput"]["good_requests"], 96);
   EXPECT_EQ(plain["goodput"]["missed"]["ttft"], 24);
@@ -164,74 +140,15 @@ TEST_F(RunPageTest, ItsDataHasTheKeysOfTheResultAndMore) {
   EXPECT_EQ(plain["levels"][0]["offered_rate"], 20);
   EXPECT_EQ(plain["levels"][0]["good_share"], 0.8);
   EXPECT_EQ(plain["knee"]["failed_rate"], 20) << "80 % within the limits are too few";
-  EXPECT_EQ(saved["group"]["ranks"].size(), 2u);
-  EXPECT_EQ(saved["group"]["ranks"][1]["idle_fraction"][0], 0.5);
-  EXPECT_EQ(saved["group"]["idle_fraction"][0], 0.25);
-  const size_t bins = saved["series"]["t_s"].size();
-  EXPECT_EQ(saved["series"]["ttft_s"]["p99"].size(), bins);
+  EXPECT_EQ(plain["barrier"]["idle_fraction"], 0.25);
+  const size_t bins = page["series"]["t_s"].size();
+  EXPECT_EQ(page["series"]["ttft_s"]["p99"].size(), bins);
   double tokens = 0;
-  for (const auto& rate : saved["series"]["tokens_per_s"]) tokens += rate.get<double>() * 0.5;
+  for (const auto& rate : page["series"]["tokens_per_s"]) tokens += rate.get<double>() * 0.5;
   EXPECT_NEAR(tokens, static_cast<double>(results_.output_tokens), 1e-6);
-  const auto& distribution = saved["distributions"];
+  const auto& distribution = page["distributions"];
   EXPECT_EQ(distribution["ttft_s"].size(), distribution["share"].size());
   EXPECT_EQ(distribution["ttft_s"].back(), results_.ttft_s.max());
-}
-
-TEST_F(RunPageTest, DifferencesAreRelativeToTheFirstRun) {
-  std::vector<RunDocument> runs = {*RunDocument::Parse(ToJson(report_), "before")};
-  Results slower = results_;
-  slower.duration_s = 10;
-  Options other = options_;
-  other.connections = 3;
-  const Report after{.options = other, .trace = trace_, .results = slower, .version = "0.1.0"};
-  runs.push_back(*RunDocument::Parse(ToJson(after), "after <2>"));
-
-  const std::vector<Difference> differences = Differences(runs);
-  const auto find = [&](const std::string& name) -> const Difference& {
-    const auto found = std::find_if(differences.begin(), differences.end(),
-                                    [&](const Difference& d) { return d.name == name; });
-    if (found == differences.end()) ADD_FAILURE() << name;
-    return found == differences.end() ? differences[0] : *found;
-  };
-  EXPECT_THAT(find("throughput, tokens/s").values, ElementsAre(120, 60));
-  EXPECT_EQ(find("throughput, tokens/s").changes[1], -0.5);
-  EXPECT_EQ(find("TTFT p99, ms").changes[1], 0.0);
-  EXPECT_EQ(find("requests failed").values[1], 1);
-  EXPECT_EQ(find("idle at the barrier, %").values[0], 25);
-  EXPECT_TRUE(std::isnan(find("idle at the barrier, %").values[1])) << "it had no --admin";
-  EXPECT_FALSE(find("idle at the barrier, %").changes[1].has_value());
-  EXPECT_FALSE(find("not sent").changes[1].has_value()) << "nothing is relative to 0";
-
-  std::vector<std::string> differing;
-  for (const SettingDifference& setting : SettingDifferences(runs)) differing.push_back(setting.name);
-  EXPECT_THAT(differing, ElementsAre("policy", "ranks", "connections"));
-
-  const std::string text = ComparisonText(runs);
-  EXPECT_THAT(text, HasSubstr("-50.0 %"));
-  EXPECT_THAT(text, HasSubstr("differs: connections: 1 | 3"));
-}
-
-TEST_F(RunPageTest, InvalidRunsAreRefusedAndIncompleteOnesCompared) {
-  for (const char* text : {"", "{", "[]", "3", "{}", "{\"requests_sent\": 1}"}) {
-    const auto run = RunDocument::Parse(text, "x.json");
-    EXPECT_EQ(run.status().code(), absl::StatusCode::kInvalidArgument) << text;
-    EXPECT_THAT(std::string(run.status().message()), HasSubstr("x.json"));
-  }
-  EXPECT_EQ(RunDocument::Read("/nowhere/x.json").status().code(), absl::StatusCode::kNotFound);
-  // Every member is replaced by a value of another type, and finally by null.
-  const auto saved = nlohmann::json::parse(ToJson(report_));
-  for (const auto& [key, value] : saved.items()) {
-    for (const nlohmann::json& instead :
-         {nlohmann::json("text"), nlohmann::json(1e300), nlohmann::json::array({nullptr, "x", 1}),
-          nlohmann::json::object({{"p99", "x"}}), nlohmann::json::object({{"a~b", 1}, {"/", 2}}),
-          nlohmann::json()}) {
-      auto changed = saved;
-      changed[key] = instead;
-      const auto run = RunDocument::Parse(changed.dump(), "x");
-      ASSERT_TRUE(run.ok()) << key << run.status();
-      EXPECT_NE(ComparisonText({*run, *run}), "");
-    }
-  }
 }
 
 }  // namespace

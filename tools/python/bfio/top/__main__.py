@@ -8,7 +8,6 @@ import re
 import signal
 import ssl
 import sys
-import threading
 import time
 from typing import Optional
 
@@ -22,8 +21,6 @@ EXAMPLES = """keys: q quits, p switches the policy, d drains a worker, u undrain
 
   bfio-top --admin=127.0.0.1:50052
   bfio-top --once | grep idle          for scripts"""
-EVERY = 8  # The router reports one of this many steps; more would change faster than a person reads.
-PAUSE = 1.0  # Seconds before a broken stream of steps is opened again.
 RESULT_TIME = 5.0  # How long the result of an action stays on the lowest line, in seconds.
 REDRAW = 0.1  # How soon a new size of the terminal is noticed, in seconds.
 MANY_ROWS = 5000
@@ -134,40 +131,19 @@ def reason(error: bfio.Error, settings: argparse.Namespace) -> str:
     return f"no router answers at {settings.admin} (--admin)" + ("" if "refused" in last else f": {last}")
 
 
-def follow_steps(admin: bfio.Admin) -> dict:
-    """The last step of each group, or of each rank where ranks are uncoupled. A thread keeps them up to date."""
-    last = {}
-
-    def follow():
-        while True:
-            try:
-                for step in admin.watch_steps(every=EVERY):
-                    last[step.group, step.rank if step.HasField("rank") else None] = step
-            except bfio.Error:
-                pass  # Admin.state() reports the reason.
-            except ValueError:
-                return  # The channel is closed.
-            last.clear()
-            time.sleep(PAUSE)
-
-    threading.Thread(target=follow, daemon=True).start()
-    return last
-
-
-def picture(history: History, last: dict, settings: argparse.Namespace, message: str = "", alarm: bool = False) -> list[str]:
+def picture(history: History, settings: argparse.Namespace, message: str = "", alarm: bool = False) -> list[str]:
     on_terminal = terminal.is_terminal()
     columns, rows = terminal.size() if on_terminal else (80, MANY_ROWS)
-    steps = list(last.values())  # One operation, during which the thread changes nothing.
-    return screen.draw(history.measure(steps), history.idle, message, alarm, settings.columns or columns, settings.rows or rows,
+    return screen.draw(history.measure(), history.idle, message, alarm, settings.columns or columns, settings.rows or rows,
                        settings.plain or not on_terminal)
 
 
 def once(admin: bfio.Admin, settings: argparse.Namespace) -> None:
-    history, last = History(), follow_steps(admin)
+    history = History()
     history.add(time.monotonic(), admin.state())
     time.sleep(settings.interval)
     history.add(time.monotonic(), admin.state())
-    terminal.write("".join(line + "\n" for line in picture(history, last, settings)))
+    terminal.write("".join(line + "\n" for line in picture(history, settings)))
 
 
 def act(admin: bfio.Admin, action: terminal.Action, name: str, settings: argparse.Namespace) -> tuple[str, bool]:
@@ -180,7 +156,7 @@ def act(admin: bfio.Admin, action: terminal.Action, name: str, settings: argpars
 
 
 def watch(admin: bfio.Admin, settings: argparse.Namespace) -> None:
-    history, last, prompt = History(), follow_steps(admin), terminal.Prompt()
+    history, prompt = History(), terminal.Prompt()
     history.add(time.monotonic(), admin.state())
     due, lost, result, result_end = time.monotonic() + settings.interval, "", None, 0.0
     with terminal.alternate_screen():
@@ -193,7 +169,7 @@ def watch(admin: bfio.Admin, settings: argparse.Namespace) -> None:
                     lost = f"no answer from the router: {reason(error, settings)}"
                 due = time.monotonic() + settings.interval
             message = (lost, True) if lost and prompt.action is None else (str(prompt), False)
-            terminal.show(picture(history, last, settings, *(result if time.monotonic() < result_end else message)))
+            terminal.show(picture(history, settings, *(result if time.monotonic() < result_end else message)))
             for key in terminal.keys(max(0.0, min(due - time.monotonic(), REDRAW))):
                 result_end = 0.0
                 if prompt.quits(key):

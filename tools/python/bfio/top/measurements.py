@@ -2,9 +2,9 @@
 from __future__ import annotations
 
 import collections
-from typing import Iterable, Optional
+from typing import Optional
 
-from bfio.v1.admin_pb2 import ClusterState, Distribution, StepSummary
+from bfio.v1.admin_pb2 import ClusterState, Distribution
 
 WINDOW = 10.0  # Rates are computed over this many seconds before the newest state.
 MAX_IDLE = 400  # How many idle shares are kept for the screen.
@@ -49,9 +49,9 @@ def same_router(before: ClusterState, now: ClusterState) -> bool:
 
 class Measurements:
     """Values are None, or missing in the dicts, where nothing of the kind happened between the two states. `before`: an earlier
-    state of the same router, or else there are no rates. `steps`: the last steps of the groups."""
+    state of the same router, or else there are no rates."""
 
-    def __init__(self, before: ClusterState, now: ClusterState, steps: Iterable[StepSummary] = ()):
+    def __init__(self, before: ClusterState, now: ClusterState):
         if not same_router(before, now):
             before = now
         self.state, a, b = now, before.steps, now.steps
@@ -66,22 +66,7 @@ class Measurements:
         # Group by group in the order of ranks. Joining workers have no rank and come last.
         self.workers = sorted(now.workers, key=lambda worker: (not worker.HasField("rank"), worker.group, worker.rank))
         self.ranks = [worker for worker in self.workers if worker.HasField("rank")]
-        self.times = self._last_times(steps)
         self.slowest = self._slowest(before)
-
-    def _last_times(self, steps) -> dict[str, tuple[float, float]]:
-        """By worker: local time and barrier wait of its last step seen in this epoch."""
-        groups, last, times = {group.index: group for group in self.state.groups}, {}, {}
-        for step in steps:
-            group = groups.get(step.group)
-            if group is not None and group.epoch == step.epoch:
-                # A step of uncoupled ranks has the times of one rank.
-                last[group.name, step.rank if step.HasField("rank") else None] = step
-        for worker in self.ranks:
-            step = last.get((worker.group, worker.rank)) or last.get((worker.group, None))
-            if step and worker.rank < min(len(step.local_ns), len(step.barrier_wait_ns)):
-                times[worker.worker_id] = step.local_ns[worker.rank] * 1e-9, step.barrier_wait_ns[worker.rank] * 1e-9
-        return times
 
     def _slowest(self, before) -> dict[str, float]:
         """By worker: the share of its group's steps in which it was the slowest. The router's counts restart in every epoch."""
@@ -112,5 +97,5 @@ class History:
         while len(self._states) > 2 and now - self._states[1][0] >= WINDOW:
             self._states.popleft()
 
-    def measure(self, steps: Iterable[StepSummary]) -> Measurements:
-        return Measurements(self._states[0][1], self._states[-1][1], steps)
+    def measure(self) -> Measurements:
+        return Measurements(self._states[0][1], self._states[-1][1])

@@ -14,8 +14,8 @@ from bfio.v1.admin_pb2 import WORKER_PHASE_DRAINING, WORKER_PHASE_JOINING, WORKE
 STYLES = {"strong": "\x1b[1m", "soft": "\x1b[2m", "good": "\x1b[32m", "bad": "\x1b[31m"}
 BLOCKS, MARKS = "▁▂▃▄▅▆▇█", "_.-:=+*#"
 PHASES = {WORKER_PHASE_JOINING: "joining", WORKER_PHASE_SERVING: "serving", WORKER_PHASE_DRAINING: "draining"}
-# With rank, name and state, the first five take the 80 columns of the smallest usual terminal.
-COLUMNS = {"load": 10, "running": 9, "KV": 8, "local": 9, "barrier": 9, "slowest": 9, "reserved": 9}
+# With rank, name and state, they take the 80 columns of the smallest usual terminal.
+COLUMNS = {"load": 10, "running": 9, "KV": 8, "slowest": 9, "reserved": 9}
 MAP_FROM = 12  # For more ranks than this, a map has a mark for each: the table may not fit.
 MODEL_DIGITS = 12  # Characters of a model's digest, as logs show it.
 # Times below a limit in seconds are shown in this unit, which has that many seconds.
@@ -170,17 +170,16 @@ def rank_map(m: Measurements, wide: int, line: Callable[[], Line]) -> list[Line]
 
 def table(m: Measurements, workers: Sequence, line: Callable[[], Line]) -> list[Line]:
     most, wide = most_loaded(m), 12 if len(m.state.groups) > 1 else 4
-    # Names get the columns that the first five cells leave: 20 of 80.
+    # Names get the columns that the cells leave: 20 of 80.
     names = max(20, min(line().room - 56 - wide, max(len(worker.worker_id) for worker in workers)))
     lines = [line().text(f"{'rank':>{wide}} {'worker':{names}} {'state':9}", "soft").cells(COLUMNS, "soft")]
     for worker in workers:
         of_kv = [percent(tokens / worker.kv_tokens) if worker.kv_tokens else "-"
                  for tokens in (worker.load_tokens, worker.reserved_kv_tokens)]
-        local_s, wait_s = m.times.get(worker.worker_id, (None, None))
         row = line().text(f"{rank_of(worker, m):>{wide}} {harmless(worker.worker_id)[:names]:{names}} ")
         row.text(f"{PHASES.get(worker.phase, '-'):9}", "" if worker.phase == WORKER_PHASE_SERVING else "bad")
-        row.cells((count(worker.load_tokens), f"{worker.active_requests}/{worker.slots}", of_kv[0], known(local_s, seconds),
-                   known(wait_s, seconds), known(m.slowest.get(worker.worker_id), percent), of_kv[1]))
+        row.cells((count(worker.load_tokens), f"{worker.active_requests}/{worker.slots}", of_kv[0],
+                   known(m.slowest.get(worker.worker_id), percent), of_kv[1]))
         bar = min(60, row.room - 1)
         if bar >= 8:
             share = worker.load_tokens / max(1, most)
