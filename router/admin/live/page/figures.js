@@ -11,42 +11,17 @@ const plain = new Intl.NumberFormat('en', {maximumFractionDigits: 0});
 const percent = (share) => (100 * share).toFixed(share < 0.1 ? 2 : 1) + ' %';
 
 function seconds(s) {
-  if (!isFinite(s)) return '–';
-  if (s < 0.0995) return (1000 * s).toPrecision(3) + ' ms';
-  if (s < 120) return s.toPrecision(3) + ' s';
+  if (s < 120) return s + ' s';
   const minutes = Math.round(s / 60);
   if (minutes < 120) return minutes + ' min';
   const hours = Math.round(s / 3600);
   return hours < 48 ? hours + ' h' : Math.round(hours / 24) + ' d';
 }
 
-// Difference of a counter or distribution between now and a minute ago.
+// Difference of a counter between now and a minute ago.
 function difference(get) {
   const last = states[states.length - 1], first = states[0];
   return {value: number(get(last.state)) - number(get(first.state)), seconds: (last.t - first.t) / 1000};
-}
-
-function distribution(get) {
-  const now = get(states[states.length - 1].state), before = get(states[0].state);
-  if (!now || !now.counts) return null;
-  const old = states.length > 1 && before && before.counts ? before : null;
-  const counts = now.counts.map((count, i) => number(count) - (old ? number(old.counts[i]) : 0));
-  const count = counts.reduce((a, b) => a + b, 0);
-  const sum = number(now.sum) - (old ? number(old.sum) : 0);
-  return {bounds: now.upperBounds.map(number), counts, count, mean: count ? sum / count : NaN};
-}
-
-function quantile(d, q) {
-  if (!d || !d.count) return NaN;
-  let before = 0;
-  for (let i = 0; i < d.bounds.length; ++i) {
-    if (d.counts[i] && before + d.counts[i] >= q * d.count) {
-      const low = i ? d.bounds[i - 1] : 0;
-      return low + (d.bounds[i] - low) * (q * d.count - before) / d.counts[i];
-    }
-    before += d.counts[i];
-  }
-  return d.bounds[d.bounds.length - 1];
 }
 
 // ---- text ----
@@ -71,16 +46,9 @@ function rows(body, keys, make, fill) {
   for (const row of known.values()) row.remove();
 }
 
-function cells(row, texts) {
-  while (row.children.length < texts.length) row.append(document.createElement('td'));
-  texts.forEach((text, i) => set(row.children[i], text));
-}
-
 function showTiles(state) {
   const recent = samples.slice(-120);
   const mean = (get) => recent.length ? recent.reduce((a, s) => a + get(s), 0) / recent.length : NaN;
-  const ttft = distribution((s) => s.latencies && s.latencies.timeToFirstTokenS);
-  const tpot = distribution((s) => s.latencies && s.latencies.interTokenS);
   const tokens = difference((s) => s.steps && s.steps.generatedTokens);
   const steps = difference((s) => s.steps && s.steps.steps);
   const running = (state.workers || []).reduce((a, w) => a + number(w.activeRequests), 0);
@@ -92,11 +60,11 @@ function showTiles(state) {
     ['idle', 'idle share\nlast minute', isNaN(mean((s) => s.idle)) ? '–' : percent(mean((s) => s.idle))],
     ['tokens', 'tokens per second\nlast minute', isNaN(per(tokens)) ? '–' : short.format(per(tokens))],
     ['steps', 'steps per second\nlast minute', isNaN(per(steps)) ? '–' : per(steps).toFixed(1)],
-    ['ttft', 'first token, p50\np99 ' + seconds(quantile(ttft, 0.99)), seconds(quantile(ttft, 0.5))],
-    ['tpot', 'between tokens, p50\np99 ' + seconds(quantile(tpot, 0.99)), seconds(quantile(tpot, 0.5))],
     ['slowest', 'slowest rank\nnow', slowest],
     ['running', 'running\nof ' + plain.format(slots) + ' slots', plain.format(running)],
     ['waiting', 'waiting\nof ' + plain.format(number(state.maxWaitingRequests)), plain.format(number(state.waitingRequests))],
+    ['completed', 'completed\n' + plain.format(number(state.requests && state.requests.failed)) + ' failed',
+     plain.format(number(state.requests && state.requests.completed))],
   ];
   rows(byId('tiles'), tiles.map((t) => t[0]), () => {
     const tile = document.createElement('div');
@@ -171,37 +139,6 @@ function showGroups(state) {
   byId('group').value = String(group);
 }
 
-function showLatency() {
-  const kinds = [
-    ['waiting for a worker', 'queueTimeS'], ['first token', 'timeToFirstTokenS'], ['between tokens', 'interTokenS'],
-    ['per output token', 'timePerOutputTokenS'], ['whole request', 'endToEndS'],
-  ];
-  rows(document.querySelector('#latency tbody'), kinds.map((k) => k[1]), () => document.createElement('tr'), (row, i) => {
-    const d = distribution((s) => s.latencies && s.latencies[kinds[i][1]]);
-    const of = (q) => seconds(quantile(d, q));
-    cells(row, [kinds[i][0], plain.format(d ? d.count : 0), seconds(d ? d.mean : NaN), of(0.5), of(0.9), of(0.99)]);
-  });
-}
-
-function showRequests(state) {
-  const r = state.requests || {};
-  const counts = [
-    ['accepted', r.accepted], ['completed', r.completed], ['cancelled', number(r.cancelled) + number(r.aborted)],
-    ['failed', r.failed, true], ['replayed', r.replayed], ['resumed', r.resumed],
-    ['refused', number(r.refusedPoolFull) + number(r.refusedInvalid) + number(r.refusedTenant) + number(r.refusedMemory)],
-    ['tokens lost', r.tokensLost, true], ['tokens duplicated', r.tokensDuplicated, true],
-  ];
-  rows(byId('requests'), counts.map((c) => c[0]), (key) => {
-    const pair = document.createElement('div');
-    pair.append(document.createElement('dt'), document.createElement('dd'));
-    pair.children[0].textContent = key;
-    return pair;
-  }, (pair, i) => {
-    set(pair.children[1], plain.format(number(counts[i][1])));
-    pair.className = counts[i][2] && number(counts[i][1]) ? 'bad' : '';
-  });
-}
-
 // The rule of placement that the chosen group follows, and the step times of the other rules over its own, shortest first.
 function showPlacement(state) {
   const chosen = (state.groups || []).find((g) => g.index === group), placement = chosen && chosen.placement;
@@ -228,8 +165,6 @@ function showState() {
   showPlacement(state);
   showTiles(state);
   showWorkers(state);
-  showLatency();
-  showRequests(state);
   const last = samples[samples.length - 1];
   if (last) {
     const max = Math.max(...last.load), mean = last.load.reduce((a, b) => a + b, 0) / last.load.length;
