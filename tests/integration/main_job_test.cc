@@ -149,7 +149,8 @@ TEST(MainJob, ASweepFindsNoKneeWhereNoRateHolds) {
   EXPECT_EQ(ramp["completed"], ramp["requests_sent"]);
   EXPECT_EQ(ramp["barrier"]["ranks"], 3);
   std::ifstream page(absl::StrCat(dir, "/ramp.html"));
-  EXPECT_NE(std::string(std::istreambuf_iterator<char>(page), {}).find("\"arrival\":\"ramp\""), std::string::npos);
+  EXPECT_NE(std::string(std::istreambuf_iterator<char>(page), {}).find("\"arrival\":\"ramp\""),
+            std::string::npos);
   cluster.StopCleanly();
 }
 
