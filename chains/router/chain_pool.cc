@@ -27,7 +27,7 @@ constexpr double kLeastTime = 1e-9, kMostTime = 1e6;
 constexpr int kRetuneChecks = 2;
 // Mean service times within which most running requests end; for the expected pause of a change-over.
 constexpr double kDrainServices = 3;
-// The time constant of the measured demand (router/requests/demand.h).
+// The time constant of the measured demand (router/requests/request_rate.h).
 constexpr double kDemandMemory = 60;
 
 absl::Status CheckHello(const v1::ServerHello& hello) {

@@ -224,7 +224,7 @@ void RouterServer::MakeServices(const RouterOptions& options, ClientSecrets secr
                                               MessageLimits(kMaxWorkerMessageBytes), std::move(tokenizers));
   if (options.worker_port_service != nullptr) {
     beside_link_.push_back(options.worker_port_service(
-        {options.bind_worker_id, [thread] { return thread->demand().PerSecond(MonotonicNow()); },
+        {options.bind_worker_id, [thread] { return thread->request_rate().PerSecond(MonotonicNow()); },
          worker_authenticator_.get()}));
   }
   if (engines_ != nullptr) {

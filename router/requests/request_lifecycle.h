@@ -28,13 +28,13 @@
 #include "common/telemetry/line_limiter.h"
 #include "router/core/scheduler/cluster.h"
 #include "router/requests/agent_calls.h"
-#include "router/requests/demand.h"
 #include "router/requests/latency_recorder.h"
 #include "router/requests/limits.h"
 #include "router/requests/overload.h"
 #include "router/requests/queue_deadlines.h"
 #include "router/requests/request_book.h"
 #include "router/requests/request_ids.h"
+#include "router/requests/request_rate.h"
 #include "router/requests/request_table.h"
 #include "router/requests/request_totals.h"
 #include "router/requests/resume_store.h"
@@ -166,7 +166,7 @@ class RequestLifecycle final : public RequestBook {
   const RequestTotals& totals() const { return totals_; }
   const LatencyRecorder& latencies() const { return latencies_; }
   // Any thread.
-  const Demand& demand() const { return demand_; }
+  const RequestRate& request_rate() const { return request_rate_; }
   int64_t kept_bytes() const { return resumes_.bytes(); }
 
  private:
@@ -260,7 +260,7 @@ class RequestLifecycle final : public RequestBook {
   QueueDeadlines queue_;
   RequestTotals totals_;
   LatencyRecorder latencies_;
-  Demand demand_;
+  RequestRate request_rate_;
   GroupsView groups_;
   absl::Time now_;
   const absl::Time started_;

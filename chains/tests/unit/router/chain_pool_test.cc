@@ -13,7 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "router/requests/demand.h"
+#include "router/requests/request_rate.h"
 
 namespace bfio::router {
 namespace {
@@ -61,14 +61,14 @@ TEST(PoolFilesTest, HaveThePlannersFormat) {
   EXPECT_TRUE(absl::IsUnavailable(WritePoolFiles("/dev/null/x", servers, {12, 1, 1})));
 }
 
-TEST(DemandTest, IsTheRateOfTheLastMinute) {
-  Demand rate;
+TEST(RequestRateTest, IsTheRateOfTheLastMinute) {
+  RequestRate rate;
   absl::Time now = absl::UnixEpoch();
   EXPECT_EQ(rate.PerSecond(now), 0);
   for (int i = 0; i < 6000; ++i) rate.Add(now += absl::Milliseconds(100));
   EXPECT_NEAR(rate.PerSecond(now), 10, 0.1);
   EXPECT_NEAR(rate.PerSecond(now + absl::Minutes(1)), 10 / std::exp(1), 0.1);
-  Demand young;
+  RequestRate young;
   now = absl::UnixEpoch();
   for (int i = 0; i < 100; ++i) young.Add(now += absl::Milliseconds(100));
   EXPECT_NEAR(young.PerSecond(now), 10, 1) << "after ten seconds";

@@ -1,7 +1,7 @@
 // The demand for which chains of servers are composed: requests per second over about the last minute.
 // Threads: any.
-#ifndef BFIO_ROUTER_REQUESTS_DEMAND_H_
-#define BFIO_ROUTER_REQUESTS_DEMAND_H_
+#ifndef BFIO_ROUTER_REQUESTS_REQUEST_RATE_H_
+#define BFIO_ROUTER_REQUESTS_REQUEST_RATE_H_
 
 #include <algorithm>
 
@@ -11,7 +11,7 @@
 
 namespace bfio::router {
 
-class Demand {
+class RequestRate {
  public:
   static constexpr absl::Duration kMemory = absl::Minutes(1);
 
@@ -39,4 +39,4 @@ class Demand {
 
 }  // namespace bfio::router
 
-#endif  // BFIO_ROUTER_REQUESTS_DEMAND_H_
+#endif  // BFIO_ROUTER_REQUESTS_REQUEST_RATE_H_
