@@ -13,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
+#include "common/base/out_of_range.h"
 #include "common/base/status_macros.h"
 #include "common/net/status.h"
 #include "google/protobuf/empty.pb.h"
