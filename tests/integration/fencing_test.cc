@@ -17,7 +17,7 @@ namespace {
 
 constexpr absl::Duration kDetection = absl::Seconds(kSlowdown);
 
-ClusterOptions Options(int workers) {
+ClusterOptions FencingOptions(int workers) {
   return {.worker_processes = workers,
           .router_flags = {absl::StrCat("--step_timeout=", absl::FormatDuration(kDetection))},
           .worker_flags = {absl::StrCat("--c=", 0.008 * kSlowdown), "--tl=0", "--slots=8"}};
@@ -26,7 +26,7 @@ ClusterOptions Options(int workers) {
 // The rank is stopped in the middle of a step and continued in a later epoch of the others, with requests of
 // its own whose tokens others now generate.
 TEST(Fencing, ReportsOfAResumedRankAreIgnored) {
-  Cluster cluster(Options(3));
+  Cluster cluster(FencingOptions(3));
   ASSERT_TRUE(cluster.ok());
   ClientThreads undisturbed(cluster, 18, 200);
   const std::vector<GenerateResult> reference = undisturbed.Join();
@@ -58,7 +58,7 @@ TEST(Fencing, ReportsOfAResumedRankAreIgnored) {
 
 // A rank of a past epoch is not admitted by rank 0, and does not delay ranks that join after it.
 TEST(Fencing, TheBarrierRefusesRanksOfAnOldEpoch) {
-  Cluster cluster(Options(2));
+  Cluster cluster(FencingOptions(2));
   ASSERT_TRUE(cluster.ok());
   // A third worker receives the address of the barrier, and sends nothing.
   v1::Epoch epoch;

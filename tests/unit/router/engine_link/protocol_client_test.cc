@@ -140,12 +140,14 @@ TYPED_TEST(ProtocolClientTest, AClientMayBeDestroyedDuringItsCalls) {
     EngineClient::StreamCallbacks outputs;
     outputs.on_tokens = [](const EngineTokens&) {};
     outputs.on_end = [&](const auto&) { ended.DecrementCount(); };
-    const auto stream = client->Generate(this->Call(), std::nullopt, "name", std::move(outputs));
-    const auto records =
+    auto stream = client->Generate(this->Call(), std::nullopt, "name", std::move(outputs));
+    auto records =
         client->Subscribe({.on_records = [] {}, .on_end = [&](const auto&) { ended.DecrementCount(); }});
     client->Describe(absl::Seconds(60), [&](const auto&) { ended.DecrementCount(); });
     client->CheckHealth(absl::Seconds(60), [&](const auto&) { ended.DecrementCount(); });
     if (i % 2 == 0) stream->Cancel();
+    stream.reset();
+    records.reset();
     client.reset();
     ended.Wait();
   }
