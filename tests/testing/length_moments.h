@@ -14,12 +14,12 @@
 
 namespace bfio {
 
-struct Moments {
+struct TraceMoments {
   double mean = 0, deviation = 0, median = 0, p95 = 0, smallest = 0, largest = 0;
 };
 
 // REQUIRES: trace.requests is not empty.
-inline Moments LengthMoments(const Trace& trace, int64_t TraceRequest::*field) {
+inline TraceMoments LengthMoments(const Trace& trace, int64_t TraceRequest::*field) {
   std::vector<int64_t> values;
   double sum = 0, squares = 0;
   for (const TraceRequest& request : trace.requests) {
@@ -41,8 +41,8 @@ inline Moments LengthMoments(const Trace& trace, int64_t TraceRequest::*field) {
 
 // Pearson correlation of prompt and output lengths. REQUIRES: neither column is constant.
 inline double LengthCorrelation(const Trace& trace) {
-  const Moments prompt = LengthMoments(trace, &TraceRequest::prompt_tokens);
-  const Moments output = LengthMoments(trace, &TraceRequest::output_tokens);
+  const TraceMoments prompt = LengthMoments(trace, &TraceRequest::prompt_tokens);
+  const TraceMoments output = LengthMoments(trace, &TraceRequest::output_tokens);
   double products = 0;
   for (const TraceRequest& request : trace.requests) {
     products += (static_cast<double>(request.prompt_tokens) - prompt.mean) *

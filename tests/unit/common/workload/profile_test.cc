@@ -12,7 +12,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-Moments Of(const Trace& trace, int64_t TraceRequest::*field) {
+TraceMoments Of(const Trace& trace, int64_t TraceRequest::*field) {
   return LengthMoments(trace, field);
 }
 
@@ -20,20 +20,20 @@ TEST(ProfileTest, LengthsFollowThePublishedQuantiles) {
   const auto conversation = SampleProfile("conversation", 200000, 1);
   ASSERT_TRUE(conversation.ok());
   EXPECT_FALSE(conversation->has_arrivals);
-  const Moments prompt = Of(*conversation, &TraceRequest::prompt_tokens);
+  const TraceMoments prompt = Of(*conversation, &TraceRequest::prompt_tokens);
   EXPECT_NEAR(prompt.mean, 1154.7, 25);
   EXPECT_NEAR(prompt.median, 1020, 10);
-  const Moments output = Of(*conversation, &TraceRequest::output_tokens);
+  const TraceMoments output = Of(*conversation, &TraceRequest::output_tokens);
   EXPECT_NEAR(output.mean, 211.1, 4);
   EXPECT_NEAR(output.median, 129, 3);
 
   const auto code = SampleProfile("code", 200000, 1);
   ASSERT_TRUE(code.ok());
-  const Moments code_prompt = Of(*code, &TraceRequest::prompt_tokens);
+  const TraceMoments code_prompt = Of(*code, &TraceRequest::prompt_tokens);
   EXPECT_NEAR(code_prompt.mean, 2047.85, 20);
   EXPECT_NEAR(code_prompt.median, 1469, 20);
   EXPECT_NEAR(code_prompt.p95, 7303, 60);
-  const Moments code_output = Of(*code, &TraceRequest::output_tokens);
+  const TraceMoments code_output = Of(*code, &TraceRequest::output_tokens);
   EXPECT_NEAR(code_output.mean, 27.88, 0.6);
   EXPECT_NEAR(code_output.median, 13, 1);
 }
@@ -41,12 +41,12 @@ TEST(ProfileTest, LengthsFollowThePublishedQuantiles) {
 TEST(ProfileTest, BurstGptHasTheSamplesMomentsAndCorrelation) {
   const auto burst = SampleProfile("burstgpt", 500'000, 1);
   ASSERT_TRUE(burst.ok()) << burst.status();
-  const Moments prompt = Of(*burst, &TraceRequest::prompt_tokens);
+  const TraceMoments prompt = Of(*burst, &TraceRequest::prompt_tokens);
   EXPECT_NEAR(prompt.mean, 362.9, 0.02 * 362.9);
   EXPECT_NEAR(prompt.deviation, 502.2, 0.1 * 502.2);
   EXPECT_EQ(prompt.median, 217);
   EXPECT_LE(prompt.largest, 14'117);
-  const Moments output = Of(*burst, &TraceRequest::output_tokens);
+  const TraceMoments output = Of(*burst, &TraceRequest::output_tokens);
   EXPECT_NEAR(output.mean, 57.05, 0.02 * 57.05);
   EXPECT_NEAR(output.deviation, 154.4, 0.1 * 154.4);
   EXPECT_EQ(output.median, 7);

@@ -183,14 +183,5 @@ TEST(WaitingPoolOfAgents, TheEarlierDeadlineGoesFirstAtEqualAge) {
   EXPECT_THAT(Order(pool), ElementsAre(2, 1, 3));
 }
 
-TEST(WaitingPoolOfAgents, IsBuiltAgainInItsOwnOrder) {
-  WaitingPool pool;
-  pool.Add(Call(1, 100), 10);
-  pool.AddFront(Call(2, 0), 50);  // its worker was lost
-  WaitingPool again;
-  for (const WaitingView& view : pool.views()) again.Append(pool.Spec(view.id), view.enqueued_step);
-  EXPECT_THAT(Order(again), ElementsAre(2, 1));
-}
-
 }  // namespace
 }  // namespace bfio::core

@@ -85,19 +85,15 @@ class Group {
         });
         ASSERT_NE(youngest, running.rend());
         preempted[g].push_back(*youngest);
-        admissions_[g].Remove(*youngest);
         running.erase(std::next(youngest).base());
       }
       reports[g].load_tokens = Load(running);
       std::erase_if(running, [&](RequestId id) {
         Request& request = requests_.at(id);
-        admissions_[g].OnToken(id);
         if (++request.made < request.output) return false;
         finished[g].push_back(id);
-        admissions_[g].Remove(id);
         return true;
       });
-      admissions_[g].EndStep();
       idle = idle && running.empty();
     }
     for (const Plan& plan : plans_) idle = idle && (here(plan) || plan.placements.empty());

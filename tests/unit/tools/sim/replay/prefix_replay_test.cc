@@ -133,7 +133,7 @@ class PrefixSession {
   core::RequestId last_ = kBase;
 };
 
-SessionReplay Replay(const MemoryLog::Segments& segments) {
+SessionReplay ReplayPrefixSession(const MemoryLog::Segments& segments) {
   SessionReplay replay(std::nullopt, [] { return 0.0; });
   for (const std::vector<record::Record>& segment : segments) {
     for (const record::Record& record : segment) EXPECT_TRUE(replay.Take(record).ok());
@@ -152,7 +152,7 @@ TEST(PrefixReplay, PlacementsByPrefixRepeat) {
     SCOPED_TRACE(seed);
     MemoryLog::Segments segments = Recorded(seed, {});
     ASSERT_GT(segments.size(), 2u);
-    const SessionReplay replay = Replay(segments);
+    const SessionReplay replay = ReplayPrefixSession(segments);
     EXPECT_GT(replay.counts().decisions, 100);
     EXPECT_EQ(replay.counts().identical, replay.counts().decisions) << replay.counts().first_difference;
     EXPECT_TRUE(replay.exact());
@@ -164,7 +164,7 @@ TEST(PrefixReplay, PlacementsByPrefixRepeat) {
         if (enqueue != nullptr) enqueue->request.prefix = nullptr;
       }
     }
-    const SessionReplay without = Replay(segments);
+    const SessionReplay without = ReplayPrefixSession(segments);
     EXPECT_LT(without.counts().identical, without.counts().decisions);
     if (HasFailure()) return;
   }
@@ -175,7 +175,8 @@ TEST(PrefixReplay, PlacementsByPrefixRepeat) {
 TEST(PrefixReplay, EventsOfFullRanksChangeNoDecision) {
   for (uint64_t seed = 1; seed <= 4; ++seed) {
     SCOPED_TRACE(seed);
-    const SessionReplay replay = Replay(Recorded(seed, {.policy = "bf_io_auto", .slots = 12, .burst = 140}));
+    const SessionReplay replay =
+        ReplayPrefixSession(Recorded(seed, {.policy = "bf_io_auto", .slots = 12, .burst = 140}));
     EXPECT_GT(replay.counts().decisions, 100);
     EXPECT_EQ(replay.counts().identical, replay.counts().decisions) << replay.counts().first_difference;
   }
