@@ -25,9 +25,9 @@ ChainService ServiceOf(const BlockSizes& sizes) {
 std::vector<ServerChain> OverlappingChains(absl::Span<const PoolServer> pool,
                                            absl::Span<const ChainServer> servers, const ChainService& service,
                                            const BlockRanges& placement, int64_t max_slots,
-                                           absl::Span<const StandingChain> standing) {
+                                           absl::Span<const ExistingChain> standing) {
   std::vector<std::vector<int32_t>> full;
-  for (const StandingChain& chain : standing) {
+  for (const ExistingChain& chain : standing) {
     if (chain.slots >= max_slots) full.push_back(chain.servers);
   }
   std::vector<int64_t> left = AllCacheSlots(servers, service, placement);
@@ -49,10 +49,10 @@ std::vector<ServerChain> OverlappingChains(absl::Span<const PoolServer> pool,
 
 }  // namespace
 
-Response ResponseOf(absl::Span<const ServerChain> chains, absl::Span<const StandingChain> standing,
+Response ResponseOf(absl::Span<const ServerChain> chains, absl::Span<const ExistingChain> standing,
                     double demand) {
   std::vector<ChainRate> all = Rates(chains);
-  for (const StandingChain& chain : standing) {
+  for (const ExistingChain& chain : standing) {
     if (chain.rate > 0) all.push_back({chain.rate, chain.slots});
   }
   Response response;
@@ -63,7 +63,7 @@ Response ResponseOf(absl::Span<const ServerChain> chains, absl::Span<const Stand
 
 absl::StatusOr<PoolPlan> PlanChains(absl::Span<const PoolServer> pool, const BlockSizes& sizes,
                                     int64_t max_slots, double demand,
-                                    absl::Span<const StandingChain> standing) {
+                                    absl::Span<const ExistingChain> standing) {
   const ChainService service = ServiceOf(sizes);
   std::vector<ChainServer> servers, free;
   std::vector<size_t> free_places;

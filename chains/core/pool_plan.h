@@ -54,7 +54,7 @@ struct BlockSizes {
 };
 
 // A chain that exists already.
-struct StandingChain {
+struct ExistingChain {
   // Requests per second of one slot; 0: not known.
   double rate = 0;
   int64_t slots = 0;
@@ -74,7 +74,7 @@ struct PoolPlan {
 // 0. A new chain has other servers than every existing one with max_slots slots.
 absl::StatusOr<PoolPlan> PlanChains(absl::Span<const PoolServer> servers, const BlockSizes& sizes,
                                     int64_t max_slots, double demand = 0,
-                                    absl::Span<const StandingChain> standing = {});
+                                    absl::Span<const ExistingChain> standing = {});
 
 // The response with all chains that serve the demand; larger is worse.
 struct Response {
@@ -88,7 +88,7 @@ struct Response {
 };
 
 // With `chains` and those of `standing` that have a rate. REQUIRES: demand > 0.
-Response ResponseOf(absl::Span<const ServerChain> chains, absl::Span<const StandingChain> standing,
+Response ResponseOf(absl::Span<const ServerChain> chains, absl::Span<const ExistingChain> standing,
                     double demand);
 
 }  // namespace bfio::core

@@ -20,7 +20,7 @@ double RateBand(double rate, double memory_s) {
 
 std::optional<Retuning> BetterComposition(absl::Span<const PoolServer> servers, const BlockSizes& sizes,
                                           int64_t max_slots, double demand, double band,
-                                          absl::Span<const StandingChain> standing) {
+                                          absl::Span<const ExistingChain> standing) {
   const double high = demand * band;
   const Response now_high = ResponseOf({}, standing, high);
   Retuning better;

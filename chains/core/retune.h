@@ -48,7 +48,7 @@ struct Retuning {
 // > 0, band >= 1, each chain of `standing` has a rate.
 std::optional<Retuning> BetterComposition(absl::Span<const PoolServer> servers, const BlockSizes& sizes,
                                           int64_t max_slots, double demand, double band,
-                                          absl::Span<const StandingChain> standing);
+                                          absl::Span<const ExistingChain> standing);
 
 struct RetuneTimes {
   // How long an overload must last; any other gain must last five times as long. If this is the time constant

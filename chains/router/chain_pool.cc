@@ -403,7 +403,7 @@ ChainPool::Members ChainPool::MembersNow() const {
   members.measured = times.has_value();
   for (size_t j = 0; times.has_value() && j < times->size(); ++j) members.servers[j].times = (*times)[j];
   for (const auto& [number, chain] : chains_) {
-    core::StandingChain& one = members.standing.emplace_back();
+    core::ExistingChain& one = members.standing.emplace_back();
     one.rate = chain.rate;
     one.slots = chain.slots;
     for (const auto& stage : chain.stages) {
@@ -433,7 +433,7 @@ void ChainPool::Retune(absl::Time now, double demand) {
                                 demand, core::RateBand(demand, kDemandMemory), members.standing);
   }
   double service_s = 0;
-  for (const core::StandingChain& chain : members.standing) service_s = std::max(service_s, 1 / chain.rate);
+  for (const core::ExistingChain& chain : members.standing) service_s = std::max(service_s, 1 / chain.rate);
   core::RetuneTimes times;
   times.after_s = absl::ToDoubleSeconds(options_.retune_after);
   times.pause_s = std::min(kDrainServices * service_s, absl::ToDoubleSeconds(options_.drain_timeout)) +

@@ -111,7 +111,7 @@ class ChainPool {
     std::vector<core::PoolServer> servers;
     bool any_free = false;
     bool measured = false;
-    std::vector<core::StandingChain> standing;
+    std::vector<core::ExistingChain> standing;
   };
   Members MembersNow() const;
   // Whether chains serve, none of them begins or ends, and nothing is to be composed.

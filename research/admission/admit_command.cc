@@ -73,7 +73,7 @@ void Believe(Belief belief, int64_t limit, uint64_t seed, std::vector<KvArrival>
   }
 }
 
-nlohmann::ordered_json Told(const KvRun& run, int64_t samples) {
+nlohmann::ordered_json ToJson(const KvRun& run, int64_t samples) {
   nlohmann::ordered_json cell = {{"latency_s_mean", run.looped ? std::nan("") : run.mean_latency},
                                  {"completed", run.completed},
                                  {"rounds", run.rounds},
@@ -176,7 +176,7 @@ absl::Status RunAdmitCommand(const ReadOptions& read) {
   options.go_on = [] { return !ShutdownSignal::Requested(); };
   BFIO_ASSIGN_OR_RETURN(const KvRun run, RunOneWorker(rule, arrivals, options));
   if (ShutdownSignal::Requested()) return absl::CancelledError("stopped by a signal");
-  PrintJson(Told(run, samples));
+  PrintJson(ToJson(run, samples));
   return absl::OkStatus();
 }
 

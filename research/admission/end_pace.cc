@@ -11,7 +11,7 @@ constexpr double kAlike = 0.8;
 // The pace is checked for windows of up to 1/kWindows of a request's length.
 constexpr int64_t kWindows = 4;
 
-bool Alike(int64_t a, int64_t b) {
+bool Similar(int64_t a, int64_t b) {
   return static_cast<double>(std::min(a, b)) >= kAlike * static_cast<double>(std::max(a, b));
 }
 
@@ -35,7 +35,7 @@ void EndPace::Remove(RequestId id) {
   entries_.erase(it);
 }
 
-bool EndPace::Wave(int64_t last, int64_t prompt, int64_t output, int64_t memory, double used) const {
+bool EndPace::EndsTogether(int64_t last, int64_t prompt, int64_t output, int64_t memory, double used) const {
   const double area = TokenSteps(prompt, output) * std::min(1.0, used);
   const double rate = static_cast<double>(memory) / area;
   // Allowance for whole requests: in a sequence of r requests per step, a window of n steps has up to r n
@@ -47,7 +47,7 @@ bool EndPace::Wave(int64_t last, int64_t prompt, int64_t output, int64_t memory,
     --it;
     if (it->first < first) return false;
     const Entry& other = entries_.at(it->second);
-    if (!Alike(output, other.output) || !Alike(prompt + output, other.total)) continue;
+    if (!Similar(output, other.output) || !Similar(prompt + output, other.total)) continue;
     ++count;
     if (count > std::max(1.0, rate * static_cast<double>(last - it->first + 1) + slack)) return true;
   }

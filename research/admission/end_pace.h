@@ -27,7 +27,7 @@ class EndPace {
 
   // Whether too many similar requests would end together if one more, which ends at `last` with these tokens,
   // started. `used`: the token-steps that requests actually take, as a share of those predicted.
-  bool Wave(int64_t last, int64_t prompt, int64_t output, int64_t memory, double used = 1) const;
+  bool EndsTogether(int64_t last, int64_t prompt, int64_t output, int64_t memory, double used = 1) const;
 
  private:
   struct Entry {

@@ -58,7 +58,7 @@ void MemoryRule::Decide(int64_t round, AdmissionRound& out) {
     if (!Fits(entry, course)) break;
     // While half the memory stays free until its end, the pace does not apply.
     if (rule_.paced && 2 * memory_.PeakWith(course) > options_.memory &&
-        pace_.Wave(course.last(), entry.prompt(), entry.left, options_.memory, taken_ / believed_)) {
+        pace_.EndsTogether(course.last(), entry.prompt(), entry.left, options_.memory, taken_ / believed_)) {
       if (++passed > kMostPassed) break;
       ++next;
       continue;

@@ -198,7 +198,7 @@ class Drift {
   double rate_, rate_at_ = 0;
   std::vector<DriftJob> jobs_;
   std::vector<double> response_;
-  std::vector<core::StandingChain> standing_;
+  std::vector<core::ExistingChain> standing_;
   std::vector<Chain> chains_;
   std::priority_queue<Running> running_;
   std::deque<size_t> waiting_;

@@ -46,14 +46,14 @@ AdminService::AdminService(OperatorHandler* handler, Authenticator* authenticato
       "/bfio.v1.Admin/DrainWorker", Role::kOperate,
       [this](const std::string& who, const v1::DrainWorkerRequest& request, const auto& call) {
         const absl::Status asked = handler_->DrainWorker(
-            request.worker_id(), Told(who, "drain worker", request.worker_id(), ReplyTo(call)));
+            request.worker_id(), Logged(who, "drain worker", request.worker_id(), ReplyTo(call)));
         if (!asked.ok()) call->Reply(asked);
       });
   AddUnary<v1::UndrainWorkerRequest, v1::UndrainWorkerResponse>(
       "/bfio.v1.Admin/UndrainWorker", Role::kOperate,
       [this](const std::string& who, const v1::UndrainWorkerRequest& request, const auto& call) {
         const absl::Status asked = handler_->UndrainWorker(
-            request.worker_id(), Told(who, "undrain worker", request.worker_id(), ReplyTo(call)));
+            request.worker_id(), Logged(who, "undrain worker", request.worker_id(), ReplyTo(call)));
         if (!asked.ok()) call->Reply(asked);
       });
   AddUnary<v1::SetPolicyRequest, v1::SetPolicyResponse>(
@@ -102,7 +102,7 @@ void AdminService::SetPolicy(const std::string& who, const v1::SetPolicyRequest&
   absl::StatusOr<PolicyChange> change = ToPolicyChange(request.policy());
   if (!change.ok()) return call->Reply(change.status());
   const absl::Status asked = handler_->SetPolicy(
-      *std::move(change), Told(who, "set policy", request.policy().name(), ReplyTo(call)));
+      *std::move(change), Logged(who, "set policy", request.policy().name(), ReplyTo(call)));
   if (!asked.ok()) call->Reply(asked);
 }
 

@@ -16,8 +16,8 @@ namespace bfio::router {
 
 // Wraps `done` so that the log line is written first. `act`: for example "drain worker"; `what`: the
 // operator's input.
-inline OperatorHandler::Done Told(std::string who, const char* act, std::string what,
-                                  OperatorHandler::Done done) {
+inline OperatorHandler::Done Logged(std::string who, const char* act, std::string what,
+                                    OperatorHandler::Done done) {
   return [who = std::move(who), act, what = std::move(what),
           done = std::move(done)](absl::Status status) mutable {
     spdlog::info("operator {}: {} {}: {}", PeerText(who), act, PeerText(what),

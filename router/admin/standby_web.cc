@@ -7,7 +7,7 @@
 
 namespace bfio::router {
 
-void Standby::Looked(absl::Time now) {
+void Standby::MarkAlive(absl::Time now) {
   MutexLock lock(&mutex_);
   looked_ = now;
 }

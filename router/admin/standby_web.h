@@ -31,7 +31,7 @@ class Standby {
   explicit Standby(std::string version) : version_(std::move(version)) {}
 
   // The standby has queried the election, or is about to.
-  void Looked(absl::Time now = MonotonicNow());
+  void MarkAlive(absl::Time now = MonotonicNow());
   void SetLeader(std::string leader);
 
   const std::string& version() const { return version_; }

@@ -51,7 +51,7 @@ absl::StatusOr<v1::ClusterState> ReadState(OperatorHandler* handler, const State
 absl::Status AskPolicy(OperatorHandler* handler, const v1::PolicySetting& setting, const std::string& who) {
   BFIO_ASSIGN_OR_RETURN(PolicyChange change, ToPolicyChange(setting));
   return Await<absl::Status>([&](auto done) {
-    return handler->SetPolicy(std::move(change), Told(who, "set policy", setting.name(), std::move(done)));
+    return handler->SetPolicy(std::move(change), Logged(who, "set policy", setting.name(), std::move(done)));
   });
 }
 
@@ -60,7 +60,7 @@ absl::Status ChangeWorker(OperatorHandler* handler,
                           absl::Status (OperatorHandler::*act)(std::string, OperatorHandler::Done),
                           const char* name, const std::string& worker_id, const std::string& who) {
   return Await<absl::Status>(
-      [&](auto done) { return (handler->*act)(worker_id, Told(who, name, worker_id, std::move(done))); });
+      [&](auto done) { return (handler->*act)(worker_id, Logged(who, name, worker_id, std::move(done))); });
 }
 
 absl::Status CheckAlive(const OperatorHandler& handler) {

@@ -208,7 +208,7 @@ bool DecisionThread::RunOnce() {
   events_.WaitAndTake(std::min(UntilNextDeadline(), kLongestWait), worker_events_, client_events_);
   now_ = MonotonicNow();
   last_iteration_.store(now_, std::memory_order_relaxed);
-  if (options_.lease != nullptr && !options_.lease->Look()) EndWithoutLease();
+  if (options_.lease != nullptr && !options_.lease->Check()) EndWithoutLease();
   requests_.SetTime(now_);
   for (Event& event : worker_events_) std::move(event)();
   RunTimers();

@@ -63,7 +63,7 @@ absl::StatusOr<bool> Lead(Election& election, RouterOptions& options) {
   auto web = OpenStandbyPort(options, standby);
   if (!web.ok()) return web.status();
   const auto pause = [&](absl::Duration time) {
-    standby->Looked();
+    standby->MarkAlive();
     return ShutdownSignal::WaitFor(time);
   };
   const auto on_standby = [&](const std::string& leader) {

@@ -22,7 +22,7 @@ constexpr absl::Duration kLongestTry = absl::Seconds(5), kLongestLook = absl::Se
 constexpr double kShare = 0.9;
 constexpr double kJitter = 0.2;
 
-absl::Duration Looking(absl::Duration ttl) {
+absl::Duration CheckInterval(absl::Duration ttl) {
   return std::min(ttl / kLooks, kLongestLook);
 }
 
@@ -73,7 +73,7 @@ bool Election::Campaign(const std::function<bool(absl::Duration)>& pause,
       if (leader.revision != known) on_standby(leader.name);
       known = leader.revision;
     }
-    if (pause(Jittered(Looking(options_.ttl)))) return false;
+    if (pause(Jittered(CheckInterval(options_.ttl)))) return false;
   }
 }
 
@@ -89,7 +89,7 @@ absl::StatusOr<bool> Election::TryToLead(EtcdOwner& leader) {
     term_ = static_cast<uint64_t>(claimed->owner.revision);
     lease_ = std::make_shared<Lease>(end);
     renew_at_ = asked + Jittered(options_.ttl / kRenewals);
-    look_at_ = Lease::Now();
+    check_at_ = Lease::Now();
     return true;
   }
   // The claim may have succeeded without an answer, or too late. Revoking the lease frees the key, so that
@@ -114,7 +114,7 @@ bool Election::Renew() {
       complaint_ = std::string(alive.status().message());
       spdlog::warn("cannot renew the lease of election key {}: {}", options_.key, complaint_);
     }
-    renew_at_ = Lease::Now() + Jittered(Looking(options_.ttl));
+    renew_at_ = Lease::Now() + Jittered(CheckInterval(options_.ttl));
     return true;
   }
   if (!*alive) {
@@ -131,7 +131,7 @@ bool Election::Renew() {
 bool Election::LookAtKey() {
   // An operator may have removed the key, or written it without the lease.
   const absl::StatusOr<EtcdOwner> owner = etcd_->ReadOnce(options_.key);
-  look_at_ = Lease::Now() + Jittered(Looking(options_.ttl));
+  check_at_ = Lease::Now() + Jittered(CheckInterval(options_.ttl));
   if (!owner.ok()) return true;
   if (owner->revision == static_cast<int64_t>(term_) && owner->lease == lease_id_) return true;
   spdlog::error("election key {} no longer belongs to this router", options_.key);
@@ -142,14 +142,14 @@ void Election::KeepLease() {
   for (;;) {
     {
       MutexLock lock(&mutex_);
-      const absl::Duration wait = std::min(renew_at_, look_at_) - Lease::Now();
+      const absl::Duration wait = std::min(renew_at_, check_at_) - Lease::Now();
       if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), wait)) return;
     }
     if (!lease_->Holds()) return;
     if (lease_->Unwatched() > options_.ttl + options_.stuck_after) return OnStuck();
     // A check may take a while, and must not delay a renewal that is due.
     const absl::Time now = Lease::Now();
-    const bool look = now >= look_at_ && (now < renew_at_ || lease_->Left() > options_.ttl / 2);
+    const bool look = now >= check_at_ && (now < renew_at_ || lease_->Left() > options_.ttl / 2);
     if (!look && now < renew_at_) continue;
     if (!(look ? LookAtKey() : Renew())) return lease_->Lose();
   }

@@ -11,7 +11,7 @@
 // to this check has no effect either.
 //
 // A leader loses its lease when it cannot renew it within the lease's length, or is paused for that long. The
-// decision loop checks lease() in each iteration (Lease::Look). When the lease is lost, the process ends at
+// decision loop checks lease() in each iteration (Lease::Check). When the lease is lost, the process ends at
 // once, without a final message on its streams: the next leader recovers what its workers hold, as after a
 // crash. When a loop stops checking, the renewing thread releases the lease and ends the process.
 //
@@ -96,7 +96,7 @@ class Election {
   std::shared_ptr<Lease> lease_;
   // Used by the thread that uses etcd_; times as in Lease::Now(). `complaint_`: the last error of etcd, to
   // log each once.
-  absl::Time renew_at_, look_at_;
+  absl::Time renew_at_, check_at_;
   std::string complaint_;
   Rng rng_;
   Mutex mutex_;

@@ -30,7 +30,7 @@ class Lease {
   Lease& operator=(const Lease&) = delete;
 
   // True while the lease holds. Called by the decision thread.
-  bool Look() {
+  bool Check() {
     const int64_t now = absl::ToUnixNanos(Now());
     looked_ns_ = now;
     return now < end_ns_.load();
@@ -43,7 +43,7 @@ class Lease {
   void Extend(absl::Time end) { end_ns_ = absl::ToUnixNanos(end); }
   // Ends the lease for good.
   void Lose() { end_ns_ = 0; }
-  // Time since the last Look, or since construction.
+  // Time since the last Check, or since construction.
   absl::Duration Unwatched() const { return Now() - absl::FromUnixNanos(looked_ns_.load()); }
 
  private:

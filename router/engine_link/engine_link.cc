@@ -84,7 +84,7 @@ void EngineLink::Watch() {
   std::vector<EngineAddress> last;
   std::vector<EventQueue::Event> none;
   while (!watching_.closed()) {
-    std::vector<EngineAddress> now = list.Look([this] { return watching_.closed(); });
+    std::vector<EngineAddress> now = list.Resolve([this] { return watching_.closed(); });
     if (watching_.closed()) return;
     if (now != last) {
       last = now;

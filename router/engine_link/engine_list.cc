@@ -124,7 +124,7 @@ std::vector<std::string> EngineList::Resolve(const Address& server) {
   return hosts;
 }
 
-std::vector<EngineAddress> EngineList::Look(const std::function<bool()>& stop) {
+std::vector<EngineAddress> EngineList::Resolve(const std::function<bool()>& stop) {
   if (!source_.file.empty()) LookAtFile();
   std::erase_if(known_, [this](const auto& name) {
     return std::none_of(source_.engines.begin(), source_.engines.end(), [&](const EngineAddress& given) {

@@ -4,7 +4,7 @@
 // earlier one. A new address of a name is used at once; an address is removed after kAnswersWithout
 // consecutive answers without it. A file that cannot be read or is invalid, and a name that does not resolve,
 // change nothing: an outage of either removes no engine. If a name has IPv4 addresses, its IPv6 addresses are
-// not used, because they reach the same servers. Threads: one. Look blocks while the resolver does.
+// not used, because they reach the same servers. Threads: one. Resolve blocks while the resolver does.
 #ifndef BFIO_ROUTER_ENGINE_LINK_ENGINE_LIST_H_
 #define BFIO_ROUTER_ENGINE_LINK_ENGINE_LIST_H_
 
@@ -42,7 +42,7 @@ absl::StatusOr<std::vector<std::string>> ResolveBySystem(const std::string& host
 
 class EngineList {
  public:
-  // How often the link calls Look.
+  // How often the link calls Resolve.
   static constexpr absl::Duration kPeriod = absl::Seconds(2);
   // Number of consecutive answers without an address (10 s at that period) after which it is removed. Some
   // resolvers omit addresses at times, and a removed engine must drain before it can come back.
@@ -53,7 +53,7 @@ class EngineList {
 
   // The present engines: each server once, names replaced by addresses. A failure is logged once. A name that
   // resolves slowly delays those after it. If `stop` returns true between two names, the result is partial.
-  std::vector<EngineAddress> Look(const std::function<bool()>& stop = [] { return false; });
+  std::vector<EngineAddress> Resolve(const std::function<bool()>& stop = [] { return false; });
 
  private:
   struct Known {

@@ -34,13 +34,13 @@ absl::Status AgentCalls::DeadlinePassed() {
   return absl::DeadlineExceededError("the parent's deadline has passed");
 }
 
-absl::Status AgentCalls::Look(RequestRecord& record, int64_t step,
-                              std::optional<absl::Duration> shortest_step, absl::Time now) const {
+absl::Status AgentCalls::Check(RequestRecord& record, int64_t step,
+                               std::optional<absl::Duration> shortest_step, absl::Time now) const {
   const ClientRequest& request = record.request;
   if (request.parent_id.empty()) return absl::OkStatus();
   // The length prefix keeps names of different tenants apart.
   std::string name = absl::StrCat(request.tenant.size(), ":", request.tenant, request.parent_id);
-  const std::optional<core::Parents::Standing> parent = parents_.Look(name, step, request.stage);
+  const std::optional<core::Parents::State> parent = parents_.Find(name, step, request.stage);
   if (!parent.has_value()) return absl::OkStatus();
   record.parent = std::move(name);
   if (order_ != AgentOrder::kOff) {

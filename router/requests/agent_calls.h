@@ -36,8 +36,8 @@ class AgentCalls {
 
   // Sets the call's seniority and deadline from its parent. DEADLINE_EXCEEDED when the parent's deadline has
   // passed or cannot be met; `shortest_step` is a lower bound of the time per token, where one is known.
-  absl::Status Look(RequestRecord& record, int64_t step, std::optional<absl::Duration> shortest_step,
-                    absl::Time now) const;
+  absl::Status Check(RequestRecord& record, int64_t step, std::optional<absl::Duration> shortest_step,
+                     absl::Time now) const;
   // The call has been accepted.
   void Join(const RequestRecord& record, int64_t step);
   // The call has ended.

@@ -190,7 +190,7 @@ absl::Status RequestLifecycle::Admit(RequestRecord& record, bool ahead, int64_t 
     ++totals_.refused_memory;
     return WithRetry(std::move(status), kFullRetry);
   }
-  if (absl::Status status = agents_.Look(record, cluster_->NextStep(), groups_.shortest_step, now_);
+  if (absl::Status status = agents_.Check(record, cluster_->NextStep(), groups_.shortest_step, now_);
       !status.ok()) {
     ++totals_.refused_parent_deadline;
     return status;

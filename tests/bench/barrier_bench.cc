@@ -25,7 +25,7 @@ constexpr int kWarmup = 200;
 constexpr absl::Duration kTimeout = absl::Seconds(30);
 
 // Meets `steps` times and returns the latencies in ns; empty after an error.
-std::vector<int64_t> Meet(StarEndpoint& endpoint, const GroupSpec& group, int steps) {
+std::vector<int64_t> RunSteps(StarEndpoint& endpoint, const GroupSpec& group, int steps) {
   auto barrier = endpoint.Form(group, kTimeout, {});
   std::vector<int64_t> ns;
   for (int step = 1; barrier.ok() && step <= kWarmup + steps; ++step) {
@@ -43,7 +43,7 @@ std::vector<int64_t> Meet(StarEndpoint& endpoint, const GroupSpec& group, int st
 
 [[noreturn]] void RunLeaf(GroupSpec group, const StarOptions& options, int steps) {
   auto endpoint = StarEndpoint::Create(options);
-  _exit(endpoint.ok() && !Meet(**endpoint, group, steps).empty() ? 0 : 1);
+  _exit(endpoint.ok() && !RunSteps(**endpoint, group, steps).empty() ? 0 : 1);
 }
 
 bool RunGroup(int world_size, const StarOptions& options, int steps) {
@@ -54,7 +54,7 @@ bool RunGroup(int world_size, const StarOptions& options, int steps) {
     if (fork() == 0) RunLeaf(group, options, steps);
   }
   group.rank = 0;
-  std::vector<int64_t> ns = Meet(**endpoint, group, steps);
+  std::vector<int64_t> ns = RunSteps(**endpoint, group, steps);
   bool good = !ns.empty();
   int status = 0;
   while (wait(&status) > 0) good = good && WIFEXITED(status) && WEXITSTATUS(status) == 0;

@@ -292,7 +292,7 @@ void BM_Kv(benchmark::State& state, KvCall call) {
   snapshot.step = state.range(1) / 5;
   snapshot.workers = of.pool.workers;
   snapshot.waiting = of.pool.waiting;
-  snapshot.kv = admission.Look(*of.lookahead, of.admission_workers, absl::MakeSpan(of.pool.waiting));
+  snapshot.kv = admission.MakeOutlook(*of.lookahead, of.admission_workers, absl::MakeSpan(of.pool.waiting));
   Decision decision;
   VirtualFcfs first_come;
   Calls calls;
@@ -300,7 +300,8 @@ void BM_Kv(benchmark::State& state, KvCall call) {
     start = NowMicroseconds();
     calls.Time([&] {
       if (call != KvCall::kLook) return Decide(*policy, snapshot, first_come, decision);
-      snapshot.kv = admission.Look(*of.lookahead, of.admission_workers, absl::MakeSpan(of.pool.waiting));
+      snapshot.kv =
+          admission.MakeOutlook(*of.lookahead, of.admission_workers, absl::MakeSpan(of.pool.waiting));
       benchmark::DoNotOptimize(snapshot.kv.capacity.data());
     });
   }
@@ -359,7 +360,7 @@ void BM_KnownKv(benchmark::State& state, const char* text) {
       workers[g].kv_tokens = 1 << 30;
       workers[g].changes = &changes[g];
     }
-    calls.Time([&] { benchmark::DoNotOptimize(admission.Look(*lookahead, workers, {&waiting, 1})); });
+    calls.Time([&] { benchmark::DoNotOptimize(admission.MakeOutlook(*lookahead, workers, {&waiting, 1})); });
     ++time.reported_step;
     ++time.plan_step;
     for (size_t g = 0; g < kWorkers; ++g) {
@@ -427,7 +428,7 @@ struct SpareCase {
     for (WaitingView& request : pool.waiting) request.id = ++id;
   }
 
-  void Look() {
+  void MakeOutlook() {
     far.Begin(static_cast<int32_t>(residents.size()));
     for (size_t g = 0; g < residents.size(); ++g) {
       const int64_t version = (step + static_cast<int64_t>(g)) / 4;
@@ -461,7 +462,7 @@ void BM_Spare(benchmark::State& state, std::optional<PlacementRule> rule, bool w
   snapshot.step = of.step;
   snapshot.workers = of.pool.workers;
   snapshot.waiting = of.pool.waiting;
-  of.Look();
+  of.MakeOutlook();
   snapshot.far = of.far.View();
   Decision decision;
   VirtualFcfs first_come;
@@ -470,7 +471,7 @@ void BM_Spare(benchmark::State& state, std::optional<PlacementRule> rule, bool w
     of.Renew();
     start = NowMicroseconds();
     calls.Time([&] {
-      if (!rule) return of.Look();
+      if (!rule) return of.MakeOutlook();
       snapshot.rule = *rule;
       Decide(*policy, snapshot, first_come, decision);
     });

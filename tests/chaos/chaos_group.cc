@@ -235,7 +235,7 @@ int ChaosGroup::Hub() {
   return -1;
 }
 
-std::optional<GroupView> ChaosGroup::Look(std::vector<std::string>& broken) {
+std::optional<GroupView> ChaosGroup::Observe(std::vector<std::string>& broken) {
   if (router_down_) return std::nullopt;
   const auto state = State();
   if (!state.ok()) return std::nullopt;

@@ -85,7 +85,7 @@ class ChaosGroup {
   // Toggles the slow workers and reads the logs; must be called about every 20 ms.
   void Tick();
   // The group as the router reports it. Forbidden effects of attacks are added to `broken`, once each.
-  std::optional<GroupView> Look(std::vector<std::string>& broken);
+  std::optional<GroupView> Observe(std::vector<std::string>& broken);
   // Programs that have ended without being killed; each is reported once.
   std::vector<std::string> Deaths();
 

@@ -111,7 +111,7 @@ class Director {
     for (std::string& death : group_.Deaths()) other_.push_back(std::move(death));
     if (now >= next_sample_) {
       memory_.Sample(now - start_, group_.router_pid(), group_.worker_pids());
-      Look();
+      Observe();
       next_sample_ = now + kSamplePeriod;
     }
   }
@@ -130,10 +130,10 @@ class Director {
     bool end;
   };
 
-  void Look() { watch_.Look(group_.Look(other_), MonotonicNow()); }
+  void Observe() { watch_.Observe(group_.Observe(other_), MonotonicNow()); }
 
   void Act(const Event& event, absl::Time now) {
-    Look();
+    Observe();
     const FaultKind kind = event.fault.kind;
     if (event.end) {
       group_.End(event.fault);

@@ -121,7 +121,7 @@ class Watched : public ::testing::Test {
                              kHarmful = FaultKind::kCutLink;
 
   static absl::Time At(double seconds) { return absl::UnixEpoch() + absl::Seconds(seconds); }
-  void Look(double at, const GroupView& view) { watch_.Look(view, At(at)); }
+  void Observe(double at, const GroupView& view) { watch_.Observe(view, At(at)); }
   void Begin(FaultKind kind, double at) { watch_.Begin(kind, At(at)); }
   void End(FaultKind kind, double at) { watch_.End(kind, At(at)); }
 
@@ -131,7 +131,7 @@ class Watched : public ::testing::Test {
 
 TEST_F(Watched, AnUnchangedGroupIsNoViolation) {
   Begin(kHarmless, 10);
-  for (int at = 10; at < 14; ++at) Look(at, well_);
+  for (int at = 10; at < 14; ++at) Observe(at, well_);
   End(kHarmless, 14);
   EXPECT_THAT(watch_.violations(), IsEmpty());
   EXPECT_THAT(watch_.watched(), ElementsAre(Pair(kHarmless, 1)));
@@ -145,49 +145,49 @@ TEST_F(Watched, AnotherEpochALostRankARouterThatEndsAndItsMemoryAreWrong) {
   for (const auto& [view, words] : cases) {
     HarmlessWatch watch({.workers = 8, .settle = absl::Seconds(3), .flood_kib = 500});
     watch.Begin(kHarmless, At(10));
-    watch.Look(well_, At(10));
-    watch.Look(view, At(11));
+    watch.Observe(well_, At(10));
+    watch.Observe(view, At(11));
     EXPECT_THAT(watch.violations(), ElementsAre(AllOf(HasSubstr("under flood alone"), HasSubstr(words))));
   }
   Begin(kHarmless, 10);
-  Look(10, well_);
-  watch_.Look(std::nullopt, At(11));
+  Observe(10, well_);
+  watch_.Observe(std::nullopt, At(11));
   EXPECT_THAT(watch_.violations(), ElementsAre(HasSubstr("does not answer")));
 }
 
 TEST_F(Watched, AHarmfulFaultExplainsWhatComesUntilTheGroupHasSettled) {
   const GroupView other{8, 8, 100, 1000}, third{9, 8, 100, 1000};
   Begin(kHarmless, 10);
-  Look(10, well_);
+  Observe(10, well_);
   Begin(kHarmful, 11);
   End(kHarmful, 12);
-  Look(12, well_);
-  Look(14.9, other);
+  Observe(12, well_);
+  Observe(14.9, other);
   EXPECT_THAT(watch_.violations(), IsEmpty());
-  Look(15, other);
-  Look(16, third);
+  Observe(15, other);
+  Observe(16, third);
   EXPECT_EQ(watch_.violations().size(), 1u);
   EXPECT_THAT(watch_.watched(), ElementsAre(Pair(kHarmless, 2)));
 }
 
 TEST_F(Watched, AGroupThatLacksRanksIsNotCompared) {
   Begin(kHarmless, 10);
-  Look(10, {7, 7, 100, 1000});
-  Look(11, well_);
+  Observe(10, {7, 7, 100, 1000});
+  Observe(11, well_);
   EXPECT_THAT(watch_.violations(), IsEmpty());
 }
 
 TEST_F(Watched, AnIntervalLastsAsLongAsAnyHarmlessFault) {
   Begin(kHarmless, 10);
-  Look(10, well_);
+  Observe(10, well_);
   Begin(kOther, 11);
   End(kHarmless, 12);
-  Look(13, {8, 8, 100, 1000});
+  Observe(13, {8, 8, 100, 1000});
   EXPECT_THAT(watch_.violations(), ElementsAre(HasSubstr("under blocked-log alone")));
   EXPECT_THAT(watch_.watched(), ElementsAre(Pair(kOther, 1), Pair(kHarmless, 1)));
   End(kOther, 14);
-  Look(20, well_);
-  Look(21, {9, 8, 100, 1000});
+  Observe(20, well_);
+  Observe(21, {9, 8, 100, 1000});
   EXPECT_EQ(watch_.violations().size(), 1u) << "nothing is under way";
 }
 

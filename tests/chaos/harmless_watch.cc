@@ -25,7 +25,7 @@ void HarmlessWatch::End(FaultKind kind, absl::Time now) {
   if (harmless_.empty()) before_.reset();
 }
 
-void HarmlessWatch::Look(const std::optional<GroupView>& view, absl::Time now) {
+void HarmlessWatch::Observe(const std::optional<GroupView>& view, absl::Time now) {
   if (before_) {
     const std::string wrong = WhatIsWrong(view);
     if (wrong.empty()) return;

@@ -45,7 +45,7 @@ class HarmlessWatch {
   void Begin(FaultKind kind, absl::Time now);
   void End(FaultKind kind, absl::Time now);
   // Called every second or so, and before each Begin and End. Empty: the router does not respond.
-  void Look(const std::optional<GroupView>& view, absl::Time now);
+  void Observe(const std::optional<GroupView>& view, absl::Time now);
 
   // Descriptions of the violations.
   const std::vector<std::string>& violations() const { return violations_; }

@@ -133,10 +133,10 @@ TEST(Election, ALeaseIsKeptWhileEtcdAnswersAndEndsWhenItDoesNot) {
   const auto end = [&] { return router::Lease::Now() + lease->Left(); };
   const absl::Time first_end = end();
   ASSERT_TRUE(Eventually([&] { return end() > first_end + kTtl; })) << "it is renewed";
-  EXPECT_TRUE(lease->Look());
+  EXPECT_TRUE(lease->Check());
   etcd.Kill();
   ASSERT_TRUE(Eventually([&] { return !lease->Holds(); }));
-  EXPECT_FALSE(lease->Look());
+  EXPECT_FALSE(lease->Check());
   etcd.Start();
   // A router that has lost the lease may not use it again, although etcd keeps leases over a restart.
   Candidate next(etcd, "next", kTtl);

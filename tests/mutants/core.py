@@ -78,7 +78,7 @@ MUTANTS = [
     ("admission/kv_admission.cc", "const int64_t memory = worker.kv_tokens - std::max<int64_t>(0, worker.drift);", "const int64_t memory = worker.kv_tokens;", "memory that a worker reports beyond the reckoning counts as free"),
     ("admission/kv_admission.cc", "resident.inflight ? kLateSteps : 0", "0", "a plan that comes late finds its memory given away"),
     ("admission/kv_admission.cc", "late += worker.prompt_steps[i];", "late += 0;", "memory of a request whose prompt takes long is given away"),
-    ("admission/kv_admission.cc", "if (resident.reserves_kv) capacity -= ReservedBy(resident) - StandingOf(resident, worker.time).tokens;", "(void)resident;", "protection forgets what is reserved and not used yet"),
+    ("admission/kv_admission.cc", "if (resident.reserves_kv) capacity -= ReservedBy(resident) - ProgressOf(resident, worker.time).tokens;", "(void)resident;", "protection forgets what is reserved and not used yet"),
     ("admission/kv_admission.h", "return step - request.enqueued_step >= options_.most_steps;", "return false;", "mc_sf: shortest first passes a long request over for ever"),
     ("admission/mc_sf_admission.cc", "    } else if (!overdue) {\n      break;\n    }", "    }", "mc_sf goes on after the first that fits nowhere"),
     ("admission/kv_books.cc", "(resident.inflight ? kLateSteps : 0)", "0", "mc_sf: a plan that comes late finds its memory given away"),

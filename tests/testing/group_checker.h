@@ -68,7 +68,7 @@ class GroupChecker {
       const auto& group = ranks[location->group];
       const auto rank = group.find(location->worker);
       if (rank == group.end() || rank->second != member)
-        Broken(absl::StrCat("request ", id, " is placed on another member than the one that was told so"));
+        Broken(absl::StrCat("request ", id, " is placed on another member than the one that was state so"));
     }
   }
   // Called after OnTimer.
@@ -87,7 +87,7 @@ class GroupChecker {
   }
 
  private:
-  struct Told {
+  struct MemberState {
     bool closed = false;
     uint64_t offered = 0, ready = 0;
     int64_t apply_step = 0;
@@ -98,7 +98,7 @@ class GroupChecker {
     const auto it = members_.find(member);
     return it != members_.end() && !it->second.closed;
   }
-  Told* AttachedOrBroken(MemberId member) {
+  MemberState* AttachedOrBroken(MemberId member) {
     if (Attached(member)) return &members_.at(member);
     Broken("commands are for members that are attached");
     return nullptr;
@@ -113,21 +113,21 @@ class GroupChecker {
   }
 
   void On(const SendEpoch& send) {
-    Told* told = AttachedOrBroken(send.to);
-    if (told == nullptr) return;
-    if (send.epoch.epoch <= told->offered) Broken("epochs grow");
+    MemberState* state = AttachedOrBroken(send.to);
+    if (state == nullptr) return;
+    if (send.epoch.epoch <= state->offered) Broken("epochs grow");
     if (send.epoch.rank >= send.epoch.world_size) Broken("a rank is below the world size");
-    told->offered = send.epoch.epoch;
-    told->ready = 0;
-    told->apply_step = 0;
+    state->offered = send.epoch.epoch;
+    state->ready = 0;
+    state->apply_step = 0;
   }
   void On(const SendPlan& send) {
-    Told* told = AttachedOrBroken(send.to);
-    if (told == nullptr) return;
-    if (send.plan.epoch != told->offered || send.plan.epoch != told->ready)
+    MemberState* state = AttachedOrBroken(send.to);
+    if (state == nullptr) return;
+    if (send.plan.epoch != state->offered || send.plan.epoch != state->ready)
       Broken("a plan is of the epoch that its member is ready for");
-    if (send.plan.apply_step <= told->apply_step) Broken("plans grow");
-    told->apply_step = send.plan.apply_step;
+    if (send.plan.apply_step <= state->apply_step) Broken("plans grow");
+    state->apply_step = send.plan.apply_step;
     for (const core::Placement& placed : send.plan.placements) {
       if (!holder_.emplace(placed.id, send.to).second) Broken("a request is on one member");
       if (placed.wait_steps < 0) Broken("no wait is negative");
@@ -139,7 +139,7 @@ class GroupChecker {
   }
   void On(const SendShutdown& shutdown) { AttachedOrBroken(shutdown.to); }
   void On(const CloseMember& close) {
-    if (Told* told = AttachedOrBroken(close.to); told != nullptr) told->closed = true;
+    if (MemberState* state = AttachedOrBroken(close.to); state != nullptr) state->closed = true;
   }
   void On(const GeneratedTokens& made) { OnReported(made.id, false); }
   void On(const RequestFinished& finished) { OnReported(finished.id, true); }
@@ -162,7 +162,7 @@ class GroupChecker {
     if (line.text.empty()) Broken("log lines have text");
   }
 
-  std::map<MemberId, Told> members_;
+  std::map<MemberId, MemberState> members_;
   std::set<core::GroupIndex> open_;
   std::map<core::RequestId, MemberId> holder_;
   std::set<core::RequestId> cancelled_;

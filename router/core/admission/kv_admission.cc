@@ -105,8 +105,8 @@ absl::Status CheckKvAdmission(const KvAdmissionOptions& options, const Lookahead
       "oracle");
 }
 
-KvOutlook KvAdmission::Look(Lookahead& lookahead, absl::Span<const Worker> workers,
-                            absl::Span<WaitingView> waiting, StepsOfPrompt steps_of_prompt) {
+KvOutlook KvAdmission::MakeOutlook(Lookahead& lookahead, absl::Span<const Worker> workers,
+                                   absl::Span<WaitingView> waiting, StepsOfPrompt steps_of_prompt) {
   if (options_.kind == Kind::kProtection) {
     LookAtPrompts(workers, waiting);
     return {1, 1, capacity_, need_};
@@ -139,7 +139,7 @@ void KvAdmission::LookAtPrompts(absl::Span<const Worker> workers, absl::Span<Wai
     const double most = (1 - options_.alpha) * static_cast<double>(worker.kv_tokens);
     int64_t capacity = static_cast<int64_t>(most) - worker.load_tokens;
     for (const Resident& resident : worker.residents) {
-      if (resident.reserves_kv) capacity -= ReservedBy(resident) - StandingOf(resident, worker.time).tokens;
+      if (resident.reserves_kv) capacity -= ReservedBy(resident) - ProgressOf(resident, worker.time).tokens;
     }
     capacity_.push_back(capacity);
   }
@@ -231,7 +231,7 @@ void KvAdmission::AddWorker(const Lookahead& lookahead, const Worker& worker, in
   product_.assign(times, one);
   for (size_t i = 0; i < worker.residents.size(); ++i) {
     const Resident& resident = worker.residents[i];
-    const int64_t stay = lookahead.Stay(resident, worker.time, starts_, absl::MakeSpan(alive_));
+    const int64_t stay = lookahead.Lifetime(resident, worker.time, starts_, absl::MakeSpan(alive_));
     int64_t late = resident.inflight ? kLateSteps : 0;
     if (!worker.prompt_steps.empty()) late += worker.prompt_steps[i];
     if (resident.dropped) late = 0;
@@ -240,7 +240,7 @@ void KvAdmission::AddWorker(const Lookahead& lookahead, const Worker& worker, in
       for (size_t k = 0; k < times && intervals_[k].from < stay + late; ++k) held_[k] += ReservedBy(resident);
       continue;
     }
-    ForEachInterval(StandingOf(resident, worker.time).tokens, stay, late,
+    ForEachInterval(ProgressOf(resident, worker.time).tokens, stay, late,
                     [&](size_t k, int64_t held, const Factors& factors) {
                       held_[k] += held;
                       for (int32_t j = 0; j < kThetas; ++j) {
@@ -274,12 +274,12 @@ void KvAdmission::AddAllWaiting(Lookahead& lookahead, absl::Span<WaitingView> wa
   lengths_.clear();
   for (WaitingView& request : waiting) {
     const int64_t tokens = exact ? request.prefill_tokens : RoundedUp(request.prefill_tokens);
-    const Alike kind = {lookahead.CurveKey(request, kMaxHorizonSteps),
-                        tokens,
-                        request.generated_tokens,
-                        request.max_new_tokens,
-                        request.predicted_output_tokens.value_or(-1),
-                        request.reserves_kv};
+    const RequestKind kind = {lookahead.CurveKey(request, kMaxHorizonSteps),
+                              tokens,
+                              request.generated_tokens,
+                              request.max_new_tokens,
+                              request.predicted_output_tokens.value_or(-1),
+                              request.reserves_kv};
     const auto [it, added] = kinds_.try_emplace(kind, static_cast<int32_t>(kinds_.size()));
     request.kv_need = it->second;
     if (!added) continue;
@@ -297,7 +297,7 @@ void KvAdmission::AddAllWaiting(Lookahead& lookahead, absl::Span<WaitingView> wa
 
 void KvAdmission::AddWaiting(Lookahead& lookahead, const WaitingView& request, int64_t tokens,
                              int64_t prompt_steps, int64_t* need) {
-  const int64_t stay = lookahead.Stay(request, starts_, absl::MakeSpan(alive_));
+  const int64_t stay = lookahead.Lifetime(request, starts_, absl::MakeSpan(alive_));
   if (chooses()) lengths_.back() = Expected(stay);
   ForEachInterval(
       tokens, stay, kLateSteps + prompt_steps, [&](size_t k, int64_t held, const Factors& factors) {

@@ -74,7 +74,7 @@ class KvAdmission {
     bool open = true;
     // By resident: expected further steps of its prompt beyond the first. Empty: none.
     absl::Span<const int64_t> prompt_steps;
-    // What changed since the last Look. REQUIRES: not null where keeps_books.
+    // What changed since the last MakeOutlook. REQUIRES: not null where keeps_books.
     const KvChanges* changes = nullptr;
   };
   // Expected number of steps, beyond one, for a prompt of that length.
@@ -83,21 +83,21 @@ class KvAdmission {
   explicit KvAdmission(const KvAdmissionOptions& options) : options_(options), books_(options.length_error) {}
 
   bool active() const { return options_.kind != KvAdmissionOptions::Kind::kNone; }
-  // Whether Look reads Worker::changes, and no prompt_steps.
+  // Whether MakeOutlook reads Worker::changes, and no prompt_steps.
   bool keeps_books(const Lookahead& lookahead) const { return chooses() && !lookahead.learns(); }
   // Whether Choose decides which requests begin.
   bool chooses() const { return options_.kind == KvAdmissionOptions::Kind::kMcSf; }
 
   // Computes the outlook and sets each waiting request's row of needs (WaitingView::kv_need). The outlook is
   // valid until the next call. REQUIRES: active().
-  KvOutlook Look(
+  KvOutlook MakeOutlook(
       Lookahead& lookahead, absl::Span<const Worker> workers, absl::Span<WaitingView> waiting,
       StepsOfPrompt steps_of_prompt = [](int64_t) -> int64_t { return 0; });
   // Subtracts a request's needs from a worker's capacity in the outlook. REQUIRES: active(); `need` is from
-  // the last Look.
+  // the last MakeOutlook.
   void Take(int32_t need, WorkerIndex worker);
   // The indices, ascending, of these requests that begin at `step`; `free` has the remaining capacity of the
-  // last Look's outlook. REQUIRES: the last Look had these requests; chooses().
+  // last outlook's outlook. REQUIRES: the last MakeOutlook had these requests; chooses().
   void Choose(int64_t step, const FreeCapacity& free, absl::Span<const WaitingView> waiting,
               std::vector<int32_t>& chosen);
 
@@ -147,14 +147,14 @@ class KvAdmission {
   void ForEachInterval(int64_t tokens, int64_t stay, int64_t late, Use use) const;
 
   // What the needs of a waiting request depend on.
-  struct Alike {
+  struct RequestKind {
     uint64_t curve = 0;
     int64_t tokens = 0, generated = 0, most = 0, predicted = 0;
     bool reserves = false;
 
-    friend bool operator==(const Alike&, const Alike&) = default;
+    friend bool operator==(const RequestKind&, const RequestKind&) = default;
     template <typename H>
-    friend H AbslHashValue(H h, const Alike& of) {
+    friend H AbslHashValue(H h, const RequestKind& of) {
       return H::combine(std::move(h), of.curve, of.tokens, of.generated, of.most, of.predicted, of.reserves);
     }
   };
@@ -165,12 +165,12 @@ class KvAdmission {
   std::vector<double> lengths_;
   // By waiting request, where lengths are known: steps that it stays, and that it may stay longer.
   std::vector<std::pair<int64_t, int64_t>> stays_;
-  // Entries per interval in the last Look.
+  // Entries per interval in the last MakeOutlook.
   int32_t ways_ = kWays;
   // Scratch of Choose.
   FreeCapacity free_;
   std::vector<int32_t> heap_;
-  absl::flat_hash_map<Alike, int32_t> kinds_;
+  absl::flat_hash_map<RequestKind, int32_t> kinds_;
   std::vector<Interval> intervals_;
   // Start of each interval, and the probability that a request is active there.
   std::vector<int64_t> starts_;

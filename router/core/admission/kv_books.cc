@@ -53,17 +53,17 @@ void KvBooks::Enter(Book& book, const Lookahead& lookahead, const Resident& resi
   const RequestId id = resident.id;
   if (book.memory.Find(id) != nullptr) book.memory.Remove(id, time.plan_step);
   const int64_t late = resident.dropped ? 0 : prompt_steps + (resident.inflight ? kLateSteps : 0);
-  const Standing standing = StandingOf(resident, time);
-  int64_t stay = lookahead.Stay(resident, time, {}, {});
+  const Progress progress = ProgressOf(resident, time);
+  int64_t stay = lookahead.Lifetime(resident, time, {}, {});
   if (!resident.dropped) {
-    const int64_t planned = standing.plan_age - resident.generated_tokens;
+    const int64_t planned = progress.plan_age - resident.generated_tokens;
     const int64_t most = Most(resident.expected_tokens, resident.generated_tokens) - planned;
-    stay = std::max(stay, std::min(standing.steps_left, most));
+    stay = std::max(stay, std::min(progress.steps_left, most));
   }
-  const bool outlived = standing.known_age - resident.generated_tokens >= resident.expected_tokens;
+  const bool outlived = progress.known_age - resident.generated_tokens >= resident.expected_tokens;
   if (stay < 1 || late > 0 || outlived) book.unsettled.push_back(id);
   if (stay + late < 1) return;
-  KvCourse course{time.plan_step, standing.tokens, std::max<int64_t>(1, stay), 0, late};
+  KvCourse course{time.plan_step, progress.tokens, std::max<int64_t>(1, stay), 0, late};
   if (stay < 1) course.late = stay + late - 1;
   // All tokens that it may need, from now on.
   if (resident.reserves_kv) {

@@ -38,7 +38,7 @@ void KvAdmission::LookAtBooks(Lookahead& lookahead, absl::Span<const Worker> wor
   stays_.clear();
   for (WaitingView& request : waiting) {
     request.kv_need = static_cast<int32_t>(lengths_.size());
-    const int64_t most = books_.Most(lookahead.Stay(request, {}, {}), request.generated_tokens);
+    const int64_t most = books_.Most(lookahead.Lifetime(request, {}, {}), request.generated_tokens);
     stays_.push_back({std::min(most, std::max<int64_t>(1, request.max_new_tokens)),
                       KvBooks::kLateSteps + steps_of_prompt(request.prefill_tokens)});
     longest = std::max(longest, stays_.back().first + stays_.back().second);

@@ -5,18 +5,18 @@
 
 namespace bfio::core {
 
-std::optional<Parents::Standing> Parents::Look(absl::string_view name, int64_t step,
-                                               std::optional<uint32_t> stage) const {
+std::optional<Parents::State> Parents::Find(absl::string_view name, int64_t step,
+                                            std::optional<uint32_t> stage) const {
   const auto it = parents_.find(name);
   if (it == parents_.end()) {
     if (size() >= limit_ && idle_.empty()) return std::nullopt;
-    return Standing{.first_step = step};
+    return State{.first_step = step};
   }
   const Parent& parent = it->second;
-  if (Forgotten(parent, step)) return Standing{.first_step = step};
-  if (step - parent.first_step > kMaxAgeSteps) return Standing{step, 0, parent.deadline_us};
+  if (Forgotten(parent, step)) return State{.first_step = step};
+  if (step - parent.first_step > kMaxAgeSteps) return State{step, 0, parent.deadline_us};
   const int64_t wave = BeginsWave(parent, stage) ? parent.wave_tokens : 0;
-  return Standing{parent.first_step, parent.generated_tokens + wave, parent.deadline_us};
+  return State{parent.first_step, parent.generated_tokens + wave, parent.deadline_us};
 }
 
 void Parents::Begin(absl::string_view name, RequestId call, int64_t step, std::optional<uint32_t> stage,

@@ -72,18 +72,18 @@ void FarOutlookBuilder::Sum(const Lookahead& lookahead, const Worker& worker, Ro
   std::fill_n(row.variance, kKnots, 0.0);
   std::array<double, kKnots> alive;
   for (const Resident& resident : worker.residents) {
-    const int64_t stay = lookahead.Stay(resident, worker.time, steps_, absl::MakeSpan(alive));
+    const int64_t stay = lookahead.Lifetime(resident, worker.time, steps_, absl::MakeSpan(alive));
     if (stay <= 0) continue;
-    const Standing standing = StandingOf(resident, worker.time);
-    const auto tokens = static_cast<double>(standing.tokens);
-    row.ages += static_cast<double>(standing.plan_age);
+    const Progress progress = ProgressOf(resident, worker.time);
+    const auto tokens = static_cast<double>(progress.tokens);
+    row.ages += static_cast<double>(progress.plan_age);
     row.residents += 1;
     for (size_t k = 0; k < kKnots; ++k) {
       const double p = steps_[k] < stay ? alive[k] : 0, then = tokens + static_cast<double>(steps_[k]);
       row.load[k] += p * then;
       row.active[k] += p;
       row.variance[k] += p * (1 - p) * then * then;
-      if (standing.plan_age < steps_[k]) row.variance[k] += tokens * tokens;
+      if (progress.plan_age < steps_[k]) row.variance[k] += tokens * tokens;
     }
   }
 }
@@ -98,7 +98,7 @@ void FarOutlookBuilder::AddWaiting(Lookahead& lookahead, absl::Span<const Waitin
     if (!is_new) continue;
     curves_.resize(curves_.size() + kKnots);
     const absl::Span<double> row = absl::MakeSpan(curves_).last(kKnots);
-    const int64_t stay = lookahead.Stay(view, steps_, row);
+    const int64_t stay = lookahead.Lifetime(view, steps_, row);
     for (size_t k = 0; k < kKnots; ++k) {
       if (steps_[k] >= stay) row[k] = 0;
     }

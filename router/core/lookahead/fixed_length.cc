@@ -4,15 +4,15 @@
 
 namespace bfio::core {
 
-int64_t FixedLengthLookahead::StayOf(const Resident& resident, const Standing& standing) const {
+int64_t FixedLengthLookahead::LifetimeOf(const Resident& resident, const Progress& progress) const {
   if (resident.dropped) return 0;
-  if (kind_ == Kind::kMaxTokens) return standing.steps_left;
-  const int64_t run = standing.known_age - resident.generated_tokens;
-  const int64_t planned = standing.plan_age - resident.generated_tokens;
+  if (kind_ == Kind::kMaxTokens) return progress.steps_left;
+  const int64_t run = progress.known_age - resident.generated_tokens;
+  const int64_t planned = progress.plan_age - resident.generated_tokens;
   int64_t length = resident.expected_tokens;
   // It has exceeded its predicted length and is still active: expect it to exceed that by as much again.
   if (length <= run) length = std::max(run, planned) + 1 + (run - length);
-  return std::min(standing.steps_left, length - planned);
+  return std::min(progress.steps_left, length - planned);
 }
 
 void FixedLengthLookahead::Project(absl::Span<const Resident> residents, const PlanTime& time,
@@ -21,11 +21,11 @@ void FixedLengthLookahead::Project(absl::Span<const Resident> residents, const P
   gone_.assign(load.size() + 1, {});
   int64_t tokens = 0, requests = 0;
   for (const Resident& resident : residents) {
-    const Standing standing = StandingOf(resident, time);
-    const int64_t stay = std::clamp<int64_t>(StayOf(resident, standing), 0, columns);
-    tokens += standing.tokens;
+    const Progress progress = ProgressOf(resident, time);
+    const int64_t stay = std::clamp<int64_t>(LifetimeOf(resident, progress), 0, columns);
+    tokens += progress.tokens;
     ++requests;
-    gone_[stay].tokens += standing.tokens;
+    gone_[stay].tokens += progress.tokens;
     ++gone_[stay].requests;
   }
   for (int64_t h = 0; h < columns; ++h) {
@@ -50,14 +50,14 @@ void FixedLengthLookahead::Curve(const WaitingView& request, absl::Span<double> 
   for (int64_t h = 0; h < static_cast<int64_t>(row.size()); ++h) row[h] = h < length ? 1 : 0;
 }
 
-int64_t FixedLengthLookahead::Stay(const Resident& resident, const PlanTime& time, absl::Span<const int64_t>,
-                                   absl::Span<double> alive) const {
+int64_t FixedLengthLookahead::Lifetime(const Resident& resident, const PlanTime& time,
+                                       absl::Span<const int64_t>, absl::Span<double> alive) const {
   std::fill(alive.begin(), alive.end(), 1);
-  return std::max<int64_t>(0, StayOf(resident, StandingOf(resident, time)));
+  return std::max<int64_t>(0, LifetimeOf(resident, ProgressOf(resident, time)));
 }
 
-int64_t FixedLengthLookahead::Stay(const WaitingView& request, absl::Span<const int64_t>,
-                                   absl::Span<double> alive) {
+int64_t FixedLengthLookahead::Lifetime(const WaitingView& request, absl::Span<const int64_t>,
+                                       absl::Span<double> alive) {
   std::fill(alive.begin(), alive.end(), 1);
   return Length(request);
 }

@@ -26,14 +26,14 @@ class FixedLengthLookahead final : public Lookahead {
   void Project(absl::Span<const Resident> residents, const PlanTime& time, absl::Span<double> load) override;
   uint64_t CurveKey(const WaitingView& request, int32_t horizon) override;
   void Curve(const WaitingView& request, absl::Span<double> row) override;
-  int64_t Stay(const Resident& resident, const PlanTime& time, absl::Span<const int64_t> steps,
-               absl::Span<double> alive) const override;
-  int64_t Stay(const WaitingView& request, absl::Span<const int64_t> steps,
-               absl::Span<double> alive) override;
+  int64_t Lifetime(const Resident& resident, const PlanTime& time, absl::Span<const int64_t> steps,
+                   absl::Span<double> alive) const override;
+  int64_t Lifetime(const WaitingView& request, absl::Span<const int64_t> steps,
+                   absl::Span<double> alive) override;
 
  private:
   // Number of steps that the resident stays from the plan's step on. 0 or less: it has ended by then.
-  int64_t StayOf(const Resident& resident, const Standing& standing) const;
+  int64_t LifetimeOf(const Resident& resident, const Progress& progress) const;
   int64_t Length(const WaitingView& request) const;
 
   const Kind kind_;

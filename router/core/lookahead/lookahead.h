@@ -72,7 +72,7 @@ struct PlanTime {
 };
 
 // A resident's state at a PlanTime.
-struct Standing {
+struct Progress {
   // Number of tokens that it is known to have generated; it was active after that.
   int64_t known_age = 0;
   // Its age at the plan's step if it is still active then.
@@ -83,7 +83,7 @@ struct Standing {
   int64_t steps_left = 0;
 };
 
-inline Standing StandingOf(const Resident& resident, const PlanTime& time) {
+inline Progress ProgressOf(const Resident& resident, const PlanTime& time) {
   // A late plan starts its requests in the next step at the earliest.
   const int64_t first =
       resident.inflight ? std::max(resident.first_step, time.reported_step + 1) : resident.first_step;
@@ -100,7 +100,7 @@ class Lookahead {
   // The name under which it is registered.
   virtual absl::string_view name() const = 0;
 
-  // False: it makes no predictions; Project, Curve and Stay must not be called.
+  // False: it makes no predictions; Project, Curve and Lifetime must not be called.
   virtual bool predicts() const { return true; }
   // Whether the scheduler has to call Observe and Hint.
   virtual bool learns() const { return false; }
@@ -129,7 +129,7 @@ class Lookahead {
   virtual void Project(absl::Span<const Resident> residents, const PlanTime& time,
                        absl::Span<double> load) = 0;
 
-  // Requests with equal keys have equal curves (Curve), and stay equally long (Stay), within the horizon.
+  // Requests with equal keys have equal curves (Curve), and stay equally long (Lifetime), within the horizon.
   virtual uint64_t CurveKey(const WaitingView& request, int32_t horizon) = 0;
 
   // Probability that a request started at the plan's step is active h steps later; row[0] = 1.
@@ -140,10 +140,10 @@ class Lookahead {
   // probability that it is active `steps[k]` steps after the plan's, for every steps[k] below that number.
   // Beyond the reach of its tables a lookahead may overestimate these probabilities, never underestimate
   // them. REQUIRES: `steps` ascend from 0.
-  virtual int64_t Stay(const Resident& resident, const PlanTime& time, absl::Span<const int64_t> steps,
-                       absl::Span<double> alive) const = 0;
-  virtual int64_t Stay(const WaitingView& request, absl::Span<const int64_t> steps,
-                       absl::Span<double> alive) = 0;
+  virtual int64_t Lifetime(const Resident& resident, const PlanTime& time, absl::Span<const int64_t> steps,
+                           absl::Span<double> alive) const = 0;
+  virtual int64_t Lifetime(const WaitingView& request, absl::Span<const int64_t> steps,
+                           absl::Span<double> alive) = 0;
 };
 
 // Settings of all lookaheads; each ignores those that do not concern it.

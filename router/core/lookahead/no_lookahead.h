@@ -15,11 +15,11 @@ class NoLookahead : public Lookahead {
   void Project(absl::Span<const Resident>, const PlanTime&, absl::Span<double>) override {}
   uint64_t CurveKey(const WaitingView&, int32_t) override { return 0; }
   void Curve(const WaitingView&, absl::Span<double>) override {}
-  int64_t Stay(const Resident&, const PlanTime&, absl::Span<const int64_t>,
-               absl::Span<double>) const override {
+  int64_t Lifetime(const Resident&, const PlanTime&, absl::Span<const int64_t>,
+                   absl::Span<double>) const override {
     return 0;
   }
-  int64_t Stay(const WaitingView&, absl::Span<const int64_t>, absl::Span<double>) override { return 0; }
+  int64_t Lifetime(const WaitingView&, absl::Span<const int64_t>, absl::Span<double>) override { return 0; }
 };
 
 }  // namespace bfio::core

@@ -8,13 +8,13 @@ void SurvivalLookahead::Project(absl::Span<const Resident> residents, const Plan
                                 absl::Span<double> load) {
   std::fill(load.begin(), load.end(), 0.0);
   for (const Resident& resident : residents) {
-    const Standing standing = StandingOf(resident, time);
-    const int64_t steps_left = std::min(standing.steps_left, static_cast<int64_t>(load.size()));
+    const Progress progress = ProgressOf(resident, time);
+    const int64_t steps_left = std::min(progress.steps_left, static_cast<int64_t>(load.size()));
     if (resident.dropped || steps_left <= 0) continue;
-    const int64_t ahead = SurvivalTable::Ahead(standing);
-    const double* const known = Alive(resident, standing.known_age, ahead + steps_left - 1);
+    const int64_t ahead = SurvivalTable::Ahead(progress);
+    const double* const known = Alive(resident, progress.known_age, ahead + steps_left - 1);
     const double* const alive = known + ahead;
-    const double scale = 1 / known[0], tokens = static_cast<double>(standing.tokens);
+    const double scale = 1 / known[0], tokens = static_cast<double>(progress.tokens);
     for (int64_t h = 0; h < steps_left; ++h) {
       load[h] += (tokens + static_cast<double>(h)) * (alive[h] * scale);
     }
@@ -35,23 +35,23 @@ void SurvivalLookahead::Curve(const WaitingView& request, absl::Span<double> row
   }
 }
 
-int64_t SurvivalLookahead::Stay(const Resident& resident, const PlanTime& time,
-                                absl::Span<const int64_t> steps, absl::Span<double> alive) const {
-  const Standing standing = StandingOf(resident, time);
-  if (resident.dropped || standing.steps_left <= 0) return 0;
+int64_t SurvivalLookahead::Lifetime(const Resident& resident, const PlanTime& time,
+                                    absl::Span<const int64_t> steps, absl::Span<double> alive) const {
+  const Progress progress = ProgressOf(resident, time);
+  if (resident.dropped || progress.steps_left <= 0) return 0;
   const SurvivalTable& table = model_.Table(resident.group);
-  const int64_t ahead = standing.plan_age - standing.known_age;
-  for (size_t k = 0; k < steps.size() && steps[k] < standing.steps_left; ++k) {
-    alive[k] = table.Stay(standing.known_age, ahead + steps[k]);
+  const int64_t ahead = progress.plan_age - progress.known_age;
+  for (size_t k = 0; k < steps.size() && steps[k] < progress.steps_left; ++k) {
+    alive[k] = table.SurvivalProbability(progress.known_age, ahead + steps[k]);
   }
-  return standing.steps_left;
+  return progress.steps_left;
 }
 
-int64_t SurvivalLookahead::Stay(const WaitingView& request, absl::Span<const int64_t> steps,
-                                absl::Span<double> alive) {
+int64_t SurvivalLookahead::Lifetime(const WaitingView& request, absl::Span<const int64_t> steps,
+                                    absl::Span<double> alive) {
   const SurvivalTable& table = model_.Table(GroupOf(request));
   for (size_t k = 0; k < steps.size() && steps[k] < request.max_new_tokens; ++k) {
-    alive[k] = table.Stay(request.generated_tokens, steps[k]);
+    alive[k] = table.SurvivalProbability(request.generated_tokens, steps[k]);
   }
   return request.max_new_tokens;
 }

@@ -29,10 +29,10 @@ class SurvivalLookahead : public Lookahead {
   // The key packs class, limit and age.
   uint64_t CurveKey(const WaitingView& request, int32_t horizon) override;
   void Curve(const WaitingView& request, absl::Span<double> row) override;
-  int64_t Stay(const Resident& resident, const PlanTime& time, absl::Span<const int64_t> steps,
-               absl::Span<double> alive) const override;
-  int64_t Stay(const WaitingView& request, absl::Span<const int64_t> steps,
-               absl::Span<double> alive) override;
+  int64_t Lifetime(const Resident& resident, const PlanTime& time, absl::Span<const int64_t> steps,
+                   absl::Span<double> alive) const override;
+  int64_t Lifetime(const WaitingView& request, absl::Span<const int64_t> steps,
+                   absl::Span<double> alive) override;
 
   const SurvivalModel& model() const { return model_; }
 

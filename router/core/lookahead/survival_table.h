@@ -37,7 +37,7 @@ class SurvivalTable {
 
   // P(length > age + ahead | length > age). May overestimate it where age + ahead lies beyond the oldest age
   // by more than kReach.
-  double Stay(int64_t age, int64_t ahead) const {
+  double SurvivalProbability(int64_t age, int64_t ahead) const {
     const int64_t from = std::min(age, limit_), beyond = from + ahead - (limit_ + kReach);
     if (beyond <= 0) return survival_[from + ahead] / survival_[from];
     return beyond_[FarLattice().Bin(beyond)] * survival_[limit_ + kReach] / survival_[from];
@@ -46,8 +46,8 @@ class SurvivalTable {
   static constexpr int64_t kMostAhead = 128;
   // Steps from the known state of a request to the plan's step, limited to the table's reach; more than two
   // are rare.
-  static int64_t Ahead(const Standing& standing) {
-    return std::min(standing.plan_age - standing.known_age, kMostAhead);
+  static int64_t Ahead(const Progress& progress) {
+    return std::min(progress.plan_age - progress.known_age, kMostAhead);
   }
 
  private:

@@ -55,7 +55,7 @@ class ReleaseRank {
   }
 
   // The rank's height with this prompt added.
-  double Height(const PromptLeft& more = {}) const {
+  double AddedSeconds(const PromptLeft& more = {}) const {
     Held held = held_;
     held.Add(cost_, more);
     if (held.tokens == 0) return 0;
@@ -168,7 +168,7 @@ class ReleasePlanner {
     constexpr PromptLeft kTypical = {1 << 12, 0};
     WorkerIndex best = takers_.front();
     for (const WorkerIndex g : takers_) {
-      if (ranks_[g].Height(kTypical) < ranks_[best].Height(kTypical)) best = g;
+      if (ranks_[g].AddedSeconds(kTypical) < ranks_[best].AddedSeconds(kTypical)) best = g;
     }
     measured_.clear();
     const size_t slots = static_cast<size_t>(free_slots_) - bindings_.size();
@@ -178,10 +178,10 @@ class ReleasePlanner {
       if (Awaits(prompt)) continue;
       const WorkerIndex cheapest = prompt.cached.empty() ? best : Cheapest(prompt);
       const PromptLeft there = prompt.On(cheapest);
-      const double height_s = ranks_[cheapest].Height(there);
+      const double height_s = ranks_[cheapest].AddedSeconds(there);
       const double root = std::sqrt(static_cast<double>(std::max<int64_t>(1, there.left)));
       measured_.push_back(
-          {height_s, height_s - ranks_[cheapest].Height(), i, cheapest, there.left, Waited(i) / root});
+          {height_s, height_s - ranks_[cheapest].AddedSeconds(), i, cheapest, there.left, Waited(i) / root});
     }
     std::sort(measured_.begin(), measured_.end());
   }
@@ -200,7 +200,7 @@ class ReleasePlanner {
   // least.
   WorkerIndex Cheapest(const WaitingPrompt& prompt) const {
     const auto height = [&](WorkerIndex g) {
-      return std::pair(ranks_[g].Height(prompt.On(g)), SecondsOn(prompt, g));
+      return std::pair(ranks_[g].AddedSeconds(prompt.On(g)), SecondsOn(prompt, g));
     };
     return *std::min_element(takers_.begin(), takers_.end(),
                              [&](WorkerIndex a, WorkerIndex b) { return height(a) < height(b); });
@@ -260,8 +260,8 @@ class ReleasePlanner {
   double BestHeight() const {
     double present_s = 0, filled_s = 0;
     for (const ReleaseRank& rank : ranks_) {
-      present_s = std::max(present_s, rank.Height());
-      filled_s += rank.Height();
+      present_s = std::max(present_s, rank.AddedSeconds());
+      filled_s += rank.AddedSeconds();
     }
     const double at_present = Unevenness(present_s, filled_s);
     double best_s = present_s, most = 0, waited_s = 0, overdue_s = 0, prompts = 0;
@@ -347,7 +347,7 @@ class ReleasePlanner {
     for (auto taker = takers_.begin(); taker != takers_.end(); ++taker) {
       const ReleaseRank& rank = ranks_[*taker];
       const PromptLeft there = prompt.On(*taker);
-      if (rank.Height(there) > height_s) continue;
+      if (rank.AddedSeconds(there) > height_s) continue;
       const double cost_s = PlacementCost(rank.Seconds(there), std::ssize(ranks_), output_,
                                           slowest_[static_cast<size_t>(*taker)],
                                           rank.ExpectedSecondsWith(there) - rank.ExpectedSeconds());

@@ -147,11 +147,11 @@ KvOutlook DecisionMaker::LookAtKv(const PlanSteps& steps) {
   }
   const auto steps_of_prompt = [this](int64_t tokens) { return accounts_->StepsOfPrompt(tokens); };
   const absl::Span<WaitingView> window = Window();
-  if (held_.empty()) return admission_.Look(pool_->lookahead(), kv_workers_, window, steps_of_prompt);
+  if (held_.empty()) return admission_.MakeOutlook(pool_->lookahead(), kv_workers_, window, steps_of_prompt);
   looked_at_.assign(window.begin(), window.end());
   for (const Held& held : held_) looked_at_.push_back(held.view);
   const KvOutlook kv =
-      admission_.Look(pool_->lookahead(), kv_workers_, absl::MakeSpan(looked_at_), steps_of_prompt);
+      admission_.MakeOutlook(pool_->lookahead(), kv_workers_, absl::MakeSpan(looked_at_), steps_of_prompt);
   for (size_t i = 0; i < window.size(); ++i) window[i].kv_need = looked_at_[i].kv_need;
   for (size_t i = 0; i < held_.size(); ++i) held_[i].view.kv_need = looked_at_[window.size() + i].kv_need;
   return kv;
@@ -240,7 +240,7 @@ double DecisionMaker::MeanAge(const PlanSteps& steps) const {
   for (WorkerIndex g = 0; g < accounts_->num_workers(); ++g) {
     for (const Resident& resident : accounts_->ResidentsOf(g)) {
       ages += static_cast<double>(
-          StandingOf(resident, {accounts_->worker(g).last_step, steps.targets[g]}).plan_age);
+          ProgressOf(resident, {accounts_->worker(g).last_step, steps.targets[g]}).plan_age);
       residents += 1;
     }
   }

@@ -170,7 +170,7 @@ bool Search<Pricing>::Swap(int32_t& admitted) {
   Best best{-kLeastGain};
   for (int32_t curve : pricing_->terms().by_area()) {
     const PoolIndex::Bucket& bucket = pool.buckets[curve];
-    if (!bucket.entries.empty()) LookInto(bucket, admitted, cost_out, best);
+    if (!bucket.entries.empty()) SearchBucket(bucket, admitted, cost_out, best);
   }
   if (!run_->Spend(allocation_->instance().steps() + pricing_->terms().curves())) return false;
   for (int32_t item : pool.expected) {
@@ -198,8 +198,8 @@ void Search<Pricing>::Exchange(int32_t& admitted, int32_t waiting) {
 }
 
 template <class Pricing>
-void Search<Pricing>::LookInto(const PoolIndex::Bucket& bucket, int32_t admitted, double cost_out,
-                               Best& best) {
+void Search<Pricing>::SearchBucket(const PoolIndex::Bucket& bucket, int32_t admitted, double cost_out,
+                                   Best& best) {
   using Entry = PoolIndex::Entry;
   const int32_t g = allocation_->WorkerOf(admitted);
   const int64_t kv_capacity = allocation_->kv(g) + allocation_->item(admitted).kv_reserve;

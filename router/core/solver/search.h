@@ -73,7 +73,7 @@ class Search {
   bool Settled(int32_t item) const;
   void Changed(int32_t worker) { changed_[worker] = ++clock_; }
   bool Swap(int32_t& admitted);
-  void LookInto(const PoolIndex::Bucket& bucket, int32_t admitted, double cost_out, Best& best);
+  void SearchBucket(const PoolIndex::Bucket& bucket, int32_t admitted, double cost_out, Best& best);
   bool Trade(int32_t admitted);
   bool Move(int32_t admitted);
   void Put(int32_t item, int32_t worker);

@@ -149,7 +149,7 @@ TEST(PlanChainsTest, ExistingChainsCarryTheirShareOfTheDemand) {
   const BlockSizes sizes = {6, 100, 10};
   std::vector<PoolServer> servers = {{"a", 660}, {"b", 660}};
   for (PoolServer& server : servers) server.times = {1, 3};
-  const auto hops = [&](double demand, absl::Span<const StandingChain> standing) {
+  const auto hops = [&](double demand, absl::Span<const ExistingChain> standing) {
     const auto plan = PlanChains(servers, sizes, 8, demand, standing);
     return plan.ok() ? plan->chains[0].hops.size() : 0;
   };

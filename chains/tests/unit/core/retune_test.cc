@@ -28,11 +28,11 @@ std::vector<PoolServer> Four() {
   return servers;
 }
 
-std::vector<StandingChain> Composed(absl::Span<const PoolServer> servers, const BlockSizes& sizes,
+std::vector<ExistingChain> Composed(absl::Span<const PoolServer> servers, const BlockSizes& sizes,
                                     int64_t slots, double demand) {
   const auto plan = PlanChains(servers, sizes, slots, demand);
   EXPECT_TRUE(plan.ok()) << plan.status();
-  std::vector<StandingChain> standing;
+  std::vector<ExistingChain> standing;
   for (const ServerChain& chain : plan->chains)
     standing.push_back({chain.rate(), chain.capacity, ServersOf(chain)});
   return standing;

@@ -18,14 +18,14 @@ TEST(EndPace, OfSimilarRequestsNoMoreEndThanMemoryCarries) {
   EndPace pace;
   int64_t id = 0;
   for (int i = 0; i < 2; ++i) {
-    EXPECT_FALSE(pace.Wave(100, 10, 20, 840));
+    EXPECT_FALSE(pace.EndsTogether(100, 10, 20, 840));
     pace.Set(++id, 100, 30, 20);
   }
-  EXPECT_TRUE(pace.Wave(100, 10, 20, 840));
-  EXPECT_FALSE(pace.Wave(101, 10, 20, 840));
-  EXPECT_FALSE(pace.Wave(100, 10, 40, 840)) << "not similar";
+  EXPECT_TRUE(pace.EndsTogether(100, 10, 20, 840));
+  EXPECT_FALSE(pace.EndsTogether(101, 10, 20, 840));
+  EXPECT_FALSE(pace.EndsTogether(100, 10, 40, 840)) << "not similar";
   pace.Remove(1);
-  EXPECT_FALSE(pace.Wave(100, 10, 20, 840));
+  EXPECT_FALSE(pace.EndsTogether(100, 10, 20, 840));
 }
 
 TEST(Aging, NoLaterRequestPassesOneThatHasWaitedForTheBound) {

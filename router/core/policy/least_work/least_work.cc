@@ -58,9 +58,9 @@ void LeastWorkPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
       if (!LetsOthersGoFirst(snapshot, i)) Place(snapshot, i, decision);
     }
     // Only the last class may leave capacity unused, because no other class follows.
-    const bool may_stay = end == waiting;
+    const bool may_wait = end == waiting;
     for (int32_t i = first; i < end && free_.free_slots() > 0; ++i) {
-      if (!may_stay || !StaysFor(snapshot, i)) Place(snapshot, i, decision);
+      if (!may_wait || !WaitsForPrefix(snapshot, i)) Place(snapshot, i, decision);
     }
   }
 }
@@ -117,7 +117,7 @@ bool LeastWorkPolicy::LetsOthersGoFirst(const Snapshot& snapshot, int32_t index)
          AgeOf(snapshot, request) <= std::max(first_come, StepsOf(elsewhere_[index]));
 }
 
-bool LeastWorkPolicy::StaysFor(const Snapshot& snapshot, int32_t index) const {
+bool LeastWorkPolicy::WaitsForPrefix(const Snapshot& snapshot, int32_t index) const {
   const WaitingView& request = snapshot.waiting[index];
   // The wait lasts at least until the next step.
   if (AgeOf(snapshot, request) + 1 > StepsOf(elsewhere_[index])) return false;

@@ -60,7 +60,7 @@ class LeastWorkPolicy final : public Policy {
   // Both use elsewhere_. The first: younger requests may go first. The second: the request waits although
   // there is free capacity.
   bool LetsOthersGoFirst(const Snapshot& snapshot, int32_t index) const;
-  bool StaysFor(const Snapshot& snapshot, int32_t index) const;
+  bool WaitsForPrefix(const Snapshot& snapshot, int32_t index) const;
   // Notes that this plan places the request on the worker.
   void Plan(const WaitingView& request, WorkerIndex worker);
   // Places the request if it is not placed yet and fits on a worker.

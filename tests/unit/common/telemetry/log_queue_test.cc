@@ -56,7 +56,7 @@ class Pipe {
 };
 
 // Sum of the numbers of dropped lines that the notes in `text` report.
-uint64_t ToldIn(const std::string& text) {
+uint64_t DroppedIn(const std::string& text) {
   uint64_t told = 0;
   for (const std::string& line : std::vector<std::string>(absl::StrSplit(text, '\n'))) {
     const size_t at = line.find(" dropped");
@@ -102,11 +102,11 @@ TEST(LogQueue, DropsAndReportsLinesThatAStoppedReaderBlocks) {
       if (line.substr(0, 4) == "line") lines.push_back(line);
     return lines;
   };
-  while (written().size() + ToldIn(text) < kLines) text += pipe.ReadUntil("\n");
-  EXPECT_EQ(written().size() + ToldIn(text), kLines) << "every line is written or told of";
+  while (written().size() + DroppedIn(text) < kLines) text += pipe.ReadUntil("\n");
+  EXPECT_EQ(written().size() + DroppedIn(text), kLines) << "every line is written or told of";
   const std::vector<std::string> lines = written();
   EXPECT_TRUE(std::is_sorted(lines.begin(), lines.end())) << "lines keep their order";
-  EXPECT_EQ(queue.dropped(), ToldIn(text));
+  EXPECT_EQ(queue.dropped(), DroppedIn(text));
   queue.Add("after\n");
   EXPECT_EQ(pipe.ReadUntil("\n"), "after\n");
 }
@@ -121,8 +121,8 @@ TEST(LogQueue, RequiredLinesAreKept) {
   EXPECT_EQ(queue.dropped(), 5u);
   EXPECT_EQ(pipe.ReadUntil("\n"), Page());
   std::string text;
-  while (text.find("why it ends\n") == std::string::npos || ToldIn(text) < 5) text += pipe.ReadUntil("\n");
-  EXPECT_EQ(ToldIn(text), 5u);
+  while (text.find("why it ends\n") == std::string::npos || DroppedIn(text) < 5) text += pipe.ReadUntil("\n");
+  EXPECT_EQ(DroppedIn(text), 5u);
 }
 
 TEST(LogQueue, DropsLinesAfterTheReaderCloses) {

@@ -50,7 +50,7 @@ class LeaderTest : public ::testing::Test {
   bool Until(const std::function<bool()>& condition) const {
     const absl::Time give_up = MonotonicNow() + kPatience;
     while (!condition() && MonotonicNow() < give_up) {
-      election_->lease()->Look();
+      election_->lease()->Check();
       absl::SleepFor(absl::Milliseconds(5));
     }
     return condition();

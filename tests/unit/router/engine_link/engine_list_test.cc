@@ -48,7 +48,7 @@ TEST_F(EngineListTest, AGivenListIsNotWatched) {
   EXPECT_FALSE(ReadEngineSource("vllm://a:1,vllm://b:1")->watched());
   EXPECT_FALSE(ReadEngineSource("")->watched());
   EXPECT_TRUE(ReadEngineSource("vllm+dns://a:1")->watched());
-  EXPECT_THAT(Names(List("vllm://a:1,vllm://b:1").Look()), ElementsAre("vllm://a:1", "vllm://b:1"));
+  EXPECT_THAT(Names(List("vllm://a:1,vllm://b:1").Resolve()), ElementsAre("vllm://a:1", "vllm://b:1"));
 }
 
 TEST_F(EngineListTest, AFileHasALineForEach) {
@@ -71,38 +71,38 @@ TEST_F(EngineListTest, AFileThatIsWrongAtStartIsAnError) {
 TEST_F(EngineListTest, ChangesOfAFileTakeEffectAndInvalidFilesDoNot) {
   Write("vllm://a:1\nvllm://b:1\n");
   EngineList list = List("file:" + path_);
-  EXPECT_THAT(Names(list.Look()), ElementsAre("vllm://a:1", "vllm://b:1"));
+  EXPECT_THAT(Names(list.Resolve()), ElementsAre("vllm://a:1", "vllm://b:1"));
   Write("vllm://b:1\nvllm://c:1\n");
-  EXPECT_THAT(Names(list.Look()), ElementsAre("vllm://b:1", "vllm://c:1"));
+  EXPECT_THAT(Names(list.Resolve()), ElementsAre("vllm://b:1", "vllm://c:1"));
   for (const char* wrong : {"", "vllm://", "vllm://d:1?barrier=now"}) {
     Write(wrong);
-    EXPECT_THAT(Names(list.Look()), ElementsAre("vllm://b:1", "vllm://c:1")) << wrong;
+    EXPECT_THAT(Names(list.Resolve()), ElementsAre("vllm://b:1", "vllm://c:1")) << wrong;
   }
   std::remove(path_.c_str());
-  EXPECT_THAT(Names(list.Look()), ElementsAre("vllm://b:1", "vllm://c:1"));
+  EXPECT_THAT(Names(list.Resolve()), ElementsAre("vllm://b:1", "vllm://c:1"));
   Write("vllm://d:1");
-  EXPECT_THAT(Names(list.Look()), ElementsAre("vllm://d:1"));
+  EXPECT_THAT(Names(list.Resolve()), ElementsAre("vllm://d:1"));
 }
 
 TEST_F(EngineListTest, EachAddressOfANameIsAServer) {
   EngineList list = List("vllm+dns://pods:50,vllm+dns://more:50?barrier=x");
-  EXPECT_THAT(list.Look(), IsEmpty()) << "it has never resolved";
+  EXPECT_THAT(list.Resolve(), IsEmpty()) << "it has never resolved";
   hosts_["pods"] = {"10.0.0.1", "10.0.0.2", "10.0.0.1"};
   hosts_["more"] = {"10.0.0.2", "10.0.0.4"};
-  EXPECT_THAT(Names(list.Look()),
+  EXPECT_THAT(Names(list.Resolve()),
               ElementsAre("vllm://10.0.0.1:50?x", "vllm://10.0.0.2:50?x", "vllm://10.0.0.4:50?x"));
 }
 
 TEST_F(EngineListTest, ANameThatResolvesNoMoreKeepsItsAddresses) {
   EngineList list = List("vllm+dns://pods:50");
   hosts_["pods"] = {"10.0.0.1"};
-  EXPECT_THAT(Names(list.Look()), ElementsAre("vllm://10.0.0.1:50"));
+  EXPECT_THAT(Names(list.Resolve()), ElementsAre("vllm://10.0.0.1:50"));
   hosts_["pods"] = {};
   for (int i = 0; i < 2 * EngineList::kAnswersWithout; ++i)
-    EXPECT_THAT(Names(list.Look()), ElementsAre("vllm://10.0.0.1:50"));
+    EXPECT_THAT(Names(list.Resolve()), ElementsAre("vllm://10.0.0.1:50"));
   hosts_.erase("pods");
   for (int i = 0; i < 2 * EngineList::kAnswersWithout; ++i)
-    EXPECT_THAT(Names(list.Look()), ElementsAre("vllm://10.0.0.1:50"));
+    EXPECT_THAT(Names(list.Resolve()), ElementsAre("vllm://10.0.0.1:50"));
 }
 
 TEST_F(EngineListTest, AnAddressLeavesWhenSeveralAnswersHaveNotHadIt) {
@@ -111,29 +111,29 @@ TEST_F(EngineListTest, AnAddressLeavesWhenSeveralAnswersHaveNotHadIt) {
   const auto both =
       ElementsAre("vllm://10.0.0.1:50", "vllm://10.0.0.2:50", "vllm://10.0.0.1:60", "vllm://10.0.0.2:60");
   hosts_["pods"] = {"10.0.0.1", "10.0.0.2"};
-  EXPECT_THAT(Names(list.Look()), both);
+  EXPECT_THAT(Names(list.Resolve()), both);
   // A resolver that returns one of the two addresses alternately.
   for (int i = 0; i < 4 * EngineList::kAnswersWithout; ++i) {
     hosts_["pods"] = {i % 2 == 0 ? "10.0.0.1" : "10.0.0.2"};
-    EXPECT_THAT(Names(list.Look()), both) << i;
+    EXPECT_THAT(Names(list.Resolve()), both) << i;
   }
   hosts_["pods"] = {"10.0.0.1"};
-  for (int i = 1; i < EngineList::kAnswersWithout; ++i) EXPECT_THAT(Names(list.Look()), both) << i;
-  EXPECT_THAT(Names(list.Look()), ElementsAre("vllm://10.0.0.1:50", "vllm://10.0.0.1:60"));
+  for (int i = 1; i < EngineList::kAnswersWithout; ++i) EXPECT_THAT(Names(list.Resolve()), both) << i;
+  EXPECT_THAT(Names(list.Resolve()), ElementsAre("vllm://10.0.0.1:50", "vllm://10.0.0.1:60"));
   hosts_["pods"] = {"10.0.0.2", "10.0.0.1"};
-  EXPECT_THAT(Names(list.Look()), both) << "it joins at once";
+  EXPECT_THAT(Names(list.Resolve()), both) << "it joins at once";
 }
 
 TEST_F(EngineListTest, ANameThatTheFileHasNoMoreIsForgotten) {
   Write("vllm+dns://pods:50\nvllm://a:1\n");
   EngineList list = List("file:" + path_);
   hosts_["pods"] = {"10.0.0.1"};
-  EXPECT_THAT(Names(list.Look()), ElementsAre("vllm://10.0.0.1:50", "vllm://a:1"));
+  EXPECT_THAT(Names(list.Resolve()), ElementsAre("vllm://10.0.0.1:50", "vllm://a:1"));
   Write("vllm://a:1\n");
-  EXPECT_THAT(Names(list.Look()), ElementsAre("vllm://a:1")) << "a file is obeyed at once";
+  EXPECT_THAT(Names(list.Resolve()), ElementsAre("vllm://a:1")) << "a file is obeyed at once";
   hosts_["pods"] = {"10.0.0.2"};
   Write("vllm+dns://pods:50\n");
-  EXPECT_THAT(Names(list.Look()), ElementsAre("vllm://10.0.0.2:50"));
+  EXPECT_THAT(Names(list.Resolve()), ElementsAre("vllm://10.0.0.2:50"));
 }
 
 TEST_F(EngineListTest, AServerOfBothFamiliesIsThereOnce) {
@@ -141,9 +141,9 @@ TEST_F(EngineListTest, AServerOfBothFamiliesIsThereOnce) {
   hosts_["both"] = {"fd00::1", "10.0.0.1", "fd00::2", "10.0.0.2"};
   hosts_["six"] = {"fd00::3"};
   const auto once = ElementsAre("vllm://10.0.0.1:50", "vllm://10.0.0.2:50", "vllm://[fd00::3]:50");
-  EXPECT_THAT(Names(list.Look()), once);
+  EXPECT_THAT(Names(list.Resolve()), once);
   hosts_["both"] = {"fd00::1", "fd00::2"};
-  EXPECT_THAT(Names(list.Look()), once) << "an answer of one family alone changes nothing";
+  EXPECT_THAT(Names(list.Resolve()), once) << "an answer of one family alone changes nothing";
 }
 
 TEST_F(EngineListTest, TheSystemResolvesNames) {

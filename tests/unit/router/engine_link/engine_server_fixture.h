@@ -127,7 +127,7 @@ class EngineServerTest : public ::testing::Test, public WorkerHandler {
     RunEvents();
   }
   // Number of the engine's requests that a rank reports to the router; -1: none reported.
-  int64_t Told(size_t rank) {
+  int64_t ReportedLoad(size_t rank) {
     channels_[rank]->SendPlan({.epoch = 1}, {});
     RunEvents();
     const std::optional<EngineLoad> load = reported_[channels_[rank].get()];

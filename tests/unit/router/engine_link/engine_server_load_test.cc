@@ -16,11 +16,11 @@ TEST_F(EngineServerTest, RecordsReplaceQuestionsWhileTheyCome) {
   Check();
   ASSERT_EQ(asked_.records.size(), 1u);
   Answer(Loads{{4, {1, 10}}, {5, {2, 20}}});
-  EXPECT_EQ(Told(0), 1);
-  EXPECT_EQ(Told(1), 2);
+  EXPECT_EQ(ReportedLoad(0), 1);
+  EXPECT_EQ(ReportedLoad(1), 2);
   Record({{4, {3, 30}}, {5, {4, 40}}});
-  EXPECT_EQ(Told(0), 3);
-  EXPECT_EQ(Told(1), 4);
+  EXPECT_EQ(ReportedLoad(0), 3);
+  EXPECT_EQ(ReportedLoad(1), 4);
   Check();
   EXPECT_TRUE(asked_.loads.empty());
   Check();
@@ -37,8 +37,8 @@ TEST_F(EngineServerTest, RanksWithoutRecordsAreAskedAbout) {
   Check();
   Record({{4, {5, 50}}});
   Answer(Loads{{4, {6, 60}}, {5, {7, 70}}});
-  EXPECT_EQ(Told(0), 5) << "the record came after the question";
-  EXPECT_EQ(Told(1), 7);
+  EXPECT_EQ(ReportedLoad(0), 5) << "the record came after the question";
+  EXPECT_EQ(ReportedLoad(1), 7);
 }
 
 TEST_F(EngineServerTest, AnEngineThatSendsNoRecordsIsAskedEveryTime) {
@@ -47,7 +47,7 @@ TEST_F(EngineServerTest, AnEngineThatSendsNoRecordsIsAskedEveryTime) {
   std::move(asked_.records.back()->callbacks.on_end)(absl::UnimplementedError("no events"));
   for (int64_t i = 0; i < 5; ++i) {
     Answer(Loads{{4, {i, 10}}, {5, {i, 20}}});
-    EXPECT_EQ(Told(1), i);
+    EXPECT_EQ(ReportedLoad(1), i);
     Check();
   }
   EXPECT_EQ(asked_.records.size(), 1u) << "it has said that it does not";
@@ -59,18 +59,18 @@ TEST_F(EngineServerTest, RecordsThatEndAreSubscribedToAgain) {
   std::move(asked_.records.back()->callbacks.on_end)(absl::DataLossError("a restarted publisher"));
   RunEvents();
   Answer(absl::UnimplementedError("no loads"));
-  EXPECT_EQ(Told(0), -1);
+  EXPECT_EQ(ReportedLoad(0), -1);
   Check();
   EXPECT_EQ(asked_.records.size(), 1u) << "at once";
   absl::SleepFor(EngineLink::kShortestRetry);
   Check();
   ASSERT_EQ(asked_.records.size(), 2u);
   Record({{5, {4, 40}}});
-  EXPECT_EQ(Told(1), 4);
+  EXPECT_EQ(ReportedLoad(1), 4);
   Check();
-  EXPECT_EQ(Told(1), 4);
+  EXPECT_EQ(ReportedLoad(1), 4);
   Check();
-  EXPECT_EQ(Told(1), -1) << "nothing has come of it for a while";
+  EXPECT_EQ(ReportedLoad(1), -1) << "nothing has come of it for a while";
 }
 
 TEST_F(EngineServerTest, ALostServersRecordsAreCancelledAndIgnored) {
@@ -89,9 +89,9 @@ TEST_F(EngineServerTest, ALostServersRecordsAreCancelledAndIgnored) {
   first->callbacks.on_records();
   std::move(first->callbacks.on_end)(absl::UnimplementedError("late"));
   RunEvents();
-  EXPECT_EQ(Told(0), -1);
+  EXPECT_EQ(ReportedLoad(0), -1);
   Record({{4, {3, 30}}});
-  EXPECT_EQ(Told(0), 3);
+  EXPECT_EQ(ReportedLoad(0), 3);
   server_.reset();
   EXPECT_TRUE(asked_.records.back()->cancelled) << "a server that is forgotten";
 }

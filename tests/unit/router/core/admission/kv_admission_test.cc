@@ -23,13 +23,13 @@ class GeometricLookahead final : public NoLookahead {
   explicit GeometricLookahead(double ends) : stays_(1 - ends) {}
   absl::string_view name() const override { return "geometric"; }
   bool predicts() const override { return true; }
-  int64_t Stay(const Resident& resident, const PlanTime& time, absl::Span<const int64_t> steps,
-               absl::Span<double> alive) const override {
+  int64_t Lifetime(const Resident& resident, const PlanTime& time, absl::Span<const int64_t> steps,
+                   absl::Span<double> alive) const override {
     Fill(steps, alive);
-    return StandingOf(resident, time).steps_left;
+    return ProgressOf(resident, time).steps_left;
   }
-  int64_t Stay(const WaitingView& request, absl::Span<const int64_t> steps,
-               absl::Span<double> alive) override {
+  int64_t Lifetime(const WaitingView& request, absl::Span<const int64_t> steps,
+                   absl::Span<double> alive) override {
     Fill(steps, alive);
     return request.max_new_tokens;
   }
@@ -58,7 +58,7 @@ struct Case {
     worker.kv_tokens = memory;
     for (const Resident& resident : residents) worker.load_tokens += Tokens(resident);
     KvCapacity capacity;
-    capacity.Reset(admission.Look(lookahead, {&worker, 1}, absl::MakeSpan(waiting)));
+    capacity.Reset(admission.MakeOutlook(lookahead, {&worker, 1}, absl::MakeSpan(waiting)));
     std::vector<size_t> taken;
     for (size_t i = 0; i < waiting.size(); ++i) {
       if (!capacity.Fits(waiting[i].kv_need, 0)) continue;
@@ -254,7 +254,7 @@ TEST(KvAdmission, DriftCountsAndAWorkerThatIsNotOpenTakesNothing) {
   workers[1].drift = 1;
   workers[2].open = false;
   KvCapacity capacity;
-  capacity.Reset(admission.Look(*lookahead, workers, absl::MakeSpan(waiting)));
+  capacity.Reset(admission.MakeOutlook(*lookahead, workers, absl::MakeSpan(waiting)));
   EXPECT_TRUE(capacity.Fits(0, 0)) << "50 + 10 tokens in its last step";
   EXPECT_FALSE(capacity.Fits(0, 1));
   EXPECT_FALSE(capacity.Fits(0, 2));
@@ -287,7 +287,7 @@ TEST(KvAdmission, ProtectionFitsThePromptWithinItsShare) {
   worker.kv_tokens = 1000;
   worker.load_tokens = 850;
   KvCapacity capacity;
-  capacity.Reset(admission.Look(*none, {&worker, 1}, absl::MakeSpan(waiting)));
+  capacity.Reset(admission.MakeOutlook(*none, {&worker, 1}, absl::MakeSpan(waiting)));
   EXPECT_TRUE(capacity.Fits(waiting[0].kv_need, 0));
   EXPECT_TRUE(capacity.Fits(waiting[1].kv_need, 0));
   capacity.Put(waiting[1].kv_need, 0, +1);

@@ -20,11 +20,11 @@ constexpr size_t kKnots = FarOutlookBuilder::kKnots;
 std::unique_ptr<Lookahead> Geometric() {
   return *MakeLookahead("survival", {.prior_mean_tokens = 256});
 }
-double Stays(int64_t steps) {
+double Survives(int64_t steps) {
   static const std::unique_ptr<Lookahead> lookahead = Geometric();
   WaitingView request = {.max_new_tokens = 1 << 20};
   double alive[2];
-  lookahead->Stay(request, {0, steps}, alive);
+  lookahead->Lifetime(request, {0, steps}, alive);
   return alive[1];
 }
 
@@ -78,8 +78,8 @@ TEST(FarOutlook, LoadAndVarianceAreSumsOverTheResidents) {
         const int64_t age = 1'000 - resident.first_step;
         const auto now = static_cast<double>(resident.prefill_tokens + age),
                    then = now + static_cast<double>(h);
-        load += Stays(h) * then;
-        variance[k] += Stays(h) * (1 - Stays(h)) * then * then / 3;
+        load += Survives(h) * then;
+        variance[k] += Survives(h) * (1 - Survives(h)) * then * then / 3;
         if (age < h) variance[k] += now * now / 3;
       }
       EXPECT_NEAR(far.load[g * kKnots + k], 2 * load, 1e-6 * load) << "twice: the scale";
@@ -124,8 +124,8 @@ TEST(FarOutlook, RequestsOfOneKindShareACurve) {
   const FarOutlook far = builder.View();
   EXPECT_THAT(far.curve_of, ::testing::ElementsAre(0, 1, 0));
   for (size_t k = 0; k < kKnots; ++k) {
-    EXPECT_NEAR(far.curves[k], Stays(far.steps[k]), 1e-6);
-    EXPECT_NEAR(far.curves[kKnots + k], far.steps[k] < 5 ? Stays(far.steps[k]) : 0, 1e-6);
+    EXPECT_NEAR(far.curves[k], Survives(far.steps[k]), 1e-6);
+    EXPECT_NEAR(far.curves[kKnots + k], far.steps[k] < 5 ? Survives(far.steps[k]) : 0, 1e-6);
   }
 }
 

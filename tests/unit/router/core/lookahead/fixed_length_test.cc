@@ -30,7 +30,7 @@ TEST(Oracle, ARequestThatOutlivesItsPredictionStillCounts) {
         const PlanTime time = {reported, reported + ahead};
         // Steps that the request may still run by its limit.
         const int64_t left = kLimit - (reported + ahead - 1);
-        const int64_t stay = lookahead.Stay(resident, time, steps, absl::MakeSpan(alive));
+        const int64_t stay = lookahead.Lifetime(resident, time, steps, absl::MakeSpan(alive));
         if (reported < predicted) {
           EXPECT_EQ(stay, std::max<int64_t>(0, predicted - (reported + ahead - 1)));
           continue;

@@ -22,7 +22,7 @@ inline std::vector<double> Alive(Lookahead& lookahead, const Resident& resident,
                                  int32_t horizon) {
   std::vector<double> row(static_cast<size_t>(horizon) + 1);
   lookahead.Project({&resident, 1}, time, absl::MakeSpan(row));
-  const int64_t tokens = StandingOf(resident, time).tokens;
+  const int64_t tokens = ProgressOf(resident, time).tokens;
   for (int32_t h = 0; h <= horizon; ++h) row[h] /= static_cast<double>(tokens + h);
   return row;
 }

@@ -35,9 +35,9 @@ TEST(SurvivalTable, BeyondItsReachItIsThePredictionOfTheTailsPosterior) {
     const std::vector<double> hazards(40, 0.01);
     table.Build(AgeLattice(16), hazards, tail);
     const int64_t oldest = AgeLattice(16).First(40) - 1, reach = oldest + SurvivalTable::kReach;
-    const double at_reach = table.Stay(0, reach);
+    const double at_reach = table.SurvivalProbability(0, reach);
     for (const int64_t beyond : {1, 17, 300, 4'000, 50'000, 900'000}) {
-      const double p = table.Stay(0, reach + beyond) / at_reach;
+      const double p = table.SurvivalProbability(0, reach + beyond) / at_reach;
       EXPECT_GE(p, 0.999 * Predicted(tail, static_cast<double>(beyond))) << endings << " " << beyond;
       EXPECT_LE(p, 1.001 * Predicted(tail, static_cast<double>(beyond) * 7 / 8)) << endings << " " << beyond;
     }
@@ -52,7 +52,7 @@ TEST(SurvivalTable, NeverRisesAndStaysAProbabilityWhateverTheTail) {
       for (const int64_t age : {0, 10, 100'000}) {
         double last = 1;
         for (int64_t ahead = 0; ahead < int64_t{1} << 40; ahead = ahead * 3 / 2 + 1) {
-          const double p = table.Stay(age, ahead);
+          const double p = table.SurvivalProbability(age, ahead);
           ASSERT_TRUE(p >= 0 && p <= last)
               << hazard << " " << endings << " " << age << " " << ahead << " " << p;
           last = p;
@@ -71,7 +71,7 @@ TEST(Survival, FewEndingsSayLittleOfLengthsFarBeyondThem) {
     WaitingView view = {.prefill_tokens = 100, .max_new_tokens = 65'536};
     const std::vector<int64_t> steps = {0, 20'000};
     std::vector<double> alive(2);
-    lookahead.Stay(view, steps, absl::MakeSpan(alive));
+    lookahead.Lifetime(view, steps, absl::MakeSpan(alive));
     return alive[1];
   };
   EXPECT_GT(far(2), 1e3 * far(64));

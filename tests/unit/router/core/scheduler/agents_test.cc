@@ -32,10 +32,10 @@ class BookOfParents {
  public:
   explicit BookOfParents(int64_t limit = Parents::kDefaultLimit) : parents(limit) {}
 
-  std::optional<Parents::Standing> Begin(const std::string& name, int64_t step,
-                                         std::optional<uint32_t> stage = std::nullopt,
-                                         int64_t deadline_us = RequestSpec::kNoDeadline) {
-    const auto standing = parents.Look(name, step, stage);
+  std::optional<Parents::State> Begin(const std::string& name, int64_t step,
+                                      std::optional<uint32_t> stage = std::nullopt,
+                                      int64_t deadline_us = RequestSpec::kNoDeadline) {
+    const auto standing = parents.Find(name, step, stage);
     if (standing) parents.Begin(name, ++calls_, step, stage, deadline_us);
     return standing;
   }
@@ -109,7 +109,7 @@ TEST(Parents, ACallThatIsOnlyLookedUpDisplacesNoParent) {
   BookOfParents book(1);
   book.Begin("a", 1);
   book.End("a", 5, 2);
-  for (int i = 0; i < 5; ++i) EXPECT_EQ(book.parents.Look("b", 3, std::nullopt)->first_step, 3);
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(book.parents.Find("b", 3, std::nullopt)->first_step, 3);
   EXPECT_EQ(book.Begin("a", 4)->generated_tokens, 5) << "still in the book";
 }
 
@@ -131,7 +131,7 @@ TEST(Parents, OneWithoutCallsForLongIsForgotten) {
   BookOfParents book;
   book.Begin("a", 0, 3, 50);
   book.End("a", 10, 5);
-  EXPECT_EQ(book.parents.Look("a", 5 + Parents::kIdleSteps, 0)->deadline_us, 50);
+  EXPECT_EQ(book.parents.Find("a", 5 + Parents::kIdleSteps, 0)->deadline_us, 50);
   const auto anew = book.Begin("a", 6 + Parents::kIdleSteps, 1);
   EXPECT_EQ(anew->first_step, 6 + Parents::kIdleSteps);
   EXPECT_EQ(anew->generated_tokens, 0);
