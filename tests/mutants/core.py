@@ -115,7 +115,7 @@ MUTANTS = [
     ("policy/least_work/least_work.cc", "  pending_[best] += best_left;\n", "  pending_[best] += 0 * best_left;\n", "prompts of the same plan do not count"),
     ("policy/least_work/least_work.cc", "!free_[g].accepts_new || ", "", "requests wait for a worker that drains"),
     ("policy/least_work/least_work.cc", "    if (free_[g].active == 0 && free_.Fits(request, g)) return false;\n", "", "a request waits for its prefix beside an idle worker"),
-    ("policy/least_work/least_work.cc", "const bool may_stay = end == waiting;", "const bool may_stay = true;", "a lower class takes the room that a request with its prefix elsewhere leaves"),
+    ("policy/least_work/least_work.cc", "const bool may_wait = end == waiting;", "const bool may_wait = true;", "a lower class takes the room that a request with its prefix elsewhere leaves"),
     ("policy/least_work/least_work.cc", "worker.total_kv_tokens >= (", "worker.total_kv_tokens >= 0 * (", "requests wait for a worker that is too small for them"),
     ("policy/least_work/least_work.cc", "      ReadDeadline(decision);\n", "", "looks that place nothing are not bounded by the deadline"),
     ("policy/least_work/least_work.cc", "      if (Refused(snapshot.waiting[i])) continue;\n", "", "the prefixes of requests that fit nowhere are looked up"),
