@@ -185,7 +185,7 @@ std::unique_ptr<ServeRule> Rule(const std::string& name, int64_t budget) {
   return *std::move(rule);
 }
 
-std::vector<int64_t> Tokens(const ServePlan& plan) {
+std::vector<int64_t> PlannedTokens(const ServePlan& plan) {
   std::vector<int64_t> tokens;
   for (const RankOrder& order : plan.orders) tokens.push_back(order.prompt_tokens);
   return tokens;
@@ -197,7 +197,7 @@ auto BoundTo(ServeRequestIndex request, int32_t rank) {
 
 TEST(ServeRulesTest, VllmFillsTheBudgetAfterDecodes) {
   Scene scene({{10, {500}}, {600, {}}});
-  EXPECT_THAT(Tokens(scene.Ask(*Rule("vllm", 512))), ElementsAre(502, 0));
+  EXPECT_THAT(PlannedTokens(scene.Ask(*Rule("vllm", 512))), ElementsAre(502, 0));
 }
 
 TEST(ServeRulesTest, VllmCountsAWaitingRequestAsFourRunning) {
@@ -209,87 +209,95 @@ TEST(ServeRulesTest, VllmCountsAWaitingRequestAsFourRunning) {
 TEST(ServeRulesTest, TheCadenceLetsPromptsInEverySecondStepUntilTheyPileUp) {
   Scene scene({{10, {100}}, {10, {}}});
   const auto rule = Rule("vllm_cadence", 256);
-  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(246, 246)) << "step 0";
-  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(0, 0)) << "step 1";
+  EXPECT_THAT(PlannedTokens(scene.Ask(*rule)), ElementsAre(246, 246)) << "step 0";
+  EXPECT_THAT(PlannedTokens(scene.Ask(*rule)), ElementsAre(0, 0)) << "step 1";
   scene.SetPrompt(0, 5000);
-  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(246, 246)) << "step 2 cannot take them all";
-  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(246, 246)) << "so step 3 goes on";
+  EXPECT_THAT(PlannedTokens(scene.Ask(*rule)), ElementsAre(246, 246)) << "step 2 cannot take them all";
+  EXPECT_THAT(PlannedTokens(scene.Ask(*rule)), ElementsAre(246, 246)) << "so step 3 goes on";
 }
 
 TEST(ServeRulesTest, SglangsDelayerWaitsForAllRanksThirtyPassesAtMost) {
   Scene scene({{10, {100}}, {10, {}}});
   const auto rule = Rule("sglang_delayer", 256);
-  for (int pass = 0; pass < 29; ++pass) EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(0, 0)) << pass;
+  for (int pass = 0; pass < 29; ++pass)
+    EXPECT_THAT(PlannedTokens(scene.Ask(*rule)), ElementsAre(0, 0)) << pass;
   const ServePlan plan = scene.Ask(*rule);
-  EXPECT_THAT(Tokens(plan), ElementsAre(100, 0));
+  EXPECT_THAT(PlannedTokens(plan), ElementsAre(100, 0));
   EXPECT_FALSE(plan.orders[0].decodes) << "a batch of prompts alone";
   EXPECT_TRUE(plan.orders[1].decodes);
   scene.AddRank(10, {100});
   scene.ranks[1].prompts = scene.ranks[2].prompts;
   scene.ranks[1].prompt_tokens = 100;
-  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(100, 100, 100)) << "all have some: at once";
+  EXPECT_THAT(PlannedTokens(scene.Ask(*rule)), ElementsAre(100, 100, 100)) << "all have some: at once";
 }
 
 TEST(ServeRulesTest, SglangsDelayerLetsAPromptThatHasBegunGoOn) {
   Scene scene({{10, {1000, 50}}, {10, {}}});
   scene.ranks[0].begun = 1;
   const auto rule = Rule("sglang_delayer", 256);
-  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(256, 0));
+  EXPECT_THAT(PlannedTokens(scene.Ask(*rule)), ElementsAre(256, 0));
   scene.SetPrompt(0, 200);
   scene.ranks[0].prompt_tokens = 250;
-  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(200, 0)) << "the next one waits for the other rank";
+  EXPECT_THAT(PlannedTokens(scene.Ask(*rule)), ElementsAre(200, 0))
+      << "the next one waits for the other rank";
   scene.ranks[0].prompts.pop_back();
   scene.ranks[0].prompt_tokens = 200;
   scene.Arrive(30);
-  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(200, 0))
+  EXPECT_THAT(PlannedTokens(scene.Ask(*rule)), ElementsAre(200, 0))
       << "its rank has nothing to begin, so the other waits";
 }
 
 TEST(ServeRulesTest, SglangsDelayerCountsNoPromptThatHasNoSlot) {
   Scene scene({{64, {100}}, {10, {100}}});
   const auto rule = Rule("sglang_delayer", 256);
-  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(0, 0));
+  EXPECT_THAT(PlannedTokens(scene.Ask(*rule)), ElementsAre(0, 0));
   scene.ranks[0].decodes = 63;
-  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(100, 100));
+  EXPECT_THAT(PlannedTokens(scene.Ask(*rule)), ElementsAre(100, 100));
 }
 
 TEST(ServeRulesTest, AtomHoldsUntilAllRanksTogetherHaveMostOfAStep) {
   Scene scene({{10, {900}}, {10, {}}});
   const auto rule = Rule("atom_coalescer", 1000);
-  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(0, 0)) << "one rank has none, however much the other has";
+  EXPECT_THAT(PlannedTokens(scene.Ask(*rule)), ElementsAre(0, 0))
+      << "one rank has none, however much the other has";
   scene.Arrive(400);
-  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(0, 0)) << "0.65 of two steps";
+  EXPECT_THAT(PlannedTokens(scene.Ask(*rule)), ElementsAre(0, 0)) << "0.65 of two steps";
   scene.AddRank(10, {500});
   std::swap(scene.ranks[1], scene.ranks[2]);
   scene.ranks.pop_back();
-  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(990, 990)) << "0.7";
+  EXPECT_THAT(PlannedTokens(scene.Ask(*rule)), ElementsAre(990, 990)) << "0.7";
 }
 
 TEST(ServeRulesTest, AtomReleasesWhenPromptsStallAndAfterThirtySteps) {
   Scene scene({{10, {100}}, {10, {100}}});
   const auto rule = Rule("atom_coalescer", 1000);
-  for (int tick = 0; tick < 3; ++tick) EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(0, 0)) << tick;
-  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(990, 990)) << "3 steps without growth";
+  for (int tick = 0; tick < 3; ++tick)
+    EXPECT_THAT(PlannedTokens(scene.Ask(*rule)), ElementsAre(0, 0)) << tick;
+  EXPECT_THAT(PlannedTokens(scene.Ask(*rule)), ElementsAre(990, 990)) << "3 steps without growth";
   scene.ranks[1].prompts.clear();
   scene.ranks[1].prompt_tokens = 0;
-  for (int tick = 0; tick < 30; ++tick) EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(0, 0)) << tick;
-  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(990, 990)) << "30 at most";
+  for (int tick = 0; tick < 30; ++tick)
+    EXPECT_THAT(PlannedTokens(scene.Ask(*rule)), ElementsAre(0, 0)) << tick;
+  EXPECT_THAT(PlannedTokens(scene.Ask(*rule)), ElementsAre(990, 990)) << "30 at most";
   scene.ranks[0].begun = 1;
-  for (int tick = 0; tick < 8; ++tick) EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(0, 0)) << tick;
-  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(990, 990)) << "8 where a prompt has begun";
+  for (int tick = 0; tick < 8; ++tick)
+    EXPECT_THAT(PlannedTokens(scene.Ask(*rule)), ElementsAre(0, 0)) << tick;
+  EXPECT_THAT(PlannedTokens(scene.Ask(*rule)), ElementsAre(990, 990)) << "8 where a prompt has begun";
 }
 
 TEST(ServeRulesTest, TrtllmWaitsForEveryRankAndThenBatches) {
   Scene scene({{10, {100}}, {10, {100}}});
   const auto rule = Rule("trtllm_adp", 1000);
-  for (int step = 0; step < 10; ++step) EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(0, 0)) << step;
-  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(990, 990));
+  for (int step = 0; step < 10; ++step)
+    EXPECT_THAT(PlannedTokens(scene.Ask(*rule)), ElementsAre(0, 0)) << step;
+  EXPECT_THAT(PlannedTokens(scene.Ask(*rule)), ElementsAre(990, 990));
   scene.ranks[1].prompts.clear();
   scene.ranks[1].prompt_tokens = 0;
-  for (int step = 0; step < 49; ++step) EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(0, 0)) << step;
-  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(990, 990)) << "every 50th step";
+  for (int step = 0; step < 49; ++step)
+    EXPECT_THAT(PlannedTokens(scene.Ask(*rule)), ElementsAre(0, 0)) << step;
+  EXPECT_THAT(PlannedTokens(scene.Ask(*rule)), ElementsAre(990, 990)) << "every 50th step";
   scene.ranks[1].decodes = 0;
-  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(990, 1000)) << "a rank idles: at once";
+  EXPECT_THAT(PlannedTokens(scene.Ask(*rule)), ElementsAre(990, 1000)) << "a rank idles: at once";
 }
 
 TEST(ServeRulesTest, TrtllmCountsStepsWithoutAnyPrompt) {
@@ -297,15 +305,17 @@ TEST(ServeRulesTest, TrtllmCountsStepsWithoutAnyPrompt) {
   const auto rule = Rule("trtllm_adp", 1000);
   for (int step = 0; step < 40; ++step) scene.Ask(*rule);
   scene.Arrive(100);
-  for (int step = 40; step < 49; ++step) EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(0, 0)) << step;
-  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(990, 990));
+  for (int step = 40; step < 49; ++step)
+    EXPECT_THAT(PlannedTokens(scene.Ask(*rule)), ElementsAre(0, 0)) << step;
+  EXPECT_THAT(PlannedTokens(scene.Ask(*rule)), ElementsAre(990, 990));
 }
 
 TEST(ServeRulesTest, TrtllmWaitsWhereARankHasNoSlot) {
   Scene scene({{64, {100}}, {10, {100}}});
   const auto rule = Rule("trtllm_adp", 1000);
-  for (int step = 0; step < 49; ++step) EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(0, 0)) << step;
-  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(936, 990));
+  for (int step = 0; step < 49; ++step)
+    EXPECT_THAT(PlannedTokens(scene.Ask(*rule)), ElementsAre(0, 0)) << step;
+  EXPECT_THAT(PlannedTokens(scene.Ask(*rule)), ElementsAre(936, 990));
 }
 
 TEST(ServeRulesTest, TrtllmPlacesTheLongestFirstWhereTheFewestTokensAre) {
@@ -338,20 +348,20 @@ TEST(ServeRulesTest, TrtllmLeavesThoseWithoutASlotInThePool) {
 TEST(ServeRulesTest, TpuBatchWaitsForAPromptOnEveryRank) {
   Scene scene({{10, {100}}, {10, {}}});
   const auto rule = Rule("tpu_batch", 1000);
-  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(0, 0));
+  EXPECT_THAT(PlannedTokens(scene.Ask(*rule)), ElementsAre(0, 0));
   scene.Arrive(100);
-  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(990, 990)) << "it went to the rank without one";
+  EXPECT_THAT(PlannedTokens(scene.Ask(*rule)), ElementsAre(990, 990)) << "it went to the rank without one";
 }
 
 TEST(ServeRulesTest, EqualChunksAreTheMeanRanksWork) {
   Scene scene({{10, {900}}, {10, {100}}});
-  EXPECT_THAT(Tokens(scene.Ask(*Rule("equal_chunks", 2048))), ElementsAre(500, 500));
+  EXPECT_THAT(PlannedTokens(scene.Ask(*Rule("equal_chunks", 2048))), ElementsAre(500, 500));
 }
 
 TEST(ServeRulesTest, ReleasedPromptsFillTheEnginesBudget) {
   Scene scene({{10, {500}}, {600, {}}});
   const auto rule = Rule("bf_io_release", 512);
-  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(502, 0)) << "vLLM's step";
+  EXPECT_THAT(PlannedTokens(scene.Ask(*rule)), ElementsAre(502, 0)) << "vLLM's step";
   scene.ranks[1].decodes = 10;
   scene.Arrive(400);
   const ServePlan plan = scene.Ask(*rule);
