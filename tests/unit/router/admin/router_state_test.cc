@@ -27,7 +27,7 @@ WorkerView Worker(const std::string& id, std::optional<int32_t> rank) {
   return worker;
 }
 
-GroupView Group(core::GroupIndex index, const std::string& name, uint64_t epoch) {
+GroupView ViewOfGroup(core::GroupIndex index, const std::string& name, uint64_t epoch) {
   GroupView group = {.index = index, .name = name, .epoch = epoch, .ready = true};
   group.steps.steps = 10;
   group.steps.barrier_wait_s = 0.5;
@@ -51,7 +51,7 @@ TEST(RouterStateTest, OneGroupsFieldsAreAlsoTheRouters) {
   state.scheduler.late_plans = 1;
   state.scheduler.held_back = 6;
   state.requests.queue_timeouts = 2;
-  GroupView group = Group(0, "0", 7);
+  GroupView group = ViewOfGroup(0, "0", 7);
   group.workers.push_back(Worker("w0", 0));
   group.workers.push_back(Worker("w1", std::nullopt));
   state.groups.push_back(group);
@@ -102,7 +102,7 @@ TEST(RouterStateTest, OverSeveralGroupsStepsAddUpAndTheEpochIsTheLargest) {
   state.retired_distributions.local_s.Add(0.02);
   state.scheduler.late_plans = 9;
   for (int32_t index = 0; index < 2; ++index) {
-    GroupView group = Group(index, index == 0 ? "0" : "blue", 3 + static_cast<uint64_t>(index));
+    GroupView group = ViewOfGroup(index, index == 0 ? "0" : "blue", 3 + static_cast<uint64_t>(index));
     group.workers.push_back(Worker(index == 0 ? "a" : "b", 0));
     if (index == 1) group.model = "5eed";
     state.groups.push_back(group);
@@ -138,7 +138,7 @@ TEST(RouterStateTest, WorkersMeasurementsAreShown) {
   EnergyReading energy = {.device = "x", .busy_j = 8, .idle_watts = 60};
   worker.energy = energy;
   RouterState state;
-  state.groups.push_back(Group(0, "0", 1));
+  state.groups.push_back(ViewOfGroup(0, "0", 1));
   state.groups[0].workers.push_back(worker);
   state.energy = EnergyTotals{8, 1, 2};
   const v1::ClusterState proto = ToProto(state);
