@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "common/base/rng.h"
+#include "common/cost/prompt_work.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "router/engine_link/engine_rank.h"
