@@ -82,9 +82,10 @@ class RequestLifecycleTest : public ::testing::Test {
   }
   // The specification with which the request waits in the pool.
   core::RequestSpec WaitingSpec(core::RequestId id) const {
-    const core::WaitingPool& pool = cluster_->pool().views();
-    EXPECT_TRUE(pool.Contains(id)) << id << " does not wait";
-    return pool.Contains(id) ? pool.Spec(id) : core::RequestSpec();
+    const core::RequestPool& pool = cluster_->pool();
+    EXPECT_TRUE(pool.Waits(id)) << id << " does not wait";
+    if (!pool.Waits(id)) return {};
+    return pool.views().Contains(id) ? pool.views().Spec(id) : pool.SpecForRank(id);
   }
 
   static ClientRequest Request(const std::string& name, uint32_t max_new_tokens = 10) {

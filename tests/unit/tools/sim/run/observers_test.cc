@@ -30,13 +30,6 @@ Trace OneStepRequests() {
   return trace;
 }
 
-nlohmann::ordered_json Observed(const SimOptions& options) {
-  const Trace trace = OneStepRequests();
-  auto run = *(*Simulation::Create(options, trace))->Run();
-  for (const char* key : {"mean", "p50", "p99", "max"}) run.erase(std::string("decide_us_") + key);
-  return run;
-}
-
 TEST(StepsCsvTest, EveryStepIsALineThatAgreesWithTheRun) {
   SimOptions options = Short();
   options.workers = 2;
