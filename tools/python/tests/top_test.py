@@ -377,7 +377,7 @@ class Live(unittest.TestCase):
         self.addCleanup(second.kill)
         with bfio.Admin(cluster.admin) as admin:
             terminal = self.on_terminal(cluster)
-            terminal.shows(r"second +serving +[\d,]+ +\d+/8 +[\d.]+ % +[\d.]+ .?s +[\d.]+ .?s +[\d.]+ %")
+            terminal.shows(r"second +serving +[\d,]+ +\d+/8 +[\d.]+ % +[\d.]+ % +[\d.]+ %")
             self.assertFalse(terminal.restored())
             terminal.type("pfcfs\rn")
             terminal.type("pnosuch\ry")
@@ -422,7 +422,7 @@ class Live(unittest.TestCase):
         terminal = self.on_terminal(cluster)
         terminal.shows("steps/s [0-9]")
         cluster.router.kill()
-        terminal.shows(r"serving +[\d,]+ +\d+/8 +[\d.]+ % +- +- ")
+        terminal.shows(r"serving +[\d,]+ +\d+/8 +[\d.]+ % +(-|[\d.]+ %) +[\d.]+ % ")
         terminal.shows(rf"no answer from the router: no router answers at {cluster.admin} \(--admin\)")
         terminal.type("d")
         terminal.shows(r"worker to drain \(Enter; Esc cancels\): \Z")
