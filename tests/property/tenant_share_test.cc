@@ -96,7 +96,7 @@ void ExpectEqualShares(const std::vector<Tenant>& tenants) {
     // At first the free slots go to any request.
     group.Run(1'000);
     const double before[] = {group.Served(0), group.Served(1)};
-    group.Run(2'000);
+    group.Run(8'000);
     EXPECT_NEAR((group.Served(0) - before[0]) / (group.Served(1) - before[1]), 1, 0.08) << "seed " << seed;
   }
 }

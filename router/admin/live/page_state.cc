@@ -27,12 +27,15 @@ json Of(const v1::WorkerState& worker) {
 json Of(const v1::GroupState& group) {
   json result = {{"name", group.name()}, {"index", group.index()}, {"model", group.model()}};
   if (!group.has_placement()) return result;
-  json candidates = json::array();
-  for (const auto* list : {&group.placement().candidates(), &group.placement().watched()}) {
-    for (const v1::PlacementState::Candidate& candidate : *list)
-      candidates.push_back({{"rule", candidate.rule()}, {"stepRatio", candidate.step_ratio()}});
-  }
-  result["placement"] = {{"rule", group.placement().rule()}, {"candidates", std::move(candidates)}};
+  const auto list = [](const auto& rules) {
+    json result = json::array();
+    for (const v1::PlacementState::Candidate& candidate : rules)
+      result.push_back({{"rule", candidate.rule()}, {"stepRatio", candidate.step_ratio()}});
+    return result;
+  };
+  result["placement"] = {{"rule", group.placement().rule()},
+                         {"candidates", list(group.placement().candidates())},
+                         {"watched", list(group.placement().watched())}};
   return result;
 }
 
