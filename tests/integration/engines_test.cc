@@ -316,8 +316,9 @@ TYPED_TEST(EnginesOf, ARequestsFaultEndsTheRequestOnly) {
     const Tokens all = TokensAfter({fault, 2, 3}, 10);
     EXPECT_LE(result.tokens.size(), all.size());
     // vLLM's chunks have no positions: only the count at the end shows that one came twice, late or never.
-    if (!std::is_same_v<TypeParam, testing::Vllm>)
+    if (!std::is_same_v<TypeParam, testing::Vllm>) {
       EXPECT_TRUE(std::equal(result.tokens.begin(), result.tokens.end(), all.begin())) << "wrong tokens";
+    }
     return result.status.error_code();
   };
   EXPECT_EQ(code(kTooManyTokens), grpc::StatusCode::DATA_LOSS);
