@@ -208,9 +208,8 @@ void AddLimits(OptionTable& table, RouterSettings& settings) {
       "time with probability 0.99, as --lookahead predicts; kv_feasible:confidence=P for another "
       "probability), mc_sf (the same, shortest request first; mc_sf:most=K: no younger request goes before "
       "one that has waited K steps, by default 256; mc_sf:error=E: lengths differ from predictions by at "
-      "most "
-      "the share E), protection:alpha=A (while at most the share 1 - A is in "
-      "use; protection:alpha=0.05 is the default with --engines, because engines preempt requests "
+      "most the share E), protection:alpha=A (while at most the share 1 - A is in use; protection:alpha=0.05 "
+      "is the default with --engines, because engines preempt requests "
       "themselves). Alone or appended with +, when requests leave the waiting pool: wait or nested_wait (in "
       "batches; :tokens=N,most=K)",
       core::ParseAdmission);

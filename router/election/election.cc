@@ -128,7 +128,7 @@ bool Election::Renew() {
   return true;
 }
 
-bool Election::LookAtKey() {
+bool Election::ReadKey() {
   // An operator may have removed the key, or written it without the lease.
   const absl::StatusOr<EtcdOwner> owner = etcd_->ReadOnce(options_.key);
   check_at_ = Lease::Now() + Jittered(CheckInterval(options_.ttl));
@@ -149,9 +149,9 @@ void Election::KeepLease() {
     if (lease_->Unwatched() > options_.ttl + options_.stuck_after) return OnStuck();
     // A check may take a while, and must not delay a renewal that is due.
     const absl::Time now = Lease::Now();
-    const bool look = now >= check_at_ && (now < renew_at_ || lease_->Left() > options_.ttl / 2);
-    if (!look && now < renew_at_) continue;
-    if (!(look ? LookAtKey() : Renew())) return lease_->Lose();
+    const bool check = now >= check_at_ && (now < renew_at_ || lease_->Left() > options_.ttl / 2);
+    if (!check && now < renew_at_) continue;
+    if (!(check ? ReadKey() : Renew())) return lease_->Lose();
   }
 }
 

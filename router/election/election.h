@@ -81,7 +81,7 @@ class Election {
   // False when the lease is lost.
   bool Renew();
   // False when the key belongs to another router or is absent. A missing answer from etcd returns true.
-  bool LookAtKey();
+  bool ReadKey();
   // The decision thread has stopped checking the lease.
   void OnStuck();
   void Release();

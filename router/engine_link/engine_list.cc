@@ -79,7 +79,7 @@ absl::StatusOr<std::vector<std::string>> ResolveBySystem(const std::string& host
   return addresses;
 }
 
-void EngineList::LookAtFile() {
+void EngineList::ReadSourceFile() {
   absl::StatusOr<std::vector<EngineAddress>> engines = ReadFile(source_.file);
   if (engines.ok() && (engines->front().protocol != source_.engines.front().protocol ||
                        engines->front().barrier.empty() != source_.engines.front().barrier.empty())) {
@@ -125,7 +125,7 @@ std::vector<std::string> EngineList::Resolve(const Address& server) {
 }
 
 std::vector<EngineAddress> EngineList::Resolve(const std::function<bool()>& stop) {
-  if (!source_.file.empty()) LookAtFile();
+  if (!source_.file.empty()) ReadSourceFile();
   std::erase_if(known_, [this](const auto& name) {
     return std::none_of(source_.engines.begin(), source_.engines.end(), [&](const EngineAddress& given) {
       return given.by_name && given.server.ToString() == name.first;

@@ -63,7 +63,7 @@ class EngineList {
     int missing = 0;
   };
 
-  void LookAtFile();
+  void ReadSourceFile();
   // The addresses of `server`, which is a name.
   std::vector<std::string> Resolve(const Address& server);
 

@@ -108,13 +108,13 @@ absl::Status CheckKvAdmission(const KvAdmissionOptions& options, const Lookahead
 KvOutlook KvAdmission::MakeOutlook(Lookahead& lookahead, absl::Span<const Worker> workers,
                                    absl::Span<WaitingView> waiting, StepsOfPrompt steps_of_prompt) {
   if (options_.kind == Kind::kProtection) {
-    LookAtPrompts(workers, waiting);
+    ReadPrompts(workers, waiting);
     return {1, 1, capacity_, need_};
   }
   const bool books = keeps_books(lookahead);
   ways_ = books ? 1 : kWays;
   if (books) {
-    LookAtBooks(lookahead, workers, waiting, steps_of_prompt);
+    ReadBooks(lookahead, workers, waiting, steps_of_prompt);
     return {static_cast<int32_t>(intervals_.size()), ways_, capacity_, need_};
   }
   SetIntervals(workers, waiting, steps_of_prompt);
@@ -132,7 +132,7 @@ void KvAdmission::Take(int32_t need, WorkerIndex worker) {
   for (size_t i = 0; i < row; ++i) capacity[i] -= needs[i];
 }
 
-void KvAdmission::LookAtPrompts(absl::Span<const Worker> workers, absl::Span<WaitingView> waiting) {
+void KvAdmission::ReadPrompts(absl::Span<const Worker> workers, absl::Span<WaitingView> waiting) {
   capacity_.clear();
   need_.clear();
   for (const Worker& worker : workers) {

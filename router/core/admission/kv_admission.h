@@ -97,7 +97,7 @@ class KvAdmission {
   // the last MakeOutlook.
   void Take(int32_t need, WorkerIndex worker);
   // The indices, ascending, of these requests that begin at `step`; `free` has the remaining capacity of the
-  // last outlook's outlook. REQUIRES: the last MakeOutlook had these requests; chooses().
+  // last outlook. REQUIRES: the last MakeOutlook had these requests; chooses().
   void Choose(int64_t step, const FreeCapacity& free, absl::Span<const WaitingView> waiting,
               std::vector<int32_t>& chosen);
 
@@ -120,8 +120,8 @@ class KvAdmission {
   // A need that exceeds every capacity; sums of several do not overflow.
   static constexpr int64_t kMoreThanAny = int64_t{1} << 50;
 
-  void LookAtBooks(Lookahead& lookahead, absl::Span<const Worker> workers, absl::Span<WaitingView> waiting,
-                   StepsOfPrompt steps_of_prompt);
+  void ReadBooks(Lookahead& lookahead, absl::Span<const Worker> workers, absl::Span<WaitingView> waiting,
+                 StepsOfPrompt steps_of_prompt);
   // Expected steps of a request that stays at most `stay`, by alive_.
   double Expected(int64_t stay) const;
   // The intervals up to `longest`, each as wide as a share of its distance.
@@ -131,7 +131,7 @@ class KvAdmission {
   bool Overdue(const WaitingView& request, int64_t step) const {
     return step - request.enqueued_step >= options_.most_steps;
   }
-  void LookAtPrompts(absl::Span<const Worker> workers, absl::Span<WaitingView> waiting);
+  void ReadPrompts(absl::Span<const Worker> workers, absl::Span<WaitingView> waiting);
   void AddAllWaiting(Lookahead& lookahead, absl::Span<WaitingView> waiting, StepsOfPrompt steps_of_prompt);
   void SetIntervals(absl::Span<const Worker> workers, absl::Span<const WaitingView> waiting,
                     StepsOfPrompt steps_of_prompt);

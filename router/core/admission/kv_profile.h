@@ -8,8 +8,8 @@
 //
 // Time is in rounds (decode steps), sizes in tokens. With n lines: memory O(n), O(log n) to add or remove
 // one, O(n) per query, whatever their lengths. A copyable value; threads as for a container.
-#ifndef BFIO_COMMON_KV_KV_PROFILE_H_
-#define BFIO_COMMON_KV_KV_PROFILE_H_
+#ifndef BFIO_ROUTER_CORE_ADMISSION_KV_PROFILE_H_
+#define BFIO_ROUTER_CORE_ADMISSION_KV_PROFILE_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -85,4 +85,4 @@ class KvProfile {
 
 }  // namespace bfio::core
 
-#endif  // BFIO_COMMON_KV_KV_PROFILE_H_
+#endif  // BFIO_ROUTER_CORE_ADMISSION_KV_PROFILE_H_

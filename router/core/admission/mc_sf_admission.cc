@@ -23,8 +23,8 @@ WorkerIndex LeastLoaded(const FreeCapacity& free, const WaitingView& request) {
 
 }  // namespace
 
-void KvAdmission::LookAtBooks(Lookahead& lookahead, absl::Span<const Worker> workers,
-                              absl::Span<WaitingView> waiting, StepsOfPrompt steps_of_prompt) {
+void KvAdmission::ReadBooks(Lookahead& lookahead, absl::Span<const Worker> workers,
+                            absl::Span<WaitingView> waiting, StepsOfPrompt steps_of_prompt) {
   if (books_.workers() != workers.size()) books_.Reset(workers.size());
   int64_t longest = 1;
   for (size_t g = 0; g < workers.size(); ++g) {

@@ -39,7 +39,7 @@ std::optional<DecisionMaker::Answer> DecisionMaker::DecideByRule(const PlanSteps
   auto seen = static_cast<int64_t>(Window().size());
   FindHeld();
   KvOutlook kv;
-  if (admission_.active()) kv = LookAtKv(steps);
+  if (admission_.active()) kv = ReadKv(steps);
   PlaceHeld(steps, kv, plan);
   // The window shrinks by the requests placed here, because admission has not tested the requests behind it.
   seen -= PlaceAhead(steps, kv, plan);
@@ -57,9 +57,9 @@ std::optional<DecisionMaker::Answer> DecisionMaker::DecideByRule(const PlanSteps
   snapshot.pool_size = pool_->placeable();
   if (policy_->uses_first_come_waits()) snapshot.first_come = pool_->FirstComeWaits(snapshot.step);
   snapshot.kv = kv;
-  snapshot.prefill = LookAtPrompts(steps, kind, reported_step);
+  snapshot.prefill = ReadPrompts(steps, kind, reported_step);
   if (policy_->uses_prefixes()) {
-    accounts_->LookAtPrefixes(prefixes_);
+    accounts_->ReadPrefixes(prefixes_);
     snapshot.prefixes = &prefixes_;
   }
   FollowRule(steps, snapshot);
@@ -77,8 +77,7 @@ std::optional<DecisionMaker::Answer> DecisionMaker::DecideByRule(const PlanSteps
   return answer;
 }
 
-const PrefillView* DecisionMaker::LookAtPrompts(const PlanSteps& steps, GroupKind kind,
-                                                int64_t reported_step) {
+const PrefillView* DecisionMaker::ReadPrompts(const PlanSteps& steps, GroupKind kind, int64_t reported_step) {
   if (kind == GroupKind::kIndependent || !policy_->meters_prompts()) return nullptr;
   if (!ForecastPrefill(*accounts_, steps, reported_step, prefill_)) return nullptr;
   prefill_.releases_only = kind == GroupKind::kCoupled && !accounts_->AllMetered();
@@ -90,7 +89,7 @@ std::optional<DecisionMaker::Answer> DecisionMaker::DecideLevelOnly(const PlanSt
   if (!steps.level || !accounts_->AnyPrompt()) return std::nullopt;
   Snapshot snapshot;
   snapshot.step = steps.clock;
-  snapshot.prefill = LookAtPrompts(steps, kind, reported_step);
+  snapshot.prefill = ReadPrompts(steps, kind, reported_step);
   if (snapshot.prefill == nullptr) return std::nullopt;
   snapshot.workers = views_;
   ++totals_->policy_calls;
@@ -124,7 +123,7 @@ void DecisionMaker::BuildViews(const PlanSteps& steps) {
   }
 }
 
-KvOutlook DecisionMaker::LookAtKv(const PlanSteps& steps) {
+KvOutlook DecisionMaker::ReadKv(const PlanSteps& steps) {
   kv_workers_.clear();
   prompt_steps_.resize(accounts_->workers().size());
   kv_changes_.resize(accounts_->workers().size());

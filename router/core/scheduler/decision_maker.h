@@ -87,7 +87,7 @@ class DecisionMaker {
                                      Plan& plan);
   void BuildViews(const PlanSteps& steps);
   // Admission's outlook for the views and the window. REQUIRES: it is active.
-  KvOutlook LookAtKv(const PlanSteps& steps);
+  KvOutlook ReadKv(const PlanSteps& steps);
   // The waiting requests that admission lets begin now; the policy gets only these.
   absl::Span<const WaitingView> ShowChosen(const PlanSteps& steps, absl::Span<const WaitingView> waiting);
   Outlook BuildOutlook(const PlanSteps& steps);
@@ -109,7 +109,7 @@ class DecisionMaker {
     return pool_->Window(std::min(share_, std::max(options_.window, free_slots_)));
   }
   // The policy's input about prompts, or null. Call after the placements that precede the policy.
-  const PrefillView* LookAtPrompts(const PlanSteps& steps, GroupKind kind, int64_t reported_step);
+  const PrefillView* ReadPrompts(const PlanSteps& steps, GroupKind kind, int64_t reported_step);
   // Calls the policy for a level only, when no request waits. Call after BuildViews.
   std::optional<Answer> DecideLevelOnly(const PlanSteps& steps, GroupKind kind, int64_t reported_step,
                                         Plan& plan);

@@ -196,7 +196,7 @@ int64_t GroupAccounts::LeftOf(const Placed& placed, int64_t reported) const {
   return std::max<int64_t>(1, LeftOf(placed) - (whole - reported));
 }
 
-void GroupAccounts::LookAtPrefixes(PrefixView& view) const {
+void GroupAccounts::ReadPrefixes(PrefixView& view) const {
   view.caches = caches_.any() ? &caches_ : nullptr;
   view.output_tokens = traffic_.output_tokens.value;
   view.hit_share = cached_tokens_.value / std::max(1.0, cached_tokens_.value + traffic_.prompt_tokens.value);

@@ -176,7 +176,7 @@ class GroupAccounts {
   void CountStep(int64_t placed);
   const PromptTraffic& traffic() const { return traffic_; }
   // Fills the policy's input about prefixes.
-  void LookAtPrefixes(PrefixView& view) const;
+  void ReadPrefixes(PrefixView& view) const;
   // Requests that ended by themselves or at their bound.
   const EndedRequests& ended() const { return ended_; }
 

@@ -144,7 +144,8 @@ function showPlacement(state) {
   const chosen = (state.groups || []).find((g) => g.index === group), placement = chosen && chosen.placement;
   byId('placement-pair').hidden = !placement;
   if (!placement) return;
-  const others = [...placement.candidates, ...placement.watched].filter((c) => c.rule !== placement.rule).sort((a, b) => a.stepRatio - b.stepRatio);
+  const others = [...placement.candidates, ...placement.watched].filter((c) => c.rule !== placement.rule)
+      .sort((a, b) => a.stepRatio - b.stepRatio);
   set(byId('placement'), placement.rule + (others.length ? '; step time under ' : '') +
       others.map((c) => c.rule + ' ×' + c.stepRatio.toFixed(3)).join(', '));
 }

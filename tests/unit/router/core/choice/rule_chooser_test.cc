@@ -79,7 +79,7 @@ class Traffic {
 };
 
 // Identical requests: prompts of 512 tokens and outputs of 256; 40 of 72 slots are taken.
-Traffic SimilarTraffic(uint64_t seed, size_t workers = 8) {
+Traffic IdenticalRequests(uint64_t seed, size_t workers = 8) {
   return {seed, workers, static_cast<double>(workers) * 40 / 256,
           [](Rng&) { return std::make_pair(512, 256); }};
 }
@@ -142,7 +142,7 @@ TEST(RuleChooser, RequestsThatAreAlikeAreNotKeptFromTheLowestWorker) {
   for (uint64_t seed = 1; seed <= 3; ++seed) {
     RuleChooser chooser;
     chooser.SetRules(kAll);
-    SimilarTraffic(seed).Run(chooser, 3'000);
+    IdenticalRequests(seed).Run(chooser, 3'000);
     EXPECT_NE(chooser.rule(), PlacementRule::kHeadroom) << "seed " << seed;
     EXPECT_LT(Time(chooser, chooser.rule()), 0.99 * Time(chooser, PlacementRule::kHeadroom))
         << "seed " << seed;
@@ -165,7 +165,7 @@ TEST(RuleChooser, ChoosesAnewWhenTrafficChanges) {
   RuleChooser chooser;
   chooser.SetRules(kAll);
   LargePrompts(1).Run(chooser, 4'000);
-  SimilarTraffic(1).Run(chooser, 6'000);
+  IdenticalRequests(1).Run(chooser, 6'000);
   EXPECT_NE(chooser.rule(), PlacementRule::kHeadroom);
   LargePrompts(2).Run(chooser, 6'000);
   EXPECT_EQ(chooser.rule(), PlacementRule::kHeadroom);
@@ -174,7 +174,7 @@ TEST(RuleChooser, ChoosesAnewWhenTrafficChanges) {
 TEST(RuleChooser, WaitsForRequestsThatHaveNotEnded) {
   RuleChooser chooser;
   chooser.SetRules(kAll);
-  SimilarTraffic(1).Run(chooser, 3'000, 10'000);
+  IdenticalRequests(1).Run(chooser, 3'000, 10'000);
   EXPECT_EQ(chooser.rule(), PlacementRule::kHeadroom) << "those that have ended are the short ones";
 }
 
@@ -182,7 +182,7 @@ TEST(RuleChooser, SameEventsGiveTheSameChoice) {
   RuleChooser first, second;
   for (RuleChooser* chooser : {&first, &second}) {
     chooser->SetRules(kAll);
-    SimilarTraffic(4).Run(*chooser, 1'000);
+    IdenticalRequests(4).Run(*chooser, 1'000);
   }
   EXPECT_EQ(first.rule(), second.rule());
   for (const PlacementRule rule : kAll) EXPECT_EQ(Time(first, rule), Time(second, rule));
@@ -191,11 +191,11 @@ TEST(RuleChooser, SameEventsGiveTheSameChoice) {
 TEST(RuleChooser, GroupOfAnotherSizeIsReplayedFromTheBeginning) {
   RuleChooser chooser;
   chooser.SetRules(kAll);
-  SimilarTraffic(5, 8).Run(chooser, 2'000);
+  IdenticalRequests(5, 8).Run(chooser, 2'000);
   const PlacementRule rule = chooser.rule();
-  SimilarTraffic(6, 300).Run(chooser, 64);
+  IdenticalRequests(6, 300).Run(chooser, 64);
   EXPECT_EQ(chooser.rule(), rule) << "until there is something to go by";
-  SimilarTraffic(6, 300).Run(chooser, 1'000);
+  IdenticalRequests(6, 300).Run(chooser, 1'000);
   EXPECT_NE(chooser.rule(), PlacementRule::kHeadroom);
 }
 
