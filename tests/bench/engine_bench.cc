@@ -53,7 +53,6 @@ ABSL_FLAG(int32_t, steps, 16, "timed steps per line");
 ABSL_FLAG(int32_t, page_size, 64, "tokens per KV page");
 ABSL_FLAG(int64_t, step_tokens, 512, "largest number of prompt tokens per step");
 ABSL_FLAG(std::string, weight_type, "auto", "type of the weights: auto, fp32 or bf16");
-ABSL_FLAG(std::string, kv_type, "fp32", "type of the KV cache: fp32 or bf16");
 ABSL_FLAG(int64_t, stream_mb, 512, "size of the array that measures memory bandwidth, in MiB");
 ABSL_FLAG(bool, gemm, false, "measures matrix products and compares them with OpenBLAS");
 
@@ -101,9 +100,6 @@ Measured MeasureCpu(const std::shared_ptr<const cpu::Weights>& weights, int64_t 
   options.decode.limits = course.limits();
   options.decode.page_tokens = absl::GetFlag(FLAGS_page_size);
   options.decode.step_tokens = course.step_tokens;
-  const auto kv = cpu::ParseStorage(absl::GetFlag(FLAGS_kv_type));
-  if (!kv.ok()) Fail(kv.status());
-  options.kv = *kv;
   auto engine = MakeCpuEngine(options, weights);
   if (!engine.ok()) Fail(engine.status());
   return MeasureSteps(**engine, course);
@@ -120,9 +116,7 @@ int RunSteps() {
   const int32_t threads = absl::GetFlag(FLAGS_cpu_threads);
   const double bandwidth = ReadBandwidth(threads);
   const ModelConfig& config = (*weights)->config();
-  const bool kv_bf16 = absl::GetFlag(FLAGS_kv_type) == "bf16";
-  const auto kv_bytes =
-      static_cast<double>(2 * config.layers * config.kv_heads * config.head_dim * (kv_bf16 ? 2 : 4));
+  const auto kv_bytes = static_cast<double>(2 * config.layers * config.kv_heads * config.head_dim * 4);
   const auto weight_bytes = static_cast<double>((*weights)->step_bytes());
   std::printf(
       "%s kernels, %d threads, reading at %.1f GB/s; %.1f MiB of weights a step, %.0f bytes of KV a token\n",

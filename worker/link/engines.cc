@@ -40,14 +40,14 @@ absl::StatusOr<int64_t> FitKv(const EngineOptions& options, const Model& model, 
   wanted.limits = options.limits;
   const int64_t asked = options.limits.kv_tokens;
   const ModelPart whole = WholeModel(model.config().layers);
-  const ModelBytes bytes = cpu::BytesOf(model, options.weights, options.cpu.kv);
+  const ModelBytes bytes = cpu::BytesOf(model, options.weights);
   const auto caches = [&](int64_t tokens) {
     PageTableOptions pages = PageTableOptionsOf(wanted);
     pages.capacity_tokens = tokens;
-    return SaturatedProduct({cpu::PartShape(model.config(), whole.blocks.count, pages.page_tokens,
-                                            PageTable::PageLimit(pages), options.cpu.kv)
-                                 .bytes(),
-                             ranks});
+    return SaturatedProduct(
+        {cpu::PartShape(model.config(), whole.blocks.count, pages.page_tokens, PageTable::PageLimit(pages))
+             .bytes(),
+         ranks});
   };
   const int64_t all = caches(asked);
   const bool limited = options.memory_limit_bytes != 0;
@@ -77,7 +77,7 @@ absl::StatusOr<int64_t> FitKv(const EngineOptions& options, const Model& model, 
 
 ModelDigest DigestOf(const EngineOptions& options, const Model& model) {
   if (options.name == "cuda") return gpu::CudaDigestOf(model.digest());
-  return DigestOf(options.cpu, options.weights, model);
+  return DigestOf(options.weights, model);
 }
 
 absl::Status CheckEngineOptions(const EngineOptions& options) {

@@ -13,7 +13,7 @@ namespace {
 
 cpu::KvShape ShapeOf(const CpuOptions& options, const ModelConfig& config, const BlockRange& blocks) {
   return cpu::PartShape(config, blocks.count, options.decode.page_tokens,
-                        PageTable::PageLimit(PageTableOptionsOf(options.decode)), options.kv);
+                        PageTable::PageLimit(PageTableOptionsOf(options.decode)));
 }
 
 // The types in which weights.h stores the matrices. Settings with the same result have the same text.
@@ -50,9 +50,8 @@ absl::Status CheckCpuOptions(const CpuOptions& options) {
   return absl::OkStatus();
 }
 
-ModelDigest DigestOf(const CpuOptions& options, cpu::Storage weights, const Model& model) {
-  return model.digest().With(absl::StrCat("cpu, weights ", WeightTypes(weights, model), ", KV ",
-                                          options.kv == cpu::Storage::kBf16 ? "bf16" : "fp32"));
+ModelDigest DigestOf(cpu::Storage weights, const Model& model) {
+  return model.digest().With(absl::StrCat("cpu, weights ", WeightTypes(weights, model)));
 }
 
 ModelFacts FactsOf(const ModelConfig& config) {

@@ -24,8 +24,6 @@ struct CpuOptions {
   DecodeOptions decode;
   // Threads of the team, in 1..256.
   int32_t threads = 1;
-  // Type of the KV cache; kAuto: fp32.
-  cpu::Storage kv = cpu::Storage::kAuto;
   // Null: the best kernels that this processor can run.
   const cpu::Kernels* kernels = nullptr;
 };
@@ -38,7 +36,7 @@ ModelFacts FactsOf(const ModelConfig& config);
 // Digest of everything that workers must have in common for a request to continue on another worker with the
 // same tokens. Page size, threads and step size change no token. The processor's kernels may change one by
 // rounding, which the digest does not cover.
-ModelDigest DigestOf(const CpuOptions& options, cpu::Storage weights, const Model& model);
+ModelDigest DigestOf(cpu::Storage weights, const Model& model);
 
 // Loads a checkpoint that several engines may share. Errors: model.h's.
 absl::StatusOr<std::shared_ptr<const cpu::Weights>> LoadCpuWeights(const std::string& directory,

@@ -10,7 +10,7 @@ CpuParts::CpuParts(std::shared_ptr<const Model> model, cpu::Storage weights, con
     : model_(std::move(model)),
       storage_(weights),
       options_(options),
-      bytes_(cpu::BytesOf(*model_, storage_, options_.kv)) {}
+      bytes_(cpu::BytesOf(*model_, storage_)) {}
 
 absl::StatusOr<std::unique_ptr<PartBackend>> CpuParts::Make(const DecodeOptions& options,
                                                             const ModelPart& hosted,

@@ -239,7 +239,7 @@ void Forward::Attend(const StepPlan& plan, int64_t index) {
       attention.page_tokens = cache_->shape().page_tokens;
       attention.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(dim)));
       attention.scratch = scratch_[thread].data();
-      (cache_->shape().bf16 ? kernels_.attend_bf16 : kernels_.attend_f32)(attention);
+      kernels_.attend(attention);
     }
   });
 }

@@ -1,7 +1,7 @@
 // The arithmetic of the CPU engine, in one version per instruction set.
 //
-// Purpose: matrix products, attention, norms and activation functions on fp32 activations, with weights and
-// KV cache in fp32 or bf16 (widened in registers; all sums are fp32). The version is chosen at run time, so
+// Purpose: matrix products, attention, norms and activation functions on fp32 activations and KV, with
+// weights in fp32 or bf16 (widened in registers; all sums are fp32). The version is chosen at run time, so
 // one program runs on any x86-64.
 //
 // Batch invariance. A row's result depends on that row alone, to the last bit: not on the number of rows in
@@ -58,10 +58,9 @@ struct Attention {
   int32_t head_dim = 0;
   // [rows] Ascending; row r attends to tokens 0 .. positions[r].
   const int32_t* positions = nullptr;
-  // Page 0's keys and values, fp32 or bf16 depending on the function called; page_stride elements from page
-  // to page.
-  const void* keys = nullptr;
-  const void* values = nullptr;
+  // Page 0's keys and values; page_stride elements from page to page.
+  const float* keys = nullptr;
+  const float* values = nullptr;
   int64_t page_stride = 0;
   const int32_t* pages = nullptr;
   // A multiple of 16.
@@ -81,8 +80,7 @@ struct Kernels {
   // Computes columns begin .. end - 1 of y.
   void (*linear_f32)(const Linear&, int64_t begin, int64_t end);
   void (*linear_bf16)(const Linear&, int64_t begin, int64_t end);
-  void (*attend_f32)(const Attention&);
-  void (*attend_bf16)(const Attention&);
+  void (*attend)(const Attention&);
   // y[i] = x[i] / sqrt(mean(x^2) + epsilon) * weight[i]; x and y may be the same.
   void (*rms_norm)(const float* x, const float* weight, float* y, int64_t n, float epsilon);
   // gate[i] = silu(gate[i]) * up[i]

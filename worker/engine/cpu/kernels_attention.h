@@ -20,21 +20,20 @@ struct Query {
 };
 
 // One block of kBlockTokens tokens of the cache.
-template <typename T>
 struct CacheBlock {
   int32_t begin;
   // 16-token groups that hold tokens of the sequence, at least 1.
   int32_t groups;
-  const T* keys[kBlockVectors];
-  const T* values[kBlockVectors];
+  const float* keys[kBlockVectors];
+  const float* values[kBlockVectors];
 };
 
 // Computes scores, their exponentials into `weights`, and the factor by which earlier sums shrink.
 //
 // With the block's first queries, the same positions of `next` are prefetched, here and in AddValues: a block
 // is loaded from memory while the one before it is used.
-template <int H, bool first, typename T>
-BFIO_INLINE void Weigh(const Attention& a, const CacheBlock<T>& block, const CacheBlock<T>& next,
+template <int H, bool first>
+BFIO_INLINE void Weigh(const Attention& a, const CacheBlock& block, const CacheBlock& next,
                        const Query* queries, int64_t value_dim, float weights[][kBlockTokens],
                        float* shrink) {
   V scores[H][kBlockVectors] = {};
@@ -78,8 +77,8 @@ BFIO_INLINE void Weigh(const Attention& a, const CacheBlock<T>& block, const Cac
 }
 
 // Adds the block's weighted values to D vectors of the queries' states, from dimension `at` on.
-template <int H, int D, bool first, typename T>
-BFIO_INLINE void AddValues(const CacheBlock<T>& block, const CacheBlock<T>& next, const Query* queries,
+template <int H, int D, bool first>
+BFIO_INLINE void AddValues(const CacheBlock& block, const CacheBlock& next, const Query* queries,
                            int64_t value_dim, int64_t at, int32_t tokens, float weights[][kBlockTokens],
                            const float* shrink) {
   V sums[H][D];
@@ -90,8 +89,8 @@ BFIO_INLINE void AddValues(const CacheBlock<T>& block, const CacheBlock<T>& next
   }
   for (int32_t t = 0; t < tokens; ++t) {
     const int64_t place = (t % kLanes) * value_dim + at;
-    const T* const value = block.values[t / kLanes] + place;
-    const T* const later = next.values[t / kLanes] + place;
+    const float* const value = block.values[t / kLanes] + place;
+    const float* const later = next.values[t / kLanes] + place;
     V values[D];
 #pragma GCC unroll 4
     for (int d = 0; d < D; ++d) {
@@ -111,9 +110,9 @@ BFIO_INLINE void AddValues(const CacheBlock<T>& block, const CacheBlock<T>& next
   }
 }
 
-template <int H, bool first, typename T>
-__attribute__((noinline)) void AttendBlock(const Attention& a, const CacheBlock<T>& block,
-                                           const CacheBlock<T>& next, const Query* queries) {
+template <int H, bool first>
+__attribute__((noinline)) void AttendBlock(const Attention& a, const CacheBlock& block,
+                                           const CacheBlock& next, const Query* queries) {
   const int64_t value_dim = RoundUpToLanes(a.head_dim);
   float weights[H][kBlockTokens];
   float shrink[H];
@@ -131,10 +130,9 @@ __attribute__((noinline)) void AttendBlock(const Attention& a, const CacheBlock<
   }
 }
 
-template <typename T>
-BFIO_INLINE CacheBlock<T> BlockAt(const Attention& a, int32_t begin, int32_t end) {
+BFIO_INLINE CacheBlock BlockAt(const Attention& a, int32_t begin, int32_t end) {
   const int64_t value_dim = RoundUpToLanes(a.head_dim);
-  CacheBlock<T> block = {begin, 0, {}, {}};
+  CacheBlock block = {begin, 0, {}, {}};
   for (int v = 0; v < kBlockVectors; ++v) {
     const int32_t token = begin + v * static_cast<int32_t>(kLanes);
     if (token >= end) {
@@ -145,15 +143,14 @@ BFIO_INLINE CacheBlock<T> BlockAt(const Attention& a, int32_t begin, int32_t end
     }
     const int64_t page = a.pages[token / a.page_tokens] * a.page_stride;
     const int64_t in_page = token % a.page_tokens;
-    block.keys[v] = static_cast<const T*>(a.keys) + page + in_page * a.head_dim;
-    block.values[v] = static_cast<const T*>(a.values) + page + in_page * value_dim;
+    block.keys[v] = a.keys + page + in_page * a.head_dim;
+    block.values[v] = a.values + page + in_page * value_dim;
     ++block.groups;
   }
   return block;
 }
 
-template <typename T>
-void AttendOf(const Attention& a) {
+void Attend(const Attention& a) {
   const int64_t value_dim = RoundUpToLanes(a.head_dim);
   const int64_t state_size = value_dim + 2;
   const int32_t queries = a.rows * a.group;
@@ -169,11 +166,11 @@ void AttendOf(const Attention& a) {
   }
   const int32_t end = a.positions[a.rows - 1] + 1;
   int32_t row = 0;
-  CacheBlock<T> following = BlockAt<T>(a, 0, end);
+  CacheBlock following = BlockAt(a, 0, end);
   for (int32_t begin = 0; begin < end; begin += kBlockTokens) {
     while (a.positions[row] < begin) ++row;  // rows that end before this block
-    const CacheBlock<T> block = following;
-    if (begin + kBlockTokens < end) following = BlockAt<T>(a, begin + kBlockTokens, end);
+    const CacheBlock block = following;
+    if (begin + kBlockTokens < end) following = BlockAt(a, begin + kBlockTokens, end);
     int32_t i = row * a.group;
     if (queries - i >= 2) {
       const Query pair[2] = {query(i), query(i + 1)};

@@ -52,7 +52,7 @@ void SiluMul(float* gate, const float* up, int64_t n) {
 
 extern const Kernels BFIO_KERNELS;
 const Kernels BFIO_KERNELS = {
-    BFIO_KERNELS_NAME, LinearOf<float>, LinearOf<Bf16>, AttendOf<float>, AttendOf<Bf16>, RmsNorm, SiluMul,
+    BFIO_KERNELS_NAME, LinearOf<float>, LinearOf<Bf16>, Attend, RmsNorm, SiluMul,
 };
 
 }  // namespace bfio::worker::cpu

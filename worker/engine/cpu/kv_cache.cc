@@ -7,26 +7,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/saturate.h"
-#include "worker/engine/cpu/weights.h"
 
 namespace bfio::worker::cpu {
 namespace {
-
-uint16_t As(float value, uint16_t) {
-  return ToBf16(value);
-}
-float As(float value, float) {
-  return value;
-}
-
-// `head_page` points to the page of one head.
-template <typename T>
-void WriteToken(const KvShape& shape, T* head_page, int32_t in_page, const float* key, const float* value) {
-  T* const keys = head_page + in_page / kLanes * kLanes * shape.head_dim + in_page % kLanes;
-  for (int64_t d = 0; d < shape.head_dim; ++d) keys[d * kLanes] = As(key[d], T());
-  T* const values = head_page + shape.page_tokens * shape.head_dim + in_page * shape.value_dim();
-  for (int64_t d = 0; d < shape.head_dim; ++d) values[d] = As(value[d], T());
-}
 
 // The head of a chain may have no blocks, but a mapping has at least one byte.
 size_t MappedBytes(const KvShape& shape) {
@@ -36,7 +19,7 @@ size_t MappedBytes(const KvShape& shape) {
 }  // namespace
 
 int64_t KvShape::bytes() const {
-  return SaturatedProduct({layers, pages, page_tokens, head_dim + value_dim(), kv_heads, element_bytes()});
+  return SaturatedProduct({layers, pages, page_tokens, head_dim + value_dim(), kv_heads, kElementBytes});
 }
 
 absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(const KvShape& shape) {
@@ -48,7 +31,7 @@ absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(const KvShape& shape) {
                                                      " MiB (", shape.pages, " pages of ", shape.page_tokens,
                                                      " tokens)"));
   }
-  return std::unique_ptr<KvCache>(new KvCache(shape, static_cast<char*>(memory)));
+  return std::unique_ptr<KvCache>(new KvCache(shape, static_cast<float*>(memory)));
 }
 
 KvCache::~KvCache() {
@@ -57,12 +40,11 @@ KvCache::~KvCache() {
 
 void KvCache::Write(int64_t layer, int64_t head, PageId page, int32_t in_page, const float* key,
                     const float* value) {
-  char* const head_page = At(layer, head) + page * shape_.page_stride() * shape_.element_bytes();
-  if (shape_.bf16) {
-    WriteToken(shape_, reinterpret_cast<uint16_t*>(head_page), in_page, key, value);
-  } else {
-    WriteToken(shape_, reinterpret_cast<float*>(head_page), in_page, key, value);
-  }
+  float* const head_page = At(layer, head) + page * shape_.page_stride();
+  float* const keys = head_page + in_page / kLanes * kLanes * shape_.head_dim + in_page % kLanes;
+  for (int64_t d = 0; d < shape_.head_dim; ++d) keys[d * kLanes] = key[d];
+  std::copy_n(value, shape_.head_dim,
+              head_page + shape_.page_tokens * shape_.head_dim + in_page * shape_.value_dim());
 }
 
 }  // namespace bfio::worker::cpu

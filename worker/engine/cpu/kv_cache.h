@@ -17,21 +17,21 @@
 namespace bfio::worker::cpu {
 
 struct KvShape {
+  static constexpr int64_t kElementBytes = sizeof(float);
+
   int64_t layers = 0;
   int64_t kv_heads = 0;
   int64_t head_dim = 0;
   // A multiple of 16.
   int32_t page_tokens = 0;
   int64_t pages = 0;
-  bool bf16 = false;
 
-  int64_t element_bytes() const { return bf16 ? 2 : 4; }
   int64_t value_dim() const { return RoundUpToLanes(head_dim); }
   // Elements of a page of one head, and of a page of all heads.
   int64_t head_stride() const { return page_tokens * (head_dim + value_dim()); }
   int64_t page_stride() const { return kv_heads * head_stride(); }
   // Bytes that attention reads per token of context, over all layers.
-  int64_t token_bytes() const { return layers * kv_heads * (head_dim + value_dim()) * element_bytes(); }
+  int64_t token_bytes() const { return layers * kv_heads * (head_dim + value_dim()) * kElementBytes; }
   // Size of the cache, saturated at the largest int64_t.
   int64_t bytes() const;
 };
@@ -47,22 +47,21 @@ class KvCache {
 
   const KvShape& shape() const { return shape_; }
   // Keys and values of a head in page 0; those of page p are p * shape().page_stride() elements further.
-  const void* Keys(int64_t layer, int64_t head) const { return At(layer, head); }
-  const void* Values(int64_t layer, int64_t head) const {
-    return At(layer, head) + shape_.page_tokens * shape_.head_dim * shape_.element_bytes();
+  const float* Keys(int64_t layer, int64_t head) const { return At(layer, head); }
+  const float* Values(int64_t layer, int64_t head) const {
+    return At(layer, head) + shape_.page_tokens * shape_.head_dim;
   }
   // `in_page`: the token's offset in the page. `key` and `value` have head_dim elements.
   void Write(int64_t layer, int64_t head, PageId page, int32_t in_page, const float* key, const float* value);
 
  private:
-  KvCache(const KvShape& shape, char* memory) : shape_(shape), memory_(memory) {}
-  char* At(int64_t layer, int64_t head) const {
-    return memory_ + (layer * shape_.pages * shape_.page_stride() + head * shape_.head_stride()) *
-                         shape_.element_bytes();
+  KvCache(const KvShape& shape, float* memory) : shape_(shape), memory_(memory) {}
+  float* At(int64_t layer, int64_t head) const {
+    return memory_ + layer * shape_.pages * shape_.page_stride() + head * shape_.head_stride();
   }
 
   const KvShape shape_;
-  char* const memory_;
+  float* const memory_;
 };
 
 }  // namespace bfio::worker::cpu

@@ -17,7 +17,7 @@ int64_t MatrixBytes(const TensorView& tensor, Storage storage) {
 
 }  // namespace
 
-ModelBytes BytesOf(const Model& model, Storage weights, Storage kv) {
+ModelBytes BytesOf(const Model& model, Storage weights) {
   const ModelConfig& config = model.config();
   ModelBytes bytes;
   bytes.ends = MatrixBytes(model.embedding(), weights) + MatrixBytes(model.final_norm(), weights);
@@ -28,18 +28,17 @@ ModelBytes BytesOf(const Model& model, Storage weights, Storage kv) {
     for (const LayerTensor& tensor : tensors) block += MatrixBytes(layer.*tensor.place, weights);
     bytes.block = std::max(bytes.block, block);
   }
-  bytes.kv_token = PartShape(config, 1, kLanes, 1, kv).token_bytes();
+  bytes.kv_token = PartShape(config, 1, kLanes, 1).token_bytes();
   return bytes;
 }
 
-KvShape PartShape(const ModelConfig& config, int64_t blocks, int32_t page_tokens, int64_t pages, Storage kv) {
+KvShape PartShape(const ModelConfig& config, int64_t blocks, int32_t page_tokens, int64_t pages) {
   KvShape shape;
   shape.layers = blocks;
   shape.kv_heads = config.kv_heads;
   shape.head_dim = config.head_dim;
   shape.page_tokens = page_tokens;
   shape.pages = pages;
-  shape.bf16 = kv == Storage::kBf16;
   return shape;
 }
 

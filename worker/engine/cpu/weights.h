@@ -21,8 +21,7 @@
 
 namespace bfio::worker::cpu {
 
-// Storage type of matrices or of the KV cache. kAuto: bf16 for matrices that are bf16 in the checkpoint, fp32
-// for everything else.
+// Storage type of matrices. kAuto: bf16 for those that are bf16 in the checkpoint, fp32 for all others.
 enum class Storage { kAuto, kFp32, kBf16 };
 
 // "auto", "fp32" or "bf16"; INVALID_ARGUMENT otherwise.

@@ -219,7 +219,7 @@ TEST(PipelineTest, APartHoldsOnlyItsOwnWeights) {
 
 TEST(PipelineTest, APartThatDoesNotFitIsRefusedWithWhatIsMissing) {
   const auto model = LoadGolden("llama");
-  const ModelBytes bytes = cpu::BytesOf(*model, cpu::Storage::kFp32, cpu::Storage::kFp32);
+  const ModelBytes bytes = cpu::BytesOf(*model, cpu::Storage::kFp32);
   const ModelPart part = {{0, 2}, true};
   const int64_t needed = bytes.ends + 2 * bytes.block;
   EXPECT_TRUE(CheckFits(bytes, part, 1000, needed + 1000).ok());

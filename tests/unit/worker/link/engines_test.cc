@@ -49,9 +49,7 @@ TEST(Engines, SettingsThatChangeTokensAreInTheDigest) {
             }));
   // The checkpoint is stored in fp32, so these settings change nothing.
   EXPECT_EQ(cpu, DigestWith("cpu", [](EngineOptions& options) { options.weights = cpu::Storage::kFp32; }));
-  EXPECT_EQ(cpu, DigestWith("cpu", [](EngineOptions& options) { options.cpu.kv = cpu::Storage::kFp32; }));
   EXPECT_NE(cpu, DigestWith("cpu", [](EngineOptions& options) { options.weights = cpu::Storage::kBf16; }));
-  EXPECT_NE(cpu, DigestWith("cpu", [](EngineOptions& options) { options.cpu.kv = cpu::Storage::kBf16; }));
   EXPECT_NE(cpu,
             DigestWith("cpu", [](EngineOptions& options) { options.model = "tests/golden/llama_tied"; }));
   const auto llama = LoadModel("tests/golden/llama");

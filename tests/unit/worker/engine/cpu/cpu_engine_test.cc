@@ -50,7 +50,6 @@ TEST_P(CpuFamilyTest, TokensAndLogProbabilitiesDoNotDependOnTheSchedule) {
       const auto make = [&]() -> std::unique_ptr<Engine> {
         CpuOptions options = Options();
         options.threads = 1 + static_cast<int32_t>(rng.Below(3));
-        options.kv = storage;
         options.decode.step_tokens = 1 + static_cast<int64_t>(rng.Below(60));
         if (seed > 2) {
           // The two engines of a run form different batches; the budget holds prompts that are taken whole.

@@ -43,8 +43,7 @@ cpu::Forward MakeForward(const std::string& name, cpu::Storage storage, const cp
   auto weights = LoadCpuWeights(testing::GoldenFolder(name), storage);
   EXPECT_TRUE(weights.ok()) << weights.status();
   const ModelConfig& config = (*weights)->config();
-  const cpu::KvShape shape = {config.layers, config.kv_heads, config.head_dim,
-                              kPageTokens,   kPages,          storage == cpu::Storage::kBf16};
+  const cpu::KvShape shape = {config.layers, config.kv_heads, config.head_dim, kPageTokens, kPages};
   return cpu::Forward(*weights, *cpu::KvCache::Create(shape), kernels, threads, 128, 128);
 }
 

@@ -103,54 +103,50 @@ TEST_P(KernelsTest, ARowsProductDoesNotDependOnOtherRowsOrThreads) {
 TEST_P(KernelsTest, AttentionOverPagesIsTheSoftmaxInDouble) {
   Rng rng(3);
   for (const int64_t dim : {2, 16, 20, 64, 80, 128}) {
-    for (const bool bf16 : {false, true}) {
-      const int32_t tokens = 1 + static_cast<int32_t>(rng.Below(200)),
-                    group = 1 + static_cast<int32_t>(rng.Below(5));
-      const int32_t rows = std::min<int32_t>(tokens, 1 + static_cast<int32_t>(rng.Below(16)));
-      const KvShape shape = {1, 2, dim, 32, 8, bf16};
-      const auto cache = *KvCache::Create(shape);
-      const std::vector<PageId> pages = {5, 2, 7, 0, 1, 3, 4, 6};
-      const auto keys = Random(rng, tokens * dim), values = Random(rng, tokens * dim);
-      for (int32_t t = 0; t < tokens; ++t) {
-        cache->Write(0, 1, pages[t / 32], t % 32, keys.data() + t * dim, values.data() + t * dim);
+    const int32_t tokens = 1 + static_cast<int32_t>(rng.Below(200)),
+                  group = 1 + static_cast<int32_t>(rng.Below(5));
+    const int32_t rows = std::min<int32_t>(tokens, 1 + static_cast<int32_t>(rng.Below(16)));
+    const KvShape shape = {1, 2, dim, 32, 8};
+    const auto cache = *KvCache::Create(shape);
+    const std::vector<PageId> pages = {5, 2, 7, 0, 1, 3, 4, 6};
+    const auto keys = Random(rng, tokens * dim), values = Random(rng, tokens * dim);
+    for (int32_t t = 0; t < tokens; ++t) {
+      cache->Write(0, 1, pages[t / 32], t % 32, keys.data() + t * dim, values.data() + t * dim);
+    }
+    const auto q = Random(rng, rows * group * dim);
+    std::vector<float> out(q.size()), scratch(static_cast<size_t>(AttentionScratch(rows, group, dim)));
+    std::vector<int32_t> positions;
+    for (int32_t r = 0; r < rows; ++r) positions.push_back(tokens - rows + r);
+    Attention attention = {q.data(),
+                           group * dim,
+                           out.data(),
+                           group * dim,
+                           rows,
+                           group,
+                           static_cast<int32_t>(dim),
+                           positions.data(),
+                           cache->Keys(0, 1),
+                           cache->Values(0, 1),
+                           shape.page_stride(),
+                           pages.data(),
+                           32,
+                           0.3f,
+                           scratch.data()};
+    GetParam()->attend(attention);
+    for (int32_t i = 0; i < rows * group; ++i) {
+      const int32_t last = positions[i / group];
+      std::vector<double> wanted(static_cast<size_t>(dim), 0);
+      double mass = 0;
+      for (int32_t t = 0; t <= last; ++t) {
+        double score = 0;
+        for (int64_t d = 0; d < dim; ++d) score += static_cast<double>(q[i * dim + d]) * keys[t * dim + d];
+        const double weight = std::exp(score * static_cast<double>(0.3f));
+        mass += weight;
+        for (int64_t d = 0; d < dim; ++d) wanted[d] += weight * values[t * dim + d];
       }
-      const auto stored = [&](float value) { return bf16 ? FromBf16(ToBf16(value)) : value; };
-      const auto q = Random(rng, rows * group * dim);
-      std::vector<float> out(q.size()), scratch(static_cast<size_t>(AttentionScratch(rows, group, dim)));
-      std::vector<int32_t> positions;
-      for (int32_t r = 0; r < rows; ++r) positions.push_back(tokens - rows + r);
-      Attention attention = {q.data(),
-                             group * dim,
-                             out.data(),
-                             group * dim,
-                             rows,
-                             group,
-                             static_cast<int32_t>(dim),
-                             positions.data(),
-                             cache->Keys(0, 1),
-                             cache->Values(0, 1),
-                             shape.page_stride(),
-                             pages.data(),
-                             32,
-                             0.3f,
-                             scratch.data()};
-      (bf16 ? GetParam()->attend_bf16 : GetParam()->attend_f32)(attention);
-      for (int32_t i = 0; i < rows * group; ++i) {
-        const int32_t last = positions[i / group];
-        std::vector<double> wanted(static_cast<size_t>(dim), 0);
-        double mass = 0;
-        for (int32_t t = 0; t <= last; ++t) {
-          double score = 0;
-          for (int64_t d = 0; d < dim; ++d)
-            score += static_cast<double>(q[i * dim + d]) * stored(keys[t * dim + d]);
-          const double weight = std::exp(score * static_cast<double>(0.3f));
-          mass += weight;
-          for (int64_t d = 0; d < dim; ++d) wanted[d] += weight * stored(values[t * dim + d]);
-        }
-        for (int64_t d = 0; d < dim; ++d) {
-          ASSERT_NEAR(out[i * dim + d], wanted[d] / mass, 2e-5)
-              << dim << " wide, query " << i << ", " << tokens;
-        }
+      for (int64_t d = 0; d < dim; ++d) {
+        ASSERT_NEAR(out[i * dim + d], wanted[d] / mass, 2e-5)
+            << dim << " wide, query " << i << ", " << tokens;
       }
     }
   }
