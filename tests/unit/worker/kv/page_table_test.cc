@@ -1,23 +1,135 @@
+// The page table against a simple model: sequences as numbers, pages as a set.
 #include "worker/kv/page_table.h"
 
-#include <set>
-#include <string>
-
+#include "common/base/rng.h"
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
 
 namespace bfio::worker {
 namespace {
 
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::SizeIs;
+struct TableModel {
+  int64_t capacity;
+  int32_t max_sequences;
+  struct Sequence {
+    int64_t reserved, tokens;
+  };
+  std::map<SequenceIndex, Sequence> live;
 
-PageTable Make(int32_t page_tokens, int64_t capacity, int32_t sequences) {
-  auto table = PageTable::Create({page_tokens, capacity, sequences});
-  EXPECT_TRUE(table.ok()) << table.status();
-  return *std::move(table);
-}
+  int64_t free() const {
+    int64_t left = capacity;
+    for (const auto& [index, sequence] : live) left -= sequence.reserved;
+    return left;
+  }
+};
+
+class Walk {
+ public:
+  explicit Walk(uint64_t seed)
+      : rng_(seed),
+        options_{1 + static_cast<int32_t>(rng_.Below(40)), 1 + static_cast<int64_t>(rng_.Below(2000)),
+                 1 + static_cast<int32_t>(rng_.Below(30))},
+        table_(*PageTable::Create(options_)),
+        model_{options_.capacity_tokens, options_.max_sequences, {}} {}
+
+  void Step() {
+    switch (rng_.Below(5)) {
+      case 0:
+      case 1:
+        return Admit();
+      case 4:
+        return Extend();
+      case 2:
+        return Grow();
+      default:
+        return Release();
+    }
+  }
+
+  void Check() const {
+    ASSERT_TRUE(table_.Audit().ok()) << table_.Audit();
+    ASSERT_EQ(table_.free_tokens(), model_.free());
+    ASSERT_EQ(table_.stats().sequences, static_cast<int32_t>(model_.live.size()));
+    std::set<PageId> seen;
+    int64_t resident = 0;
+    for (const auto& [index, sequence] : model_.live) {
+      ASSERT_EQ(table_.tokens(index), sequence.tokens);
+      const auto pages = table_.pages(index);
+      ASSERT_EQ(static_cast<int64_t>(pages.size()),
+                (sequence.tokens + options_.page_tokens - 1) / options_.page_tokens);
+      for (const PageId page : pages) ASSERT_TRUE(seen.insert(page).second) << "page " << page << " twice";
+      resident += sequence.tokens;
+    }
+    ASSERT_EQ(table_.stats().resident_tokens, resident);
+    ASSERT_EQ(table_.stats().pages_taken, static_cast<int32_t>(seen.size()));
+  }
+
+  void ReleaseAll() {
+    while (!model_.live.empty()) Release();
+  }
+
+ private:
+  void Admit() {
+    const uint64_t most = rng_.Below(2) == 0 ? 3 : 1 + static_cast<uint64_t>(model_.capacity) / 3;
+    const int64_t tokens = 1 + static_cast<int64_t>(rng_.Below(most));
+    if (tokens > model_.capacity) {
+      ASSERT_EQ(table_.Admit(tokens).status().code(), absl::StatusCode::kInvalidArgument);
+      return;
+    }
+    const bool fits =
+        tokens <= model_.free() && static_cast<int32_t>(model_.live.size()) < model_.max_sequences;
+    const auto index = table_.Admit(tokens);
+    ASSERT_EQ(index.status().code(), fits ? absl::StatusCode::kOk : absl::StatusCode::kResourceExhausted);
+    if (!fits) return;
+    ASSERT_TRUE(model_.live.insert({*index, {tokens, 0}}).second) << "index " << *index << " twice";
+  }
+
+  std::map<SequenceIndex, TableModel::Sequence>::iterator Any() {
+    auto it = model_.live.begin();
+    std::advance(it, rng_.Below(model_.live.size()));
+    return it;
+  }
+
+  void Extend() {
+    if (model_.live.empty()) return;
+    const auto it = Any();
+    const int64_t more = static_cast<int64_t>(rng_.Below(40));
+    const bool fits = more <= model_.free();
+    ASSERT_EQ(table_.Extend(it->first, it->second.reserved + more).ok(), fits);
+    if (fits) it->second.reserved += more;
+  }
+
+  void Grow() {
+    if (model_.live.empty()) return;
+    const auto it = Any();
+    const int64_t to = it->second.tokens + static_cast<int64_t>(rng_.Below(60));
+    if (to > it->second.reserved) {
+      ASSERT_EQ(table_.Grow(it->first, to).code(), absl::StatusCode::kOutOfRange);
+      return;
+    }
+    const auto before = table_.pages(it->first);
+    const std::vector<PageId> held(before.begin(), before.end());
+    ASSERT_TRUE(table_.Grow(it->first, to).ok());
+    it->second.tokens = to;
+    const auto after = table_.pages(it->first);
+    ASSERT_TRUE(std::equal(held.begin(), held.end(), after.begin())) << "a page moved";
+  }
+
+  void Release() {
+    if (model_.live.empty()) return;
+    const auto it = Any();
+    ASSERT_TRUE(table_.Release(it->first).ok());
+    ASSERT_EQ(table_.Release(it->first).code(), absl::StatusCode::kFailedPrecondition) << "a double free";
+    ASSERT_EQ(table_.Grow(it->first, 1).code(), absl::StatusCode::kFailedPrecondition);
+    ASSERT_EQ(table_.Extend(it->first, 1).code(), absl::StatusCode::kFailedPrecondition);
+    ASSERT_TRUE(table_.pages(it->first).empty());
+    model_.live.erase(it);
+  }
+
+  Rng rng_;
+  const PageTableOptions options_;
+  PageTable table_;
+  TableModel model_;
+};
 
 TEST(PagePoolTest, EachPageIsTakenOnceAndReturnedOnce) {
   PagePool pool(3);
@@ -32,92 +144,38 @@ TEST(PagePoolTest, EachPageIsTakenOnceAndReturnedOnce) {
   EXPECT_EQ(pool.Take(), 1);
 }
 
-TEST(PageTableTest, TakesPagesOnlyAsASequenceGrows) {
-  PageTable table = Make(16, 160, 2);
-  const SequenceIndex sequence = *table.Admit(100);
-  EXPECT_THAT(table.pages(sequence), IsEmpty());
-  EXPECT_EQ(table.free_tokens(), 60) << "but the capacity is reserved at once";
-  ASSERT_TRUE(table.Grow(sequence, 16).ok());
-  EXPECT_THAT(table.pages(sequence), SizeIs(1));
-  ASSERT_TRUE(table.Grow(sequence, 17).ok());
-  EXPECT_THAT(table.pages(sequence), SizeIs(2));
-  ASSERT_TRUE(table.Grow(sequence, 5).ok()) << "what it holds stays";
-  EXPECT_EQ(table.tokens(sequence), 17);
-  ASSERT_TRUE(table.Grow(sequence, 100).ok());
-  EXPECT_THAT(table.pages(sequence), SizeIs(7));
-}
-
-TEST(PageTableTest, GrowthBeyondTheReservationIsRefused) {
-  PageTable table = Make(16, 160, 2);
-  const SequenceIndex sequence = *table.Admit(20);
-  const absl::Status status = table.Grow(sequence, 21);
-  EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("reserved 20 tokens and needs 21"));
-}
-
-TEST(PageTableTest, AReservationGrowsWhileMemoryIsFree) {
-  PageTable table = Make(16, 100, 2);
-  const SequenceIndex a = *table.Admit(20), b = *table.Admit(50);
-  ASSERT_TRUE(table.Extend(a, 50).ok());
-  EXPECT_EQ(table.free_tokens(), 0);
-  ASSERT_TRUE(table.Extend(a, 30).ok()) << "it has more";
-  EXPECT_EQ(table.reserved(a), 50);
-  EXPECT_EQ(table.Extend(a, 51).code(), absl::StatusCode::kResourceExhausted);
-  ASSERT_TRUE(table.Grow(a, 50).ok());
-  ASSERT_TRUE(table.Grow(b, 50).ok());
-  ASSERT_TRUE(table.Release(b).ok());
-  EXPECT_EQ(table.Extend(b, 10).code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(table.free_tokens(), 50);
-}
-
-TEST(PageTableTest, AFullCacheOrNoSlotIsExhaustedAndTooLargeIsInvalid) {
-  PageTable table = Make(16, 100, 2);
-  EXPECT_EQ(table.Admit(101).status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(table.Admit(0).status().code(), absl::StatusCode::kInvalidArgument);
-  ASSERT_TRUE(table.Admit(60).ok());
-  const auto refused = table.Admit(41);
-  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("needs 41 KV tokens, 40 are free"));
-  ASSERT_TRUE(table.Admit(1).ok());
-  EXPECT_THAT(std::string(table.Admit(1).status().message()), HasSubstr("no free slot"));
-}
-
-// The router counts tokens and does not account for pages.
-TEST(PageTableTest, EveryReservationThatFitsInTokensCanGrowToItsEnd) {
-  PageTable table = Make(16, 100, 50);
-  for (int i = 0; i < 50; ++i) {
-    const auto sequence = table.Admit(2);
-    ASSERT_TRUE(sequence.ok()) << sequence.status();
-    ASSERT_TRUE(table.Grow(*sequence, 2).ok()) << i;
-  }
-  EXPECT_EQ(table.free_tokens(), 0);
-  EXPECT_TRUE(table.Audit().ok());
-}
-
-TEST(PageTableTest, ReleaseGivesPagesAndReservationBackOnce) {
-  PageTable table = Make(16, 160, 2);
-  const SequenceIndex sequence = *table.Admit(100);
-  ASSERT_TRUE(table.Grow(sequence, 50).ok());
-  ASSERT_TRUE(table.Release(sequence).ok());
-  EXPECT_EQ(table.free_tokens(), 160);
-  EXPECT_EQ(table.stats().pages_taken, 0);
-  EXPECT_EQ(table.Release(sequence).code(), absl::StatusCode::kFailedPrecondition) << "a double free";
-  EXPECT_EQ(table.Release(99).code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(table.Grow(sequence, 1).code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(table.pages(sequence), IsEmpty());
-  EXPECT_EQ(table.stats().peak_pages_taken, 4);
-  EXPECT_EQ(table.stats().admitted_total, 1);
-  EXPECT_EQ(table.stats().released_total, 1);
+TEST(PageTableTest, RefusalsNameTheNumbers) {
+  auto table = PageTable::Create({16, 100, 2});
+  const SequenceIndex sequence = *table->Admit(60);
+  EXPECT_EQ(table->Grow(sequence, 61).message(), "sequence 0 reserved 60 tokens and needs 61");
+  EXPECT_EQ(table->Admit(41).status().message(), "needs 41 KV tokens, 40 are free");
+  ASSERT_TRUE(table->Admit(1).ok());
+  EXPECT_EQ(table->Admit(1).status().message(), "no free slot");
+  EXPECT_EQ(table->Admit(0).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(PageTableTest, BadOptionsAreRefusedByName) {
   const auto message = [](PageTableOptions options) {
     return std::string(PageTable::Create(options).status().message());
   };
-  EXPECT_THAT(message({0, 10, 1}), HasSubstr("page size"));
-  EXPECT_THAT(message({16, 0, 1}), HasSubstr("KV capacity"));
-  EXPECT_THAT(message({16, 10, 0}), HasSubstr("sequences"));
-  EXPECT_THAT(message({1, int64_t{1} << 40, 1}), HasSubstr("2^31 - 1 pages"));
+  EXPECT_THAT(message({0, 10, 1}), ::testing::HasSubstr("page size"));
+  EXPECT_THAT(message({16, 0, 1}), ::testing::HasSubstr("KV capacity"));
+  EXPECT_THAT(message({16, 10, 0}), ::testing::HasSubstr("sequences"));
+  EXPECT_THAT(message({1, int64_t{1} << 40, 1}), ::testing::HasSubstr("2^31 - 1 pages"));
+}
+
+TEST(PageTableTest, EveryPageHasOneOwnerUnderRandomOperations) {
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    Walk walk(seed);
+    for (int i = 0; i < 400 && !::testing::Test::HasFatalFailure(); ++i) {
+      walk.Step();
+      walk.Check();
+    }
+    walk.ReleaseAll();
+    walk.Check();
+    if (::testing::Test::HasFatalFailure()) return;
+  }
 }
 
 }  // namespace
