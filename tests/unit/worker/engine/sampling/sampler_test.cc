@@ -1,11 +1,6 @@
 #include "worker/engine/sampling/sampler.h"
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
-#include <map>
 #include <numeric>
-#include <string>
 
 #include "common/base/rng.h"
 #include "gmock/gmock.h"
@@ -38,78 +33,15 @@ std::map<uint32_t, double> Frequencies(const std::vector<float>& logits, Samplin
   return share;
 }
 
-TEST(SamplerTest, GreedyTakesTheSmallestIdOfTheLargestLogits) {
-  EXPECT_EQ(Pick({1, 5, 2, 5}, {}).id, 1u);
-  EXPECT_EQ(Pick({-9}, {}).id, 0u);
-}
-
-TEST(SamplerTest, LogProbabilityDoesNotDependOnTheTemperature) {
-  const std::vector<float> logits = {0, std::log(3.0f)};
-  EXPECT_NEAR(Pick(logits, {}).log_probability, std::log(0.75), 1e-6);
-  Sampling sharp = {.temperature = 0.01};
-  EXPECT_NEAR(Pick(logits, sharp).log_probability, std::log(0.75), 1e-6);
-}
-
-TEST(SamplerTest, EndProbabilitySumsDistinctEndsAtTheDrawsTemperature) {
-  const std::vector<float> logits = {0, 0, std::log(2.0f)};
-  EXPECT_NEAR(Pick(logits, {}, 0, {0, 1, 1, 77}).end_probability, 0.5, 1e-6);
-  EXPECT_EQ(Pick(logits, {}, 0, {}).end_probability, 0);
-  Sampling flat = {.temperature = 2};
-  EXPECT_NEAR(Pick(logits, flat, 0, {2}).end_probability, std::sqrt(2) / (2 + std::sqrt(2)), 1e-6);
-}
-
-TEST(SamplerTest, DrawsDependOnlyOnSeedAndIndex) {
+TEST(SamplerTest, SeedsAndIndicesDrawApart) {
   const std::vector<float> logits = RandomLogits(1000, 1);
-  Sampling sampling = {.temperature = 1, .seed = 7};
-  Sampler used;
-  for (int i = 50; i >= 0; --i) {
-    const uint32_t id = used.Pick(logits, {sampling, i, {}})->id;
-    EXPECT_EQ(id, Pick(logits, sampling, i).id) << i;
-  }
-  const auto many = Frequencies(logits, sampling, 200);
-  EXPECT_GT(many.size(), 20u) << "indices draw apart";
-  Sampling other = sampling;
-  other.seed = 8;
+  EXPECT_GT(Frequencies(logits, {.temperature = 1, .seed = 7}, 200).size(), 20u);
   int same = 0;
-  for (int i = 0; i < 100; ++i) same += Pick(logits, sampling, i).id == Pick(logits, other, i).id;
-  EXPECT_LT(same, 50) << "seeds draw apart";
-}
-
-TEST(SamplerTest, FrequenciesAreTheSoftmaxAtTheTemperature) {
-  const std::vector<float> logits = {0, 1, 2, -1};
-  for (const double temperature : {0.5, 1.0, 2.0}) {
-    Sampling sampling = {.temperature = temperature};
-    const auto share = Frequencies(logits, sampling, 20000);
-    double mass = 0;
-    for (const float logit : logits) mass += std::exp(logit / temperature);
-    for (uint32_t id = 0; id < logits.size(); ++id) {
-      const double p = std::exp(logits[id] / temperature) / mass;
-      const double seen = share.contains(id) ? share.at(id) : 0;
-      // Four standard errors.
-      EXPECT_NEAR(seen, p, 4 * std::sqrt(p * (1 - p) / 20000)) << id << " at " << temperature;
-    }
+  for (int i = 0; i < 100; ++i) {
+    same += Pick(logits, {.temperature = 1, .seed = 7}, i).id ==
+            Pick(logits, {.temperature = 1, .seed = 8}, i).id;
   }
-}
-
-TEST(SamplerTest, TopKKeepsTheKLargestAndRenormalises) {
-  Sampling sampling = {.temperature = 1, .top_k = 2};
-  const auto share = Frequencies({0, 1, 2, 1.5f}, sampling, 20000);
-  ASSERT_EQ(share.size(), 2u);
-  const double p = 1 / (1 + std::exp(-0.5));
-  EXPECT_NEAR(share.at(2), p, 4 * std::sqrt(p * (1 - p) / 20000));
-  sampling.top_k = 1;
-  EXPECT_EQ(Pick({0, 1, 2, 1.5f}, sampling, 3).id, 2u);
-}
-
-TEST(SamplerTest, TopPKeepsTheSmallestSetThatReachesIt) {
-  // Probabilities 0.5, 0.3 and 0.2 of the ids 1, 2 and 0.
-  const std::vector<float> logits = {std::log(0.2f), std::log(0.5f), std::log(0.3f)};
-  Sampling sampling = {.temperature = 1, .top_p = 0.45};
-  EXPECT_EQ(Frequencies(logits, sampling, 100).size(), 1u);
-  sampling.top_p = 0.7;
-  const auto share = Frequencies(logits, sampling, 20000);
-  ASSERT_EQ(share.size(), 2u);
-  EXPECT_NEAR(share.at(1), 0.625, 0.015);
+  EXPECT_LT(same, 50);
 }
 
 // Powers of two, which sum exactly: once the nucleus reaches top_p it takes no other token.
@@ -135,59 +67,67 @@ TEST(SamplerTest, BoundariesOfTopPAndTopKAreTheDefinitions) {
   EXPECT_EQ(Frequencies(even, sampling, 400).size(), 1u);
 }
 
-// Sorting in several parts must give the same result as sorting everything.
-TEST(SamplerTest, ABroadNucleusAgreesWithAPlainComputation) {
-  const std::vector<float> logits = RandomLogits(3000, 5);
-  std::vector<std::pair<double, uint32_t>> sorted;
-  double mass = 0;
-  for (uint32_t id = 0; id < logits.size(); ++id) {
-    sorted.emplace_back(-logits[id], id);
-    mass += std::exp(static_cast<double>(logits[id]));
-  }
-  std::sort(sorted.begin(), sorted.end());
-  for (const double top_p : {0.3, 0.9, 0.999}) {
-    double nucleus = 0;
-    size_t size = 0;
-    while (nucleus < top_p * mass) nucleus += std::exp(-sorted[size++].first);
-    Sampling sampling = {.temperature = 1, .top_p = top_p};
-    for (int i = 0; i < 200; ++i) {
-      double left = DrawUniform(0, i) * nucleus;
-      size_t pick = 0;
-      while (pick + 1 < size && (left -= std::exp(-sorted[pick].first)) >= 0) ++pick;
-      EXPECT_EQ(Pick(logits, sampling, i).id, sorted[pick].second) << "top_p " << top_p << ", index " << i;
+// One sampler draws in rows of every kind, with equal logits and such as cannot be drawn: a draw depends on
+// its row and parameters only.
+TEST(SamplerTest, EveryDrawIsThatOfAPlainComputation) {
+  Sampler sampler;
+  Rng rng(5);
+  for (int round = 0; round < 600; ++round) {
+    SCOPED_TRACE(round);
+    const size_t vocab = std::vector<size_t>{1, 20, 300, 3000}[rng.Below(4)];
+    std::vector<float> logits = RandomLogits(vocab, round);
+    if (rng.Below(3) == 0) {
+      for (float& logit : logits) logit = std::round(logit);
     }
-  }
-}
+    if (rng.Below(3) == 0) logits[rng.Below(vocab)] = vocab > 1 ? -std::numeric_limits<float>::infinity() : 0;
+    Sampling sampling = {.temperature = rng.Below(4) == 0   ? 0
+                                        : rng.Below(3) == 0 ? 1
+                                                            : 0.1 + 2 * rng.Uniform()};
+    if (rng.Below(2) == 0) sampling.top_p = 0.01 + 0.99 * rng.Uniform();
+    if (rng.Below(2) == 0) sampling.top_k = 1 + static_cast<int32_t>(rng.Below(vocab + 9));
+    if (rng.Below(2) == 0)
+      sampling.logprobs = std::min<int32_t>(kMaxLogprobs, static_cast<int32_t>(rng.Below(vocab)));
+    sampling.seed = rng.Next();
+    std::vector<uint32_t> ends = {static_cast<uint32_t>(rng.Below(vocab)),
+                                  static_cast<uint32_t>(rng.Below(vocab)), 9999};
+    const auto got = sampler.Pick(logits, {sampling, round, ends});
+    ASSERT_TRUE(got.ok()) << got.status();
 
-TEST(SamplerTest, AlternativesAreTheMostLikelyTokensInOrder) {
-  for (const size_t vocab : {20, 300, 5'000}) {
-    std::vector<float> logits = RandomLogits(vocab, vocab);
-    // Equals, of which the smaller ids come first; and such as cannot be drawn.
-    logits[3] = logits[7] = logits[11] = 9;
-    logits[0] = -std::numeric_limits<float>::infinity();
     std::vector<uint32_t> ids(vocab);
     std::iota(ids.begin(), ids.end(), 0);
+    const std::vector<uint32_t> by_id = ids;
     std::stable_sort(ids.begin(), ids.end(), [&](uint32_t a, uint32_t b) { return logits[a] > logits[b]; });
-    double mass = 0;
-    for (const float logit : logits) mass += std::exp(static_cast<double>(logit));
-    Sampling sampling = {.temperature = 0.5};
-    for (const int32_t asked : {0, 1, 4, kMaxLogprobs}) {
-      sampling.logprobs = asked;
-      const Drawn drawn = Pick(logits, sampling);
-      ASSERT_EQ(drawn.top.size(), static_cast<size_t>(asked));
-      for (size_t i = 0; i < drawn.top.size(); ++i) {
-        EXPECT_EQ(drawn.top[i].id, ids[i]) << "place " << i << " of " << vocab;
-        if (!std::isinf(logits[ids[i]])) {
-          EXPECT_NEAR(drawn.top[i].logprob, logits[ids[i]] - std::log(mass), 1e-4);
-        }
-        if (drawn.top[i].id == drawn.id) {
-          EXPECT_EQ(drawn.top[i].logprob, drawn.log_probability);
-        }
+    const auto weight = [&](uint32_t id, double temperature) {
+      return std::exp((static_cast<double>(logits[id]) - logits[ids[0]]) / temperature);
+    };
+    const auto mass = [&](absl::Span<const uint32_t> of, double temperature) {
+      double sum = 0;
+      for (const uint32_t id : of) sum += weight(id, temperature);
+      return sum;
+    };
+    const double temperature = sampling.temperature == 0 ? 1 : sampling.temperature;
+    size_t kept = std::min<size_t>(vocab, sampling.top_k.value_or(vocab));
+    double nucleus = mass(absl::MakeConstSpan(ids).first(kept), temperature);
+    // Draws go through the ids in order if nothing is left out, else through the more likely ones first.
+    const std::vector<uint32_t>& line = kept == vocab && sampling.top_p >= 1 ? by_id : ids;
+    if (sampling.top_p < 1) {
+      const double wanted = sampling.top_p * nucleus;
+      for (nucleus = 0, kept = 0; nucleus < wanted; ++kept) nucleus += weight(ids[kept], temperature);
+    }
+    double left = DrawUniform(sampling.seed, round) * nucleus;
+    size_t pick = 0;
+    while (pick + 1 < kept && (left -= weight(line[pick], temperature)) >= 0) ++pick;
+    EXPECT_EQ(got->id, sampling.temperature == 0 ? ids[0] : line[pick]);
+    const double log_mass = logits[ids[0]] + std::log(mass(ids, 1));
+    EXPECT_NEAR(got->log_probability, logits[got->id] - log_mass, 1e-4);
+    ends.resize(ends[0] == ends[1] ? 1 : 2);
+    EXPECT_NEAR(got->end_probability, mass(ends, temperature) / mass(ids, temperature), 1e-6);
+    ASSERT_EQ(got->top.size(), static_cast<size_t>(sampling.logprobs.value_or(0)));
+    for (size_t i = 0; i < got->top.size(); ++i) {
+      EXPECT_EQ(got->top[i].id, ids[i]);
+      if (!std::isinf(logits[ids[i]])) {
+        EXPECT_NEAR(got->top[i].logprob, logits[ids[i]] - log_mass, 1e-4);
       }
-      sampling.logprobs.reset();
-      const Drawn plain = Pick(logits, sampling);
-      EXPECT_EQ(plain.id, drawn.id) << "asking changes no token";
-      EXPECT_TRUE(plain.top.empty());
     }
   }
 }
