@@ -1,73 +1,36 @@
-// KV memory of a decode engine: reserved in full or on demand, preemption and replay.
-#include <map>
-#include <vector>
-
+// KV memory of a decode engine: how much fits, on demand, preemption and replay.
 #include "gmock/gmock.h"
 #include "tests/testing/decode_schedule.h"
 #include "tests/unit/worker/engine/decode/hash_engine.h"
 #include "worker/engine/decode/decode_engine.h"
+#include "worker/engine/decode/kv_fit.h"
 
 namespace bfio::worker {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-TEST(DecodeEngineTest, KvIsReservedInFullSoRunningRequestsNeverRunOut) {
-  const auto engine = Make();
-  ASSERT_TRUE(engine->Admit(Request(1, 100, 100)).ok());
-  ASSERT_TRUE(engine->Admit(Request(2, 100, 100)).ok());
-  EXPECT_EQ(engine->free_kv_tokens(), 2);
-  const absl::Status full = engine->Admit(Request(3, 2, 2));
-  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(full.message()), HasSubstr("needs 3 KV tokens, 2 are free"));
-  ASSERT_TRUE(engine->Admit(Request(3, 2, 1)).ok());
-  EXPECT_EQ(engine->free_kv_tokens(), 0);
-  const auto streams = testing::RunSteps(*engine);
-  EXPECT_EQ(streams.at(1).tokens.size(), 100u);
-  EXPECT_EQ(streams.at(2).tokens.size(), 100u);
-  EXPECT_EQ(streams.at(3).tokens.size(), 1u);
-  EXPECT_EQ(engine->free_kv_tokens(), 400);
-}
-
 TEST(DecodeEngineTest, PreemptedRequestsGenerateTheSameTokens) {
-  int preemptions = 0;
-  for (uint64_t seed = 1; seed <= 40; ++seed) {
-    Rng rng(seed);
-    DecodeOptions options = Options();
-    options.limits.kv_tokens = 70 + static_cast<int64_t>(rng.Below(60));  // a request needs at most 64
-    options.page_tokens = 1 + static_cast<int32_t>(rng.Below(20));
-    options.step_tokens = 1 + static_cast<int64_t>(rng.Below(60));
-    testing::ScheduleShape shape{kVocab};
-    shape.on_demand = seed % 4 == 0 ? 0.5 : 1;
-    shape.preemptions = &preemptions;
-    EXPECT_GT(testing::RunSchedule(
-                  seed, [&] { return Make(options); }, shape),
-              8);
+  for (const bool pipelined : {false, true}) {
+    int preemptions = 0;
+    for (uint64_t seed = 1; seed <= (pipelined ? 80 : 40); ++seed) {
+      Rng rng(seed);
+      DecodeOptions options = Options();
+      if (pipelined) options.scheduler = SchedulerNames()[seed % SchedulerNames().size()];
+      options.limits.kv_tokens = 70 + static_cast<int64_t>(rng.Below(60));
+      options.limits.max_sequence_tokens = 64;
+      options.page_tokens = 1 + static_cast<int32_t>(rng.Below(20));
+      options.step_tokens = (pipelined ? 64 : 1) + static_cast<int64_t>(rng.Below(60));
+      SCOPED_TRACE(options.scheduler);
+      const auto make = [&] { return pipelined ? MakePipelined(options) : Make(options); };
+      EXPECT_GT(testing::RunSchedule(
+                    seed, make,
+                    {.vocab = kVocab, .on_demand = seed % 4 == 0 ? 0.5 : 1, .preemptions = &preemptions}),
+                5);
+    }
+    EXPECT_GT(preemptions, 100);
   }
-  EXPECT_GT(preemptions, 100);
-}
-
-TEST(DecodeEngineTest, PreemptedRequestsGenerateTheSameTokensWithPlansUnderWay) {
-  int preemptions = 0;
-  for (uint64_t seed = 1; seed <= 80; ++seed) {
-    Rng rng(seed);
-    DecodeOptions options = Options();
-    options.scheduler = SchedulerNames()[seed % SchedulerNames().size()];
-    options.limits.kv_tokens = 70 + static_cast<int64_t>(rng.Below(60));
-    options.page_tokens = 1 + static_cast<int32_t>(rng.Below(20));
-    options.step_tokens = 64 + static_cast<int64_t>(rng.Below(60));
-    options.limits.max_sequence_tokens = 64;
-    testing::ScheduleShape shape{kVocab};
-    shape.on_demand = seed % 4 == 0 ? 0.5 : 1;
-    shape.preemptions = &preemptions;
-    SCOPED_TRACE(options.scheduler);
-    EXPECT_GT(testing::RunSchedule(
-                  seed, [&] { return MakePipelined(options); }, shape),
-              5);
-  }
-  EXPECT_GT(preemptions, 100);
 }
 
 // A token that is generated again needs no KV beyond the prompt, whether it is being drawn or not.
@@ -127,6 +90,38 @@ TEST(DecodeEngineTest, TheYoungestOnDemandRequestIsPreempted) {
   EXPECT_EQ(out.tokens.size(), 2u);
   EXPECT_EQ(engine->free_kv_tokens(), 60 - 24 - 14);
   EXPECT_TRUE(engine->AuditKv().ok());
+}
+
+DecodeOptions Asking(int64_t tokens) {
+  return {.limits = {4, tokens, 1000}, .page_tokens = 16};
+}
+
+int64_t TenEachAnd100(int64_t tokens) {
+  return 10 * tokens + 100;
+}
+
+TEST(KvFitTest, TheLargestFittingNumberIsExact) {
+  EXPECT_EQ(MostKvTokens(1000, 10'100, TenEachAnd100), 1000);
+  EXPECT_EQ(MostKvTokens(1000, 10'099, TenEachAnd100), 999);
+  EXPECT_EQ(MostKvTokens(int64_t{1} << 40, 10'099, TenEachAnd100), 999);
+  EXPECT_EQ(MostKvTokens(1000, 110, TenEachAnd100), 1);
+  EXPECT_EQ(MostKvTokens(1000, 109, TenEachAnd100), 0);
+  EXPECT_EQ(MostKvTokens(1000, -1, TenEachAnd100), 0);
+  const auto huge = [](int64_t) { return std::numeric_limits<int64_t>::max(); };
+  EXPECT_EQ(MostKvTokens(int64_t{1} << 40, 1 << 20, huge), 0);
+}
+
+TEST(KvFitTest, GivesTheRequestedOrTheFittingNumberOrNothing) {
+  for (const bool fewer : {false, true}) {
+    EXPECT_EQ(FitKvTokens(Asking(1000), fewer, 10'100, TenEachAnd100), 1000);
+    // Fewer than a page per slot, but all that was requested.
+    EXPECT_EQ(FitKvTokens(Asking(10), fewer, 10'100, TenEachAnd100), 10);
+  }
+  EXPECT_EQ(FitKvTokens(Asking(1000), false, 10'099, TenEachAnd100), std::nullopt);
+  EXPECT_EQ(FitKvTokens(Asking(1000), true, 10'099, TenEachAnd100), 999);
+  // The minimum is a page of 16 tokens for each of 4 slots.
+  EXPECT_EQ(FitKvTokens(Asking(1000), true, 740, TenEachAnd100), 64);
+  EXPECT_EQ(FitKvTokens(Asking(1000), true, 739, TenEachAnd100), std::nullopt);
 }
 
 }  // namespace

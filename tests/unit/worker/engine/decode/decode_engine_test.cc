@@ -1,13 +1,9 @@
 // Requests of a decode engine from admission to their end.
-#include <map>
-#include <string>
-#include <utility>
-#include <vector>
 
+#include "worker/engine/decode/decode_engine.h"
 #include "gmock/gmock.h"
 #include "tests/testing/decode_schedule.h"
 #include "tests/unit/worker/engine/decode/hash_engine.h"
-#include "worker/engine/decode/decode_engine.h"
 
 namespace bfio::worker {
 namespace {
@@ -38,28 +34,6 @@ TEST(DecodeEngineTest, AShortPromptGivesATokenInItsFirstStep) {
   EXPECT_THAT(out.tokens, IsEmpty());
 }
 
-TEST(DecodeEngineTest, ALongPromptIsChunkedAndCountsWholeInEveryStep) {
-  const auto engine = Make();
-  ASSERT_TRUE(engine->Admit(Request(1, 5, 50)).ok());
-  ASSERT_TRUE(engine->Admit(Request(2, 60, 2)).ok());
-  StepOutput out;
-  ASSERT_TRUE(engine->Step(out).ok());  // neither is decoding yet: 5 + 19 rows
-  EXPECT_EQ(out.tokens.size(), 1u);
-  EXPECT_EQ(out.prefill_tokens, 24);
-  EXPECT_EQ(out.load_tokens, 65);
-  ASSERT_TRUE(engine->Step(out).ok());  // 1 + 23 rows
-  EXPECT_EQ(out.tokens.size(), 1u);
-  EXPECT_EQ(out.prefill_tokens, 23);
-  EXPECT_EQ(out.load_tokens, 66);
-  ASSERT_TRUE(engine->Step(out).ok());  // 1 + 18 rows
-  EXPECT_EQ(out.tokens.size(), 2u);
-  EXPECT_EQ(out.prefill_tokens, 18);
-  EXPECT_EQ(out.load_tokens, 67);
-  ASSERT_TRUE(engine->Step(out).ok());
-  EXPECT_EQ(out.load_tokens, 8 + 61);
-  EXPECT_THAT(out.finished, ::testing::SizeIs(1));
-}
-
 TEST(DecodeEngineTest, StopsAtEosAndStopTokensWhichAreDelivered) {
   SequenceRequest request = Request(1, 10, 100);
   const std::vector<uint32_t> free_run = testing::RunAlone(*Make(), request).tokens;
@@ -76,22 +50,6 @@ TEST(DecodeEngineTest, StopsAtEosAndStopTokensWhichAreDelivered) {
   EXPECT_EQ(ended.tokens, std::vector<uint32_t>(free_run.begin(), eos + 1));
 }
 
-TEST(DecodeEngineTest, CancelFreesSlotAndKvInPrefillAndDecode) {
-  const auto engine = Make();
-  ASSERT_TRUE(engine->Admit(Request(1, 100, 20)).ok());
-  ASSERT_TRUE(engine->Admit(Request(2, 5, 20)).ok());
-  StepOutput out;
-  ASSERT_TRUE(engine->Step(out).ok());
-  EXPECT_TRUE(engine->Cancel(1));
-  EXPECT_FALSE(engine->Cancel(1));
-  EXPECT_EQ(engine->free_kv_tokens(), 400 - 24);
-  ASSERT_TRUE(engine->Step(out).ok());
-  EXPECT_TRUE(engine->Cancel(2));
-  EXPECT_EQ(engine->free_slots(), 8);
-  EXPECT_EQ(engine->kv_stats().pages_taken, 0);
-  EXPECT_TRUE(engine->AuditKv().ok());
-}
-
 TEST(DecodeEngineTest, RefusesWhatCannotRun) {
   const auto engine = Make();
   EXPECT_EQ(engine->limits().max_sequence_tokens, 200) << "the model's own limit";
@@ -101,27 +59,29 @@ TEST(DecodeEngineTest, RefusesWhatCannotRun) {
     return std::string(status.message());
   };
   EXPECT_THAT(message(Request(1, 190, 20)), HasSubstr("210 tokens exceeds the limit of 200"));
-  SequenceRequest request = Request(1, 3, 5);
-  request.prompt = {1, 2, 50};
-  EXPECT_THAT(message(request), HasSubstr("prompt token 2 is 50; the model's vocabulary has 50 tokens"));
-  request.prompt = {1, 2};
-  EXPECT_THAT(message(request), HasSubstr("differs from the 2 ids"));
-  request = Request(1, 3, 5);
-  request.sampling.top_p = 0;
-  EXPECT_THAT(message(request), HasSubstr("top_p"));
-  request = Request(1, 3, 5);
-  request.sampling.temperature = -1;
-  EXPECT_THAT(message(request), HasSubstr("temperature"));
-  request = Request(1, 3, 5);
-  request.sampling.top_k = 0;
-  EXPECT_THAT(message(request), HasSubstr("top_k"));
+  const std::pair<std::string, std::function<void(SequenceRequest&)>> rows[] = {
+      {"prompt token 2 is 50; the model's vocabulary has 50 tokens",
+       [](SequenceRequest& r) {
+         r.prompt = {1, 2, 50};
+       }},
+      {"differs from the 2 ids",
+       [](SequenceRequest& r) {
+         r.prompt = {1, 2};
+       }},
+      {"prompt_length must be at least 1", [](SequenceRequest& r) { r.prompt_length = 0; }},
+      {"max_new_tokens must be at least 1", [](SequenceRequest& r) { r.max_new_tokens = 0; }},
+      {"first_index 3 is outside", [](SequenceRequest& r) { r.first_index = 3; }},
+      {"top_p", [](SequenceRequest& r) { r.sampling.top_p = 0; }},
+      {"temperature", [](SequenceRequest& r) { r.sampling.temperature = -1; }},
+      {"top_k", [](SequenceRequest& r) { r.sampling.top_k = 0; }}};
+  for (const auto& [why, change] : rows) {
+    SequenceRequest request = Request(1, 3, 5);
+    change(request);
+    EXPECT_THAT(message(request), HasSubstr(why));
+  }
   ASSERT_TRUE(engine->Admit(Request(1, 3, 5)).ok());
   EXPECT_EQ(engine->Admit(Request(1, 3, 5)).code(), absl::StatusCode::kAlreadyExists);
-}
-
-TEST(DecodeEngineTest, SlotsRunOut) {
-  const auto engine = Make();
-  for (Handle handle = 1; handle <= 8; ++handle) ASSERT_TRUE(engine->Admit(Request(handle, 3, 5)).ok());
+  for (Handle handle = 2; handle <= 8; ++handle) ASSERT_TRUE(engine->Admit(Request(handle, 3, 5)).ok());
   EXPECT_EQ(engine->Admit(Request(9, 3, 5)).code(), absl::StatusCode::kResourceExhausted);
 }
 
@@ -202,24 +162,17 @@ TEST(DecodeEngineTest, AReplayThatFailsBeforeItsFirstTokenIsReported) {
 }
 
 TEST(DecodeEngineTest, BadOptionsAreRefusedByName) {
-  const auto message = [](DecodeOptions options) {
-    return std::string(CheckDecodeOptions(options).message());
-  };
-  DecodeOptions options = Options();
-  options.step_tokens = 0;
-  EXPECT_THAT(message(options), HasSubstr("step_tokens"));
-  options = Options();
-  options.token_budget = 25;
-  EXPECT_THAT(message(options), HasSubstr("token_budget must be in 0..24"));
-  options = Options();
-  options.scheduler = "magic";
-  EXPECT_THAT(message(options), HasSubstr("scheduler: unknown scheduler 'magic'"));
-  options = Options();
-  options.page_tokens = 0;
-  EXPECT_THAT(message(options), HasSubstr("page size"));
-  options = Options();
-  options.limits.slots = 0;
-  EXPECT_THAT(message(options), HasSubstr("slots"));
+  const std::pair<std::string, std::function<void(DecodeOptions&)>> rows[] = {
+      {"step_tokens", [](DecodeOptions& o) { o.step_tokens = 0; }},
+      {"token_budget must be in 0..24", [](DecodeOptions& o) { o.token_budget = 25; }},
+      {"scheduler: unknown scheduler 'magic'", [](DecodeOptions& o) { o.scheduler = "magic"; }},
+      {"page size", [](DecodeOptions& o) { o.page_tokens = 0; }},
+      {"slots", [](DecodeOptions& o) { o.limits.slots = 0; }}};
+  for (const auto& [message, change] : rows) {
+    DecodeOptions options = Options();
+    change(options);
+    EXPECT_THAT(std::string(CheckDecodeOptions(options).message()), HasSubstr(message));
+  }
 }
 
 }  // namespace

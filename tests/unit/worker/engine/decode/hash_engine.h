@@ -7,12 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdint>
 #include <deque>
-#include <limits>
-#include <memory>
-#include <utility>
-#include <vector>
 
 #include "common/base/rng.h"
 #include "common/base/status_macros.h"
@@ -27,7 +22,7 @@ inline constexpr uint32_t kEos = 3;
 inline constexpr uint32_t kPoison = 49;
 
 // Writes each row's token into its page, and computes logits from all tokens that the page table addresses.
-class HashBackend final : public Backend {
+class HashBackend : public Backend {
  public:
   explicit HashBackend(const DecodeOptions& options, bool poisoned = false)
       : poisoned_(poisoned),
@@ -78,15 +73,9 @@ class HashBackend final : public Backend {
 };
 
 // The same with two plans under way.
-class PipelinedHashBackend final : public Backend {
+class PipelinedHashBackend final : public HashBackend {
  public:
-  explicit PipelinedHashBackend(const DecodeOptions& options) : hash_(options) {}
-
-  absl::string_view name() const override { return "hash"; }
-  const ModelFacts& facts() const override { return hash_.facts(); }
-  absl::Status Run(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn) override {
-    return hash_.Run(plan, draws, drawn);
-  }
+  using HashBackend::HashBackend;
   int32_t depth() const override { return 2; }
   absl::Status Start(const StepPlan& plan) override {
     under_way_.push_back(plan);
@@ -95,11 +84,10 @@ class PipelinedHashBackend final : public Backend {
   absl::Status Collect(absl::Span<const Draw> draws, absl::Span<Drawn> drawn) override {
     const StepPlan plan = std::move(under_way_.front());
     under_way_.pop_front();
-    return hash_.Run(plan, draws, drawn);
+    return Run(plan, draws, drawn);
   }
 
  private:
-  HashBackend hash_;
   std::deque<StepPlan> under_way_;
 };
 
@@ -107,23 +95,17 @@ inline DecodeOptions Options() {
   return {.limits = {8, 400, 1000}, .page_tokens = 5, .step_tokens = 24};
 }
 
-inline std::unique_ptr<DecodeEngine> Make(const DecodeOptions& options = Options()) {
-  auto engine = DecodeEngine::Create(options, std::make_unique<HashBackend>(options));
+template <typename B = HashBackend>
+std::unique_ptr<DecodeEngine> Make(const DecodeOptions& options = Options(), bool poisoned = false) {
+  auto engine = DecodeEngine::Create(options, std::make_unique<B>(options, poisoned));
   EXPECT_TRUE(engine.ok()) << engine.status();
   return *std::move(engine);
 }
-
 inline std::unique_ptr<DecodeEngine> MakePipelined(const DecodeOptions& options) {
-  auto engine = DecodeEngine::Create(options, std::make_unique<PipelinedHashBackend>(options));
-  EXPECT_TRUE(engine.ok()) << engine.status();
-  return *std::move(engine);
+  return Make<PipelinedHashBackend>(options);
 }
-
 inline std::unique_ptr<DecodeEngine> MakePoisoned() {
-  const DecodeOptions options = Options();
-  auto engine = DecodeEngine::Create(options, std::make_unique<HashBackend>(options, true));
-  EXPECT_TRUE(engine.ok()) << engine.status();
-  return *std::move(engine);
+  return Make(Options(), true);
 }
 
 inline SequenceRequest Request(Handle handle, int64_t prompt, int64_t output) {

@@ -1,10 +1,8 @@
 #include "worker/engine/sim/sim_engine.h"
 
-#include <map>
-#include <utility>
-
 #include "common/base/rng.h"
 #include "gmock/gmock.h"
+#include "tests/testing/decode_schedule.h"
 #include "worker/engine/sim/sim_tokens.h"
 
 namespace bfio::worker {
@@ -48,36 +46,46 @@ class SimEngineTest : public ::testing::Test {
   int64_t now_ns_ = 5;
 };
 
-TEST_F(SimEngineTest, APoisonedPromptFailsAloneAndFreesItsSlot) {
-  SimOptions options = Options();
-  options.limits.slots = 2;
-  const auto engine = Make(options);
-  SequenceRequest poisoned = Request(1, 3, 4);
-  poisoned.prompt = {5, kSimPoisonToken, 5};
-  ASSERT_TRUE(engine->Admit(poisoned).ok());
-  ASSERT_TRUE(engine->Admit(Request(2, 3, 4)).ok());
-  StepOutput out;
-  ASSERT_TRUE(engine->Step(out).ok());
-  ASSERT_EQ(out.failed.size(), 1u);
-  EXPECT_EQ(out.failed[0].handle, 1u);
-  ASSERT_EQ(out.tokens.size(), 1u);
-  EXPECT_EQ(out.tokens[0].handle, 2u);
-  ASSERT_TRUE(engine->Admit(Request(3, 3, 4)).ok());
-  EXPECT_EQ(RunToEnd(*engine).size(), 3u + 4u);
+// Alone, or in batches with prompts in chunks, cancellations, replays and preemptions.
+TEST_F(SimEngineTest, TokensDependOnPromptSeedAndIndexOnly) {
+  int preemptions = 0;
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    SimOptions options = Options();
+    options.limits.kv_tokens = 100;
+    options.eos_probability = 0.05;
+    options.vocabulary = 50;
+    int made = 0;
+    const auto make = [&] {
+      if (made++ > 0 && seed % 2 == 0) options.plan = {.token_budget = 20};
+      return Make(options);
+    };
+    EXPECT_GT(testing::RunSchedule(seed, make, {.vocab = 50, .on_demand = 0.7, .preemptions = &preemptions}),
+              8);
+  }
+  EXPECT_GT(preemptions, 20);
+  SimOptions small = Options();
+  small.vocabulary = 6;
+  EXPECT_NE(SimModelName(small), SimModelName(Options())) << "they make different tokens";
+  const auto engine = Make(small);
+  ASSERT_TRUE(engine->Admit(Request(1, 10, 60)).ok());
+  const auto tokens = RunToEnd(*engine);
+  for (const uint32_t id : tokens) EXPECT_TRUE(id >= kSimFirstOrdinaryToken && id < 6) << id;
+  SequenceRequest reseeded = Request(2, 10, 60);
+  reseeded.sampling.seed = 1;
+  ASSERT_TRUE(engine->Admit(reseeded).ok());
+  EXPECT_NE(RunToEnd(*engine), tokens);
 }
 
-TEST_F(SimEngineTest, ARequestInItsJthStepCountsPromptPlusJMinusOne) {
-  auto engine = Make(Options());
-  ASSERT_TRUE(engine->Admit(Request(1, 10, 3)).ok());
-  StepOutput out;
-  std::vector<int64_t> loads, prefills;
-  for (int step = 0; step < 4; ++step) {
-    ASSERT_TRUE(engine->Step(out).ok());
-    loads.push_back(out.load_tokens);
-    prefills.push_back(out.prefill_tokens);
+TEST_F(SimEngineTest, OptionsOutOfRangeAreInvalid) {
+  const std::function<void(SimOptions&)> changes[] = {
+      [](SimOptions& o) { o.limits.slots = 0; }, [](SimOptions& o) { o.limits.kv_tokens = 0; },
+      [](SimOptions& o) { o.cost.c_s = -1; }, [](SimOptions& o) { o.eos_probability = 1; },
+      [](SimOptions& o) { o.vocabulary = 3; }};
+  for (const auto& change : changes) {
+    SimOptions options = Options();
+    change(options);
+    EXPECT_TRUE(absl::IsInvalidArgument(MakeSimEngine(options).status()));
   }
-  EXPECT_THAT(loads, ElementsAre(10, 11, 12, 0));
-  EXPECT_THAT(prefills, ElementsAre(10, 0, 0, 0));
 }
 
 TEST_F(SimEngineTest, AStepTakesTheModelledTime) {
@@ -92,81 +100,6 @@ TEST_F(SimEngineTest, AStepTakesTheModelledTime) {
   before = now_ns_;
   ASSERT_TRUE(engine->Step(out).ok());
   EXPECT_NEAR(static_cast<double>(now_ns_ - before), 2e6 + 100 * 1e3 + 100 * 1e4, 2);
-}
-
-TEST_F(SimEngineTest, TokensDependOnPromptSeedAndIndexOnly) {
-  auto a = Make(Options()), b = Make(Options());
-  ASSERT_TRUE(a->Admit(Request(1, 10, 20)).ok());
-  const auto tokens = RunToEnd(*a);
-  StepOutput out;
-  ASSERT_TRUE(b->Step(out).ok());
-  ASSERT_TRUE(b->Admit(Request(77, 10, 20)).ok());
-  EXPECT_EQ(RunToEnd(*b), tokens);
-  for (const uint32_t id : tokens) {
-    EXPECT_GE(id, kSimFirstOrdinaryToken);
-    EXPECT_LT(id, static_cast<uint32_t>(kSimVocabulary));
-  }
-  SequenceRequest reseeded = Request(2, 10, 20);
-  reseeded.sampling.seed = 1;
-  ASSERT_TRUE(a->Admit(reseeded).ok());
-  EXPECT_NE(RunToEnd(*a), tokens);
-}
-
-TEST_F(SimEngineTest, TokensAreBelowTheVocabulary) {
-  SimOptions small = Options();
-  small.vocabulary = 6;
-  EXPECT_NE(SimModelName(small), SimModelName(Options())) << "they make different tokens";
-  auto engine = Make(small);
-  ASSERT_TRUE(engine->Admit(Request(1, 10, 60)).ok());
-  for (const uint32_t id : RunToEnd(*engine)) {
-    EXPECT_GE(id, kSimFirstOrdinaryToken);
-    EXPECT_LT(id, 6u);
-  }
-  small.vocabulary = 3;
-  EXPECT_FALSE(MakeSimEngine(small).ok());
-}
-
-TEST_F(SimEngineTest, AReplayOfSyntheticLoadContinuesWithTheSameTokens) {
-  auto engine = Make(Options());
-  ASSERT_TRUE(engine->Admit(Request(1, 10, 20)).ok());
-  const auto tokens = RunToEnd(*engine);
-  SequenceRequest replay = Request(2, 10 + 7, 13);
-  replay.first_index = 7;
-  ASSERT_TRUE(engine->Admit(replay).ok());
-  EXPECT_EQ(RunToEnd(*engine), std::vector<uint32_t>(tokens.begin() + 7, tokens.end()));
-}
-
-TEST_F(SimEngineTest, AReplayOfAPromptContinuesWithTheSameTokens) {
-  auto engine = Make(Options());
-  SequenceRequest first = Request(1, 3, 20);
-  first.prompt = {11, 12, 13};
-  ASSERT_TRUE(engine->Admit(first).ok());
-  const auto tokens = RunToEnd(*engine);
-  SequenceRequest replay = Request(2, 8, 15);
-  replay.prompt = first.prompt;
-  replay.prompt.insert(replay.prompt.end(), tokens.begin(), tokens.begin() + 5);
-  replay.first_index = 5;
-  ASSERT_TRUE(engine->Admit(replay).ok());
-  EXPECT_EQ(RunToEnd(*engine), std::vector<uint32_t>(tokens.begin() + 5, tokens.end()));
-}
-
-TEST_F(SimEngineTest, AStopTokenIsDeliveredAndEndsTheRequest) {
-  auto engine = Make(Options());
-  ASSERT_TRUE(engine->Admit(Request(1, 10, 20)).ok());
-  const auto tokens = RunToEnd(*engine);
-  SequenceRequest stopping = Request(2, 10, 20);
-  stopping.stop_token_ids = {tokens[4]};
-  ASSERT_TRUE(engine->Admit(stopping).ok());
-  StepOutput out;
-  for (int i = 0; i < 4; ++i) {
-    ASSERT_TRUE(engine->Step(out).ok());
-    EXPECT_THAT(out.finished, IsEmpty());
-  }
-  ASSERT_TRUE(engine->Step(out).ok());
-  ASSERT_EQ(out.finished.size(), 1u);
-  EXPECT_EQ(out.finished[0].cause, FinishCause::kStop);
-  EXPECT_EQ(out.tokens[0].id, tokens[4]);
-  EXPECT_EQ(engine->free_kv_tokens(), 1000);
 }
 
 TEST_F(SimEngineTest, EosEndsARequestUnlessIgnored) {
@@ -223,23 +156,6 @@ TEST_F(SimEngineTest, HintsAreGivenOnlyWithAnEosProbability) {
   EXPECT_THAT(out.completion_hints, ElementsAre(0.0f, 0.25f));
 }
 
-TEST_F(SimEngineTest, SlotsAndKvAreEnforced) {
-  auto engine = Make(Options());
-  EXPECT_TRUE(absl::IsInvalidArgument(engine->Admit(Request(1, 400, 101))));  // sequence limit 500
-  ASSERT_TRUE(engine->Admit(Request(1, 300, 101)).ok());
-  EXPECT_TRUE(absl::IsAlreadyExists(engine->Admit(Request(1, 1, 1))));
-  ASSERT_TRUE(engine->Admit(Request(2, 300, 101)).ok());
-  EXPECT_EQ(engine->free_kv_tokens(), 200);
-  EXPECT_TRUE(absl::IsResourceExhausted(engine->Admit(Request(3, 101, 101))));
-  ASSERT_TRUE(engine->Admit(Request(3, 100, 101)).ok());
-  EXPECT_EQ(engine->free_kv_tokens(), 0);
-  EXPECT_TRUE(engine->Cancel(2));
-  EXPECT_FALSE(engine->Cancel(2));
-  ASSERT_TRUE(engine->Admit(Request(4, 1, 1)).ok());
-  ASSERT_TRUE(engine->Admit(Request(5, 1, 1)).ok());
-  EXPECT_TRUE(absl::IsResourceExhausted(engine->Admit(Request(6, 1, 1))));
-}
-
 TEST_F(SimEngineTest, KvCapacityTakesNoMemoryAndAnyTokenIdIsAccepted) {
   SimOptions options = Options();
   options.limits.kv_tokens = int64_t{1} << 50;
@@ -249,30 +165,6 @@ TEST_F(SimEngineTest, KvCapacityTakesNoMemoryAndAnyTokenIdIsAccepted) {
   request.prompt = {4'000'000'000, 1};
   ASSERT_TRUE(engine->Admit(request).ok());
   EXPECT_EQ(RunToEnd(*engine).size(), 5u);
-}
-
-TEST_F(SimEngineTest, MalformedRequestsAreInvalid) {
-  auto engine = Make(Options());
-  EXPECT_TRUE(absl::IsInvalidArgument(engine->Admit(Request(1, 0, 1))));
-  EXPECT_TRUE(absl::IsInvalidArgument(engine->Admit(Request(1, 1, 0))));
-  SequenceRequest request = Request(1, 5, 5);
-  request.first_index = 5;
-  EXPECT_TRUE(absl::IsInvalidArgument(engine->Admit(request)));
-  request.first_index = 0;
-  request.prompt = {1, 2};
-  EXPECT_TRUE(absl::IsInvalidArgument(engine->Admit(request)));
-}
-
-TEST_F(SimEngineTest, OptionsOutOfRangeAreInvalid) {
-  const auto refused = [](auto change) {
-    SimOptions options = Options();
-    change(options);
-    return absl::IsInvalidArgument(MakeSimEngine(options).status());
-  };
-  EXPECT_TRUE(refused([](SimOptions& o) { o.limits.slots = 0; }));
-  EXPECT_TRUE(refused([](SimOptions& o) { o.limits.kv_tokens = 0; }));
-  EXPECT_TRUE(refused([](SimOptions& o) { o.cost.c_s = -1; }));
-  EXPECT_TRUE(refused([](SimOptions& o) { o.eos_probability = 1; }));
 }
 
 // A simple model that must agree with the engine under random admissions, cancellations and steps.
@@ -321,32 +213,6 @@ TEST_F(SimEngineTest, TheFirstTokenFollowsTheLastPromptChunk) {
   EXPECT_EQ(Make(Options())->prefill_state(), std::nullopt);
 }
 
-TEST_F(SimEngineTest, APlannerChangesTheTimesOfTokensOnly) {
-  SimOptions planned = Options();
-  planned.plan = {.token_budget = 40};
-  auto whole = Make(Options()), chunks = Make(planned);
-  std::map<Handle, std::vector<uint32_t>> ids[2];
-  int side = 0;
-  for (DecodeEngine* engine : {whole.get(), chunks.get()}) {
-    StepOutput out;
-    Handle next = 1;
-    while (next <= 60 || engine->active() > 0) {
-      while (next <= 60 && engine->free_slots() > 0) {
-        SequenceRequest request = Request(next, 10 + 3 * static_cast<int64_t>(next), 7);
-        request.sampling.seed = next;
-        ASSERT_TRUE(engine->Admit(request).ok());
-        ++next;
-      }
-      ASSERT_TRUE(engine->Step(out).ok());
-      for (const auto& token : out.tokens) ids[side][token.handle].push_back(token.id);
-    }
-    EXPECT_EQ(engine->free_kv_tokens(), 1000);
-    ++side;
-  }
-  EXPECT_EQ(ids[0].size(), 60u);
-  EXPECT_EQ(ids[0], ids[1]);
-}
-
 TEST_F(SimEngineTest, RandomOperationsAgreeWithASimpleModel) {
   auto engine = Make(Options());
   Model model;
@@ -388,49 +254,6 @@ TEST_F(SimEngineTest, RandomOperationsAgreeWithASimpleModel) {
       ASSERT_EQ(sequence.kv_tokens, entry.prompt + entry.generated);
     }
   }
-}
-
-TEST_F(SimEngineTest, PreemptedRequestsGenerateTheSameTokens) {
-  SimOptions options = Options();
-  options.limits = {4, 300, 200};
-  auto alone = Make(options), engine = Make(options);
-  std::map<Handle, std::vector<uint32_t>> whole, got;
-  std::vector<SequenceRequest> waiting;
-  for (Handle handle = 9; handle > 0; --handle) {
-    SequenceRequest request = Request(handle, 20 + 10 * static_cast<int64_t>(handle), 90);
-    request.sampling.seed = handle;
-    ASSERT_TRUE(alone->Admit(request).ok());
-    whole[handle] = RunToEnd(*alone);
-    request.kv_on_demand = true;
-    waiting.push_back(request);
-  }
-  StepOutput out;
-  int preempted = 0;
-  while (!waiting.empty() || engine->active() > 0) {
-    while (!waiting.empty()) {
-      const SequenceRequest& next = waiting.back();
-      SequenceRequest again = next;
-      const auto made = static_cast<int64_t>(got[next.handle].size());
-      again.prompt_length += made;
-      again.max_new_tokens -= made;
-      again.first_index += made;
-      if (!engine->Admit(again).ok()) break;
-      waiting.pop_back();
-    }
-    ASSERT_TRUE(engine->Step(out).ok());
-    ASSERT_LE(out.load_tokens, 300);
-    for (const auto& token : out.tokens) got[token.handle].push_back(token.id);
-    for (const Handle handle : out.preempted) {
-      ++preempted;
-      SequenceRequest request = Request(handle, 20 + 10 * static_cast<int64_t>(handle), 90);
-      request.sampling.seed = handle;
-      request.kv_on_demand = true;
-      waiting.push_back(request);
-    }
-  }
-  EXPECT_GT(preempted, 3);
-  EXPECT_EQ(got, whole);
-  EXPECT_EQ(engine->free_kv_tokens(), 300);
 }
 
 }  // namespace
