@@ -6,10 +6,6 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
-#include <functional>
-#include <map>
-#include <string>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
@@ -93,29 +89,20 @@ TEST_F(ModelDigestTest, TheSameModelHasTheSameDigest) {
 }
 
 // Fine-tuned models with merged LoRA weights differ in every element of some matrices, if only by a bit.
-TEST_F(ModelDigestTest, AMatrixThatDiffersThroughoutIsDetected) {
-  const ModelDigest digest = Digest();
-  for (const auto& [name, place] : places_) EXPECT_NE(Changed(name, 0, place.bytes), digest) << name;
-}
-
-TEST_F(ModelDigestTest, FirstAndLastByteOfEveryTensorAreSampled) {
-  const ModelDigest digest = Digest();
-  for (const auto& [name, place] : places_) {
-    EXPECT_NE(Changed(name, 0, 1), digest) << name;
-    EXPECT_NE(Changed(name, place.bytes - 1, 1), digest) << name;
-  }
-}
-
-TEST_F(ModelDigestTest, AChangeAsLongAsTheStrideIsDetectedAnywhere) {
+TEST_F(ModelDigestTest, AChangeAtAnEndOrAsLongAsTheStrideIsDetectedAnywhere) {
   const ModelDigest digest = Digest();
   int64_t sampled = 0;
   for (const auto& [name, place] : places_) {
+    SCOPED_TRACE(name);
+    EXPECT_NE(Changed(name, 0, place.bytes), digest);
+    EXPECT_NE(Changed(name, 0, 1), digest);
+    EXPECT_NE(Changed(name, place.bytes - 1, 1), digest);
     if (SampleOffsets(place.bytes, Samples()).empty()) continue;
     ++sampled;
     const int64_t stride = place.bytes / (Samples() - 1) + 1;
     EXPECT_LT(stride, place.bytes / 50) << "small";
     for (const int64_t from : {place.bytes / 2, place.bytes / 2 + 131, place.bytes / 3, place.bytes / 7})
-      EXPECT_NE(Changed(name, from, stride), digest) << name << " at " << from;
+      EXPECT_NE(Changed(name, from, stride), digest) << from;
   }
   EXPECT_EQ(sampled, 16) << "all matrices";
 }
@@ -149,16 +136,6 @@ TEST_F(ModelDigestTest, TheConfigurationIsCovered) {
   digests.push_back(Digest().Hex());
   std::sort(digests.begin(), digests.end());
   EXPECT_EQ(std::adjacent_find(digests.begin(), digests.end()), digests.end());
-}
-
-TEST(ModelDigest, TheEnginesSettingsAreCovered) {
-  const ModelDigest model = ModelDigest::Of("a model");
-  EXPECT_NE(model, ModelDigest::Of("another"));
-  EXPECT_NE(model.With("cpu"), model);
-  EXPECT_NE(model.With("cpu"), model.With("cuda"));
-  EXPECT_EQ(model.With("cpu"), model.With("cpu"));
-  // SHA-256 of the empty string.
-  EXPECT_EQ(ModelDigest::Of("").Hex(), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
 }
 
 TEST(ModelDigest, SamplesAreEvenlySpaced) {
