@@ -19,6 +19,7 @@
 #include "gtest/gtest.h"
 #include "worker/barrier/local/local_barrier.h"
 #include "worker/engine/sim/sim_engine.h"
+#include "worker/link/rank_recorder.h"
 #include "worker/link/step_loop.h"
 
 namespace bfio::worker {
@@ -114,6 +115,7 @@ class GatedTimer final : public StepTimer {
 struct TestRank {
   Gate gate;
   FakeLink link;
+  RankRecorder recorder{"w", {}};
   std::unique_ptr<StepLoop> loop;
   std::thread thread;
   absl::Status ended;
@@ -137,9 +139,10 @@ class StepLoopTest : public ::testing::Test {
       if (!real_time_) timer = std::make_unique<GatedTimer>(&rank->gate);
       auto engine = MakeSimEngine(options, std::move(timer));
       ASSERT_TRUE(engine.ok());
-      rank->loop = std::make_unique<StepLoop>(
-          StepLoopOptions{absl::StrCat("w", i), "1.2.3", nullptr, nullptr, 1 << 20, kv_watermark},
-          *std::move(engine), std::make_unique<LocalBarrierEndpoint>(hub_), rank->link);
+      rank->loop = std::make_unique<StepLoop>(StepLoopOptions{absl::StrCat("w", i), "1.2.3", nullptr, nullptr,
+                                                              1 << 20, kv_watermark, &rank->recorder},
+                                              *std::move(engine),
+                                              std::make_unique<LocalBarrierEndpoint>(hub_), rank->link);
       rank->thread = std::thread([r = rank.get()] { r->ended = r->loop->Run(); });
       ranks_.push_back(std::move(rank));
       ranks_[i]->inbox().OnStreamUp(1);

@@ -1,14 +1,17 @@
-// Which settings of a worker's engine are part of the model digest.
+// A worker's flags, and which settings of its engine are part of the model digest.
 #include "worker/link/engines.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
-#include <functional>
-
+#include "absl/strings/str_cat.h"
+#include "common/config/command_line.h"
 #include "tests/testing/scripted_worker.h"
+#include "worker/link/flags.h"
 
 namespace bfio::worker {
 namespace {
+
+using ::testing::HasSubstr;
 
 std::string DigestWith(const std::string& engine, const std::function<void(EngineOptions&)>& change) {
   EngineOptions options = {
@@ -57,6 +60,45 @@ TEST(Engines, SettingsThatChangeTokensAreInTheDigest) {
   EngineOptions cuda;
   cuda.name = "cuda";
   EXPECT_NE(DigestOf(cuda, **llama).Hex(), cpu) << "another engine rounds otherwise";
+}
+
+class WorkerFlags : public ::testing::Test {
+ protected:
+  absl::Status Read(const std::vector<std::string>& args) {
+    settings_ = std::make_unique<WorkerSettings>();
+    OptionTable table;
+    AddWorkerOptions(table, *settings_);
+    if (const auto line = ParseCommandLine(args, table); !line.ok()) return line.status();
+    return FinishWorkerOptions(table, *settings_);
+  }
+  std::string Error(const std::vector<std::string>& args) { return std::string(Read(args).message()); }
+  const WorkerOptions& options() const { return settings_->worker; }
+  const EngineOptions& engine() const { return settings_->worker.engine; }
+
+  std::unique_ptr<WorkerSettings> settings_;
+};
+
+TEST_F(WorkerFlags, ATokenBudgetAppliesToEveryEngine) {
+  ASSERT_TRUE(Read({"--token_budget=48", "--scheduler=orca:shortest", "--kv_tokens=1048576"}).ok());
+  for (const DecodeOptions* decode : {&engine().cpu.decode, &engine().cuda.decode}) {
+    EXPECT_EQ(decode->step_tokens, 48);
+    EXPECT_EQ(decode->scheduler, "orca");
+    EXPECT_EQ(decode->order, BatchOrder::kShortest);
+  }
+  ASSERT_TRUE(engine().sim.plan.has_value());
+  EXPECT_EQ(engine().sim.plan->token_budget, 48);
+  EXPECT_EQ(engine().sim.plan->scheduler, "orca");
+  EXPECT_FALSE(engine().fit_kv) << "given, if with its default";
+  ASSERT_TRUE(Read({}).ok());
+  EXPECT_FALSE(engine().sim.plan.has_value()) << "prompts are computed whole";
+  EXPECT_TRUE(engine().fit_kv);
+  EXPECT_FALSE(options().worker_id.empty());
+}
+
+TEST_F(WorkerFlags, MistakesNameTheFlag) {
+  EXPECT_THAT(Error({"--scheduler=sarahti"}), HasSubstr("--scheduler=sarahti: "));
+  EXPECT_THAT(Error({"--scheduler=sarathi:"}), HasSubstr("--scheduler=sarathi:: unknown order ''"));
+  EXPECT_THAT(Error({absl::StrCat("--group=", std::string(65, 'g'))}), HasSubstr("--group"));
 }
 
 }  // namespace

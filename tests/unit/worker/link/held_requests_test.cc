@@ -1,18 +1,14 @@
 #include "worker/link/held_requests.h"
 
-#include <map>
-#include <utility>
-#include <vector>
+#include <optional>
 
 #include "common/base/rng.h"
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
 
 namespace bfio::worker {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 constexpr int64_t kCapacity = 1 << 20;
@@ -32,33 +28,6 @@ StepOutput Output(std::vector<StepOutput::Token> tokens, std::vector<StepOutput:
   output.tokens = std::move(tokens);
   output.finished = std::move(finished);
   return output;
-}
-
-std::vector<Handle> Handles(const HeldRequests& held) {
-  std::vector<Handle> handles;
-  for (const Announcement& part : held.Announce(1)) {
-    for (const HeldRequest& one : part.requests) handles.push_back(one.request.handle);
-  }
-  return handles;
-}
-
-TEST(HeldRequests, KeepsEveryTokenOfRequestsWithANote) {
-  HeldRequests held(kCapacity);
-  held.Admit(Request(7), {"note", {9}});
-  held.Admit(Request(8), {});
-  held.Take(Output({{7, 100}, {8, 200}}), kNow);
-  held.Take(Output({{7, 101}}), kNow);
-  const std::vector<Announcement> parts = held.Announce(5);
-  ASSERT_THAT(parts, SizeIs(1));
-  EXPECT_EQ(parts[0].epoch, 5u);
-  ASSERT_THAT(parts[0].requests, SizeIs(1));
-  const HeldRequest& one = parts[0].requests[0];
-  EXPECT_EQ(one.request.handle, 7u);
-  EXPECT_EQ(one.note.origin, "note");
-  EXPECT_THAT(one.note.earlier_tokens, ElementsAre(9));
-  EXPECT_THAT(one.request.prompt, ElementsAre(1, 2, 3));
-  EXPECT_THAT(one.tokens, ElementsAre(100, 101));
-  EXPECT_FALSE(one.ended.has_value());
 }
 
 TEST(HeldRequests, LogprobsAreKeptAndCountedBeforeTheyAreThere) {
@@ -82,82 +51,6 @@ TEST(HeldRequests, LogprobsAreKeptAndCountedBeforeTheyAreThere) {
   EXPECT_THAT(logprobs.top, ElementsAre(TopToken{100, -2}, TopToken{5, -3}));
 }
 
-TEST(HeldRequests, EndedRequestsAreKeptForAWhile) {
-  HeldRequests held(kCapacity);
-  held.set_retain(absl::Seconds(2));
-  held.Admit(Request(1), {"n", {}});
-  held.Admit(Request(2), {"n", {}});
-  held.Take(Output({{1, 5}, {2, 6}}, {{1, FinishCause::kStop}}), kNow);
-  held.Take(Output({{2, 7}}), kNow + absl::Seconds(1));
-  EXPECT_THAT(Handles(held), ElementsAre(1, 2));
-  EXPECT_EQ(held.Announce(1)[0].requests[0].ended, FinishCause::kStop);
-  held.Take(Output({{2, 8}}), kNow + absl::Seconds(2));
-  EXPECT_THAT(Handles(held), ElementsAre(2));
-}
-
-TEST(HeldRequests, EndedRequestsYieldToRunningOnes) {
-  HeldRequests held(2000);
-  held.set_retain(absl::Hours(1));
-  held.Admit(Request(1, 200), {"n", {}});
-  held.Take(Output({{1, 5}}, {{1, FinishCause::kLength}}), kNow);
-  held.Admit(Request(2, 300), {"n", {}});
-  EXPECT_THAT(Handles(held), ElementsAre(2));
-  held.Admit(Request(3, 300), {"n", {}});
-  EXPECT_THAT(Handles(held), ElementsAre(2)) << "no free memory, and nothing that has ended";
-}
-
-// The router did not receive the end and places the request again, on the same worker.
-TEST(HeldRequests, ARegeneratedRequestStartsAgain) {
-  HeldRequests held(kCapacity);
-  held.set_retain(absl::Seconds(2));
-  held.Admit(Request(1), {"n", {}});
-  held.Take(Output({{1, 5}, {1, 6}}, {{1, FinishCause::kStop}}), kNow);
-  held.Admit(Request(1), {"n", {5}});
-  held.Take(Output({{1, 6}}), kNow + absl::Seconds(3));
-  const std::vector<Announcement> parts = held.Announce(1);
-  ASSERT_THAT(parts, SizeIs(1)) << "what ended before is over, not what runs";
-  EXPECT_THAT(parts[0].requests[0].tokens, ElementsAre(6));
-  EXPECT_THAT(parts[0].requests[0].note.earlier_tokens, ElementsAre(5));
-  EXPECT_FALSE(parts[0].requests[0].ended.has_value());
-  held.Take(Output({{1, 7}}, {{1, FinishCause::kLength}}), kNow + absl::Seconds(4));
-  held.Take(Output({}), kNow + absl::Seconds(6));
-  EXPECT_EQ(held.bytes(), 0);
-}
-
-// The request ended, was dropped, and is placed here again: the running one has not ended.
-TEST(HeldRequests, ADroppedHandleMayBeUsedAgain) {
-  HeldRequests held(kCapacity);
-  held.set_retain(absl::Seconds(2));
-  held.Admit(Request(1), {"n", {}});
-  held.Take(Output({{1, 5}}, {{1, FinishCause::kStop}}), kNow);
-  held.Drop(1);
-  held.Admit(Request(1), {"n", {5}});
-  held.Take(Output({{1, 6}}), kNow + absl::Hours(1));
-  EXPECT_THAT(Handles(held), ElementsAre(1));
-}
-
-// A running request must not yield its memory to a new one either.
-TEST(HeldRequests, AReusedHandleDoesNotYieldToNewRequests) {
-  HeldRequests held(2000);
-  held.set_retain(absl::Hours(1));
-  held.Admit(Request(1, 10), {"n", {}});
-  held.Take(Output({{1, 5}}, {{1, FinishCause::kStop}}), kNow);
-  held.Drop(1);
-  held.Admit(Request(1, 200), {"n", {}});
-  held.Admit(Request(2, 300), {"n", {}});
-  EXPECT_THAT(Handles(held), ElementsAre(1));
-}
-
-TEST(HeldRequests, DroppedRequestsAreNotKept) {
-  HeldRequests held(kCapacity);
-  held.Admit(Request(1), {"n", {}});
-  held.Drop(1);
-  held.Drop(1);
-  held.Take(Output({{1, 5}}), kNow);
-  EXPECT_THAT(held.Announce(1), IsEmpty());
-  EXPECT_EQ(held.bytes(), 0);
-}
-
 TEST(HeldRequests, AnnouncementsStayBelowTheMessageLimit) {
   HeldRequests held(int64_t{64} << 20);
   for (Handle handle = 1; handle <= 20; ++handle) {
@@ -174,53 +67,98 @@ TEST(HeldRequests, AnnouncementsStayBelowTheMessageLimit) {
   EXPECT_EQ(requests, 20u);
 }
 
-// Random admissions, steps and drops against a map, with a limit that often refuses requests.
+// Random admissions, steps and drops against a map, with a limit that often refuses requests. Handles are
+// used again: the router may generate a request again that ended, or whose end it dropped.
 TEST(HeldRequests, AgreesWithAMapAndStaysWithinItsLimit) {
+  constexpr int64_t kBound = 6'000;
+  constexpr absl::Duration kRetain = absl::Seconds(5);
+  struct Kept {
+    std::vector<uint32_t> earlier, tokens;
+    std::optional<absl::Time> ended;
+  };
   Rng rng(3);
+  int refused = 0, yielded = 0;
   for (int round = 0; round < 20; ++round) {
-    constexpr int64_t kBound = 20'000;
     HeldRequests held(kBound);
-    held.set_retain(absl::Seconds(5));
-    std::map<Handle, std::vector<uint32_t>> running;
-    std::map<Handle, size_t> lengths;
-    Handle next = 1;
+    held.set_retain(kRetain);
+    std::map<Handle, Kept> kept;
+    std::map<Handle, size_t> running;  // how many tokens are left
     for (int step = 0; step < 300; ++step) {
-      if (rng.Below(3) == 0) {
-        const size_t before = held.size();
-        lengths[next] = 1 + rng.Below(600);
-        held.Admit(Request(next, static_cast<int64_t>(lengths[next])), {"n", {}});
-        const std::vector<Handle> now = Handles(held);
-        if (!now.empty() && now.back() == next) running[next] = {};
-        EXPECT_LE(held.size(), before + 1);
-        ++next;
+      const absl::Time now = kNow + absl::Seconds(step);
+      const Handle handle = 1 + rng.Below(60);
+      if (rng.Below(3) == 0 && !running.contains(handle)) {
+        const size_t length = 1 + rng.Below(600);
+        const bool noted = rng.Below(8) != 0;
+        running[handle] = length;
+        kept.erase(handle);
+        Kept fresh = {{static_cast<uint32_t>(step)}, {}, {}};
+        held.Admit(Request(handle, static_cast<int64_t>(length)),
+                   noted ? RequestNote{"n", fresh.earlier} : RequestNote());
+        // Whether it is kept, and what yields to it, depends on bytes: nothing that runs does, and of what
+        // has ended the newest last.
+        std::set<Handle> there;
+        for (const Announcement& part : held.Announce(1)) {
+          for (const HeldRequest& one : part.requests) there.insert(one.request.handle);
+        }
+        absl::Time newest_gone = absl::InfinitePast(), oldest_left = absl::InfiniteFuture();
+        for (auto it = kept.begin(); it != kept.end();) {
+          const auto& ended = it->second.ended;
+          if (ended && there.contains(it->first)) oldest_left = std::min(oldest_left, *ended);
+          const bool gone = ended && !there.contains(it->first);
+          if (gone) newest_gone = std::max(newest_gone, *ended), ++yielded;
+          it = gone ? kept.erase(it) : std::next(it);
+        }
+        EXPECT_LE(newest_gone, oldest_left);
+        if (there.contains(handle)) {
+          kept[handle] = std::move(fresh);
+        } else if (noted) {
+          ++refused;
+          EXPECT_EQ(oldest_left, absl::InfiniteFuture()) << "refused beside what has ended";
+          EXPECT_GT(held.bytes() + 600 + 4 * static_cast<int64_t>(length), kBound);
+        }
       }
       StepOutput output;
       for (auto it = running.begin(); it != running.end();) {
         const auto token = static_cast<uint32_t>(rng.Below(1000));
-        it->second.push_back(token);
         output.tokens.push_back({it->first, token});
-        if (rng.Below(20) == 0 || it->second.size() == lengths[it->first]) {
-          output.finished.push_back({it->first, FinishCause::kLength});
-          it = running.erase(it);
-        } else {
-          ++it;
+        const bool ends = --it->second == 0 || rng.Below(20) == 0;
+        if (ends) output.finished.push_back({it->first, FinishCause::kLength});
+        if (const auto one = kept.find(it->first); one != kept.end()) {
+          one->second.tokens.push_back(token);
+          if (ends) one->second.ended = now;
         }
+        it = ends ? running.erase(it) : std::next(it);
       }
-      held.Take(output, kNow + absl::Seconds(step));
-      if (!running.empty() && rng.Below(10) == 0) {
-        held.Drop(running.begin()->first);
-        running.erase(running.begin());
+      held.Take(output, now);
+      std::erase_if(kept,
+                    [&](const auto& one) { return one.second.ended && now - *one.second.ended >= kRetain; });
+      if (rng.Below(10) == 0) {
+        held.Drop(handle);
+        kept.erase(handle);
+        running.erase(handle);
       }
       ASSERT_LE(held.bytes(), kBound);
-      std::map<Handle, std::vector<uint32_t>> seen;
-      for (const Announcement& part : held.Announce(1)) {
+      auto expected = kept.begin();
+      for (const Announcement& part : held.Announce(5)) {
+        EXPECT_EQ(part.epoch, 5u);
         for (const HeldRequest& one : part.requests) {
-          if (!one.ended.has_value()) seen[one.request.handle] = one.tokens;
+          ASSERT_NE(expected, kept.end());
+          ASSERT_EQ(one.request.handle, expected->first);
+          ASSERT_EQ(one.tokens, expected->second.tokens);
+          EXPECT_EQ(one.ended.has_value(), expected->second.ended.has_value());
+          EXPECT_EQ(one.note.origin, "n");
+          EXPECT_EQ(one.note.earlier_tokens, expected->second.earlier);
+          EXPECT_THAT(one.request.prompt, ElementsAre(1, 2, 3));
+          ++expected;
         }
       }
-      ASSERT_EQ(seen, running);
+      ASSERT_EQ(expected, kept.end());
     }
+    for (Handle handle = 1; handle <= 60; ++handle) held.Drop(handle);
+    EXPECT_EQ(held.bytes(), 0);
   }
+  EXPECT_GT(refused, 100);
+  EXPECT_GT(yielded, 100);
 }
 
 }  // namespace

@@ -68,42 +68,29 @@ TEST(RankRecorderTest, AStuckStepLoopIsUnhealthyAndNamesItsTask) {
   EXPECT_TRUE(recorder.Health(now).ok()) << "it goes on";
 }
 
-TEST(RankRecorderTest, StepsAddUp) {
+TEST(RankRecorderTest, StepsAddUpAndAFailedOneCountsOnlyItsTokens) {
   RankRecorder recorder("w", {.slots = 4, .kv_tokens = 100});
   recorder.OnStep(Row(3, 1'000'000, std::nullopt), {.active_requests = 2, .free_kv_tokens = 60}, true);
   recorder.OnStep(Row(2, 2'000'000, 500'000),
                   {.active_requests = 1, .free_kv_tokens = 80, .held_requests = 1, .failed = 2}, true);
+  recorder.OnStep(Row(4, 1'000'000, 500'000), {.active_requests = 2, .free_kv_tokens = 70, .failed = 1},
+                  false);
   const RankTelemetry telemetry = recorder.telemetry();
   EXPECT_EQ(telemetry.steps, 2u);
-  EXPECT_EQ(telemetry.generated_tokens, 5u);
-  EXPECT_EQ(telemetry.prefill_tokens, 20u);
-  EXPECT_EQ(telemetry.finished_requests, 2u);
-  EXPECT_EQ(telemetry.failed_requests, 2u);
+  EXPECT_EQ(telemetry.generated_tokens, 9u);
+  EXPECT_EQ(telemetry.prefill_tokens, 30u);
+  EXPECT_EQ(telemetry.finished_requests, 3u);
+  EXPECT_EQ(telemetry.failed_requests, 3u);
   EXPECT_DOUBLE_EQ(telemetry.local_s.sum(), 0.003);
   EXPECT_DOUBLE_EQ(telemetry.barrier_wait_s.sum(), 0.006);
   EXPECT_EQ(telemetry.gap_s.count(), 1u) << "the first step has none";
-  EXPECT_EQ(telemetry.active_requests, 1);
-  EXPECT_EQ(telemetry.free_kv_tokens, 80);
-  EXPECT_EQ(telemetry.held_requests, 1);
-  EXPECT_EQ(telemetry.load_tokens, 77);
-}
-
-TEST(RankRecorderTest, AFailedStepCountsItsTokensButNotAsAStep) {
-  RankRecorder recorder("w", {.slots = 4, .kv_tokens = 100});
-  recorder.OnStep(Row(3, 1'000'000, 500'000), {.active_requests = 2, .free_kv_tokens = 60, .failed = 1},
-                  false);
-  RankTelemetry telemetry = recorder.telemetry();
-  EXPECT_EQ(telemetry.generated_tokens, 3u);
-  EXPECT_EQ(telemetry.failed_requests, 1u);
   EXPECT_EQ(telemetry.active_requests, 2);
-  EXPECT_EQ(telemetry.steps, 0u);
-  EXPECT_EQ(telemetry.local_s.count(), 0u);
-  EXPECT_EQ(telemetry.gap_s.count(), 0u);
-  recorder.OnResidents(0, 100);
-  telemetry = recorder.telemetry();
-  EXPECT_EQ(telemetry.active_requests, 0) << "they were cancelled between two epochs";
-  EXPECT_EQ(telemetry.free_kv_tokens, 100);
-  EXPECT_EQ(telemetry.load_tokens, 0);
+  EXPECT_EQ(telemetry.free_kv_tokens, 70);
+  EXPECT_EQ(telemetry.load_tokens, 77);
+  recorder.OnResidents(0, 100);  // they were cancelled between two epochs
+  EXPECT_EQ(recorder.telemetry().active_requests, 0);
+  EXPECT_EQ(recorder.telemetry().free_kv_tokens, 100);
+  EXPECT_EQ(recorder.telemetry().load_tokens, 0);
 }
 
 TEST(RankRecorderTest, UnreportedTokensCountUntilARouterGetsThem) {

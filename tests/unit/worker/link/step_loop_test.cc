@@ -1,17 +1,13 @@
 // The step loop within an epoch: plans, steps, reports and parking.
 #include "worker/link/step_loop.h"
 
-#include <algorithm>
 #include <optional>
-#include <string>
 #include <thread>
-#include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "tests/testing/step_loop_ranks.h"
+#include "worker/engine/sim/sim_tokens.h"
 
 namespace bfio::worker {
 namespace {
@@ -19,20 +15,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-TEST_F(StepLoopTest, HelloHasIdentityAndLimits) {
-  Start(1);
-  ranks_[0]->inbox().OnStreamUp(2);
-  const auto hello = ranks_[0]->link.Next<Hello>();
-  EXPECT_EQ(ranks_[0]->link.last_stream(), 2u);
-  EXPECT_EQ(hello.worker_id, "w0");
-  EXPECT_EQ(hello.limits.slots, 2);
-  EXPECT_EQ(hello.limits.kv_tokens, 1000);
-  EXPECT_EQ(hello.engine, "sim");
-  EXPECT_EQ(hello.barrier, "local");
-  EXPECT_EQ(hello.version, "1.2.3");
-  EXPECT_THAT(hello.active, IsEmpty());
-}
 
 TEST_F(StepLoopTest, LockstepAppliesEachPlanAtItsStepAndReportsTheSums) {
   Start(2);
@@ -74,18 +56,6 @@ TEST_F(StepLoopTest, LockstepAppliesEachPlanAtItsStepAndReportsTheSums) {
   EXPECT_EQ(a.output.finished.size(), 1u);
   EXPECT_TRUE(a.group_idle);
   EXPECT_TRUE(b.group_idle);
-}
-
-TEST_F(StepLoopTest, LockstepDoesNotStepWithoutItsPlan) {
-  Start(1);
-  OpenEpoch(1, PlanMode::kLockstep);
-  ranks_[0]->inbox().OnPlan(MakePlan(1, 1, {Request(10, 100, 9)}));
-  EXPECT_EQ(Report(0).step, 1);
-  // The rank has not begun step 2: a plan that arrives later still applies to it.
-  ranks_[0]->inbox().OnPlan(MakePlan(1, 2, {Request(11, 30, 9)}));
-  const auto report = Report(0);
-  EXPECT_EQ(report.step, 2);
-  EXPECT_EQ(report.output.tokens.size(), 2u);
 }
 
 TEST_F(StepLoopTest, LockstepFailsWhenThePlanDoesNotArrive) {
@@ -218,6 +188,31 @@ TEST_F(StepLoopTest, RefusedAssignmentsAreReportedWithTheirCode) {
   EXPECT_EQ(report.active_requests, 2);
 }
 
+TEST_F(StepLoopTest, AFailedRequestEndsWithInternalAndTheRankContinues) {
+  Start(1, false, /*slots=*/4);
+  OpenEpoch(1, PlanMode::kLockstep);
+  SequenceRequest poisoned = Request(11, 2, 5);
+  poisoned.prompt = {5, kSimPoisonToken};
+  Plan plan = MakePlan(1, 1, {Request(10, 30, 5), poisoned});
+  plan.notes = {{"resumable", {}}, {"resumable", {}}};
+  ranks_[0]->inbox().OnPlan(plan);
+  const StepReport failed = Report(0);
+  ASSERT_EQ(failed.rejected.size(), 1u);
+  EXPECT_EQ(failed.rejected[0].handle, 11u);
+  EXPECT_EQ(failed.rejected[0].code, absl::StatusCode::kInternal);
+  EXPECT_THAT(failed.rejected[0].message, HasSubstr("not finite"));
+  EXPECT_EQ(failed.barrier_error, "");
+  EXPECT_EQ(failed.output.load_tokens, 30);
+  EXPECT_EQ(failed.active_requests, 1);
+  ranks_[0]->inbox().OnPlan(MakePlan(1, 2, {Request(12, 400, 5)}));
+  EXPECT_EQ(Report(0).output.tokens.size(), 2u);
+  PlanForAll(1, 3);
+  Report(0);
+  const RankTelemetry telemetry = ranks_[0]->recorder.telemetry();
+  EXPECT_EQ(telemetry.failed_requests, 1u);
+  EXPECT_EQ(telemetry.held_requests, 1) << "a failed request is not kept for another router";
+}
+
 TEST_F(StepLoopTest, AnIndependentRankAppliesPlansWhateverTheirNumbers) {
   Start(1, /*gated=*/true, /*slots=*/4);
   auto& rank = *ranks_[0];
@@ -311,17 +306,6 @@ TEST_F(StepLoopTest, ALevelBoundsPromptsAndExpiresWithoutPlans) {
   }
   EXPECT_EQ(left, 0);
   EXPECT_GT(most, first.output.prefill_tokens);
-}
-
-TEST_F(StepLoopTest, AnEngineWithoutChunkingReportsNoPendingPrompts) {
-  Start(1);
-  OpenEpoch(1, PlanMode::kLockstep);
-  Plan plan = MakePlan(1, 1, {Request(10, 300, 5)});
-  plan.level_s = 1e-9;
-  ranks_[0]->inbox().OnPlan(plan);
-  const StepReport report = Report(0);
-  EXPECT_EQ(report.output.prefill_tokens, 300);
-  EXPECT_EQ(report.prefill, std::nullopt);
 }
 
 }  // namespace
