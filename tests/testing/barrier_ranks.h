@@ -14,6 +14,10 @@
 #include "gtest/gtest.h"
 #include "worker/barrier/local/local_barrier.h"
 #include "worker/barrier/star/star_endpoint.h"
+#ifdef BFIO_FAKE_NCCL
+#include "tests/unit/worker/barrier/nccl/fake_nccl.h"
+#include "worker/barrier/nccl/nccl_barrier.h"
+#endif
 
 namespace bfio::testing {
 
@@ -23,13 +27,19 @@ class BarrierRanks {
   static constexpr absl::Duration kForever = absl::Seconds(60);
 
   // `kind`: "star", "tree" (the star with a fan-out of 3, so that few ranks form a deep tree), either with
-  // the suffix "_tls", or "local".
+  // the suffix "_tls", "local", or with a fake NCCL "nccl".
   BarrierRanks(const std::string& kind, int ranks) {
     for (int i = 0; i < ranks; ++i) {
       if (kind == "local") {
         endpoints_.push_back(std::make_unique<worker::LocalBarrierEndpoint>(hub_));
         continue;
       }
+#ifdef BFIO_FAKE_NCCL
+      if (kind == "nccl") {
+        endpoints_.push_back(*worker::NcclEndpoint::Create({.device = i}));
+        continue;
+      }
+#endif
       auto endpoint = worker::StarEndpoint::Create(
           {.fan_out = kind.starts_with("tree") ? 3 : 16, .tls = kind.ends_with("_tls")});
       EXPECT_TRUE(endpoint.ok()) << endpoint.status();
@@ -37,12 +47,20 @@ class BarrierRanks {
     }
   }
 
-  std::vector<std::unique_ptr<worker::BarrierEndpoint>>& endpoints() { return endpoints_; }
-  int size() const { return static_cast<int>(endpoints_.size()); }
+  std::vector<std::unique_ptr<worker::BarrierEndpoint>>& endpoints() {
+    return endpoints_;
+  }
+  int size() const {
+    return static_cast<int>(endpoints_.size());
+  }
   // Gets rank 0's offer; called before the ranks form the group.
-  void Offer() { id_ = *endpoints_[0]->Offer(); }
+  void Offer() {
+    id_ = *endpoints_[0]->Offer();
+  }
 
-  worker::GroupSpec SpecOf(int rank, uint64_t epoch) const { return {epoch, rank, size(), id_}; }
+  worker::GroupSpec SpecOf(int rank, uint64_t epoch) const {
+    return {epoch, rank, size(), id_};
+  }
   absl::StatusOr<std::unique_ptr<worker::Barrier>> Form(int rank, uint64_t epoch,
                                                         absl::Duration timeout = kForever,
                                                         std::stop_token stop = {}) {

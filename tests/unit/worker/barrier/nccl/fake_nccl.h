@@ -2,37 +2,30 @@
 //
 // Purpose: runs worker/barrier/nccl in tests, with errors, aborts and peers that join late or never. A rank
 // is a thread with a device of its own. Operations queued in a stream run in order when its event is queried,
-// and a collective when all ranks have reached it. Undefined behaviour of CUDA or NCCL is recorded: work in a
-// stream behind a launch in progress, memory that was not allocated or is changed during a copy, use of a
-// communicator after its end, memory freed behind work that may never end.
+// and a collective when all ranks have reached it. Undefined behaviour of NCCL is recorded: work in a stream
+// behind a launch in progress, memory that is changed during a copy, use of a communicator after its end,
+// memory freed behind work that may never end. Invalid memory is for AddressSanitizer.
 //
 // Threads: the functions from any; settings and counts while no rank runs, or under `mutex`.
 #ifndef BFIO_TESTS_UNIT_WORKER_NCCL_FAKE_NCCL_H_
 #define BFIO_TESTS_UNIT_WORKER_NCCL_FAKE_NCCL_H_
 
-#include <map>
 #include <mutex>
-#include <string>
-#include <vector>
+
+#include "gmock/gmock.h"
 
 namespace bfio::testing {
 
 struct FakeNccl {
   std::recursive_mutex mutex;
 
-  int devices = 8;
+  int devices = 64;
   // Whether ranks waiting for a peer learn that it has aborted: true over sockets, false over NVLink.
   bool peers_hear = true;
   // How many queries find a launch still in progress.
   int launch_polls = 2;
-  // By function: makes the call after `calls` further ones, by any rank, return `result`.
-  struct Fault {
-    int calls = 0;
-    int result = 0;
-  };
-  std::map<std::string, Fault> faults;
-  // Results of ncclCommGetAsyncError by device.
-  std::map<int, int> async_errors;
+  // By function: what its next call, by any rank, returns.
+  std::map<std::string, int> faults;
   bool abort_hangs = false;
 
   // Current numbers of objects.
@@ -44,6 +37,10 @@ struct FakeNccl {
 // The fake of this process.
 FakeNccl& Fake();
 void ResetFake();
+inline void ExpectNothingLeftOrUndefined() {
+  EXPECT_THAT(Fake().undefined, ::testing::IsEmpty());
+  EXPECT_EQ(Fake().communicators + Fake().blocks + Fake().streams + Fake().events, 0);
+}
 
 }  // namespace bfio::testing
 

@@ -2,12 +2,8 @@
 #include <sys/socket.h>
 
 #include <array>
-#include <memory>
-#include <utility>
-#include <vector>
 
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "worker/barrier/star/star_barrier.h"
 #include "worker/barrier/view.h"
 

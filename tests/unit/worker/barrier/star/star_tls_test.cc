@@ -2,14 +2,8 @@
 #include <gmock/gmock.h>
 
 #include <array>
-#include <atomic>
-#include <functional>
-#include <string>
 #include <thread>
-#include <utility>
-#include <vector>
 
-#include "gtest/gtest.h"
 #include "tests/testing/barrier_ranks.h"
 #include "worker/barrier/star/join_proof.h"
 #include "worker/barrier/star/socket.h"
