@@ -1,20 +1,19 @@
-// The NVML meter through the dynamic linker against a fake library, and the energy monitor over it.
+// The NVML meter through the dynamic linker against a fake library, the energy monitor over it, and the split
+// of a window's energy against a device that follows the power model.
 #include "worker/energy/nvml_meter.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
-#include <atomic>
 #include <cstdlib>
 #include <deque>
-#include <initializer_list>
-#include <string>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
+#include "common/base/rng.h"
+#include "tools/sim/run/energy.h"
 #include "worker/energy/energy_monitor.h"
+#include "worker/energy/energy_split.h"
 
 namespace bfio::worker {
 namespace {
@@ -163,25 +162,78 @@ TEST_F(NvmlMeterTest, AMeterThatNeverAnswersGivesNoReading) {
   EXPECT_FALSE(monitor.TakeNews().has_value());
 }
 
-TEST_F(NvmlMeterTest, StepsAreChargedTheirShare) {
-  Set({{"WATTS", "200"}});
-  auto meter = Make();
-  ASSERT_NE(meter, nullptr);
-  EnergyMonitor monitor(std::move(meter), absl::Milliseconds(50));
-  Await(monitor, [](const EnergyReading& r) { return r.idle_watts.has_value(); });
-  for (int i = 0; i < 40; ++i) {
-    monitor.AddStep(2'000'000, 1'000'000);
-    absl::SleepFor(absl::Milliseconds(3));
+TEST(EnergySplit, FindsTheSharesOfADeviceThatFollowsTheModel) {
+  for (uint64_t seed = 1; seed <= 100; ++seed) {
+    Rng rng(seed);
+    const sim::PowerModel power{.idle_w = 50 + 100 * rng.Uniform(), .peak_w = 300 + 400 * rng.Uniform()};
+    EnergySplit split;
+    split.AddWindow(5 * power.idle_w, 5, 0, 0);
+    ASSERT_TRUE(split.idle_watts().has_value());
+    double busy_j = 0, barrier_j = 0, parked_j = 5 * power.idle_w;
+    for (int i = 0; i < 50; ++i) {
+      const double busy = rng.Uniform() + 1e-3, barrier = rng.Uniform(),
+                   parked = rng.Below(2) * rng.Uniform();
+      split.AddWindow(power.BusyJoules({busy}, busy + barrier) + power.idle_w * parked,
+                      busy + barrier + parked, busy, barrier);
+      busy_j += power.peak_w * busy;
+      barrier_j += power.idle_w * barrier;
+      parked_j += power.idle_w * parked;
+    }
+    EXPECT_NEAR(split.sums().busy_j, busy_j, 1e-9 * busy_j);
+    EXPECT_NEAR(split.sums().barrier_j, barrier_j, 1e-9 * barrier_j);
+    EXPECT_NEAR(split.sums().parked_j, parked_j, 1e-9 * parked_j);
+    EXPECT_NEAR(*split.idle_watts(), power.idle_w, 1e-9 * power.idle_w);
   }
-  const EnergyReading reading = Await(monitor, [](const EnergyReading& r) { return r.sums.busy_s > 0.05; });
-  const EnergySums& sums = reading.sums;
-  EXPECT_GT(sums.busy_j, 0);
-  EXPECT_GT(sums.barrier_j, 0);
-  EXPECT_NEAR(sums.busy_s, 2 * sums.barrier_s, 0.1 * sums.busy_s);
-  // At constant power, energy is proportional to time.
-  const double all_j = sums.busy_j + sums.barrier_j + sums.parked_j,
-               all_s = sums.busy_s + sums.barrier_s + sums.parked_s;
-  EXPECT_NEAR(all_j, 200 * all_s, 0.1 * 200 * all_s);
+}
+
+TEST(EnergySplit, EveryJouleAndSecondIsCountedOnce) {
+  Rng rng(1);
+  EnergySplit split;
+  double joules = 0, seconds = 0;
+  for (int i = 0; i < 1'000; ++i) {
+    const double window = 0.01 + rng.Uniform(), drawn = 700 * rng.Uniform() * window;
+    // Includes reported times that exceed the window.
+    split.AddWindow(drawn, window, rng.Below(3) * rng.Uniform() * window,
+                    rng.Below(3) * rng.Uniform() * window);
+    joules += drawn, seconds += window;
+    EXPECT_NEAR(split.watts(), drawn / window, 1e-9);
+  }
+  const EnergySums& sums = split.sums();
+  EXPECT_NEAR(sums.busy_j + sums.barrier_j + sums.parked_j, joules, 1e-9 * joules);
+  EXPECT_NEAR(sums.busy_s + sums.barrier_s + sums.parked_s, seconds, 1e-9 * seconds);
+}
+
+TEST(EnergySplit, WithoutAnIdlePowerEnergyIsSplitByTime) {
+  EnergySplit split;
+  split.AddWindow(1'000, 10, 6, 4);
+  EXPECT_FALSE(split.idle_watts().has_value());
+  EXPECT_DOUBLE_EQ(split.sums().busy_j, 600);
+  EXPECT_DOUBLE_EQ(split.sums().barrier_j, 400);
+}
+
+TEST(EnergySplit, TheLowestPowerIsTheIdlePower) {
+  EnergySplit split;
+  split.AddWindow(900, 5, 0, 0);  // the device is still hot
+  split.AddWindow(500, 5, 0, 0);
+  split.AddWindow(700, 5, 0, 0);
+  split.AddWindow(100, 5, 1, 0);  // parked for most of the window
+  EXPECT_DOUBLE_EQ(*split.idle_watts(), 100);
+}
+
+TEST(EnergySplit, InvalidWindowsAreIgnored) {
+  EnergySplit split;
+  const double nan = std::numeric_limits<double>::quiet_NaN(),
+               infinity = std::numeric_limits<double>::infinity();
+  for (const double bad : {nan, infinity, -1.0}) {
+    split.AddWindow(bad, 5, 1, 1);
+    split.AddWindow(5, bad, 1, 1);
+    split.AddWindow(5, 5, bad, 1);
+    split.AddWindow(5, 5, 1, bad);
+  }
+  split.AddWindow(5, 0, 0, 0);
+  EXPECT_EQ(split.sums().busy_j, 0);
+  EXPECT_EQ(split.sums().busy_s, 0);
+  EXPECT_FALSE(split.idle_watts().has_value());
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 
 #include <fstream>
-#include <set>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -47,23 +46,6 @@ std::set<std::string> Exposed(const std::string& text) {
     if (absl::ConsumePrefix(&line, "# TYPE ")) names.emplace(line.substr(0, line.find(' ')));
   }
   return names;
-}
-
-TEST(WorkerMetricsTest, MetricsOfARank) {
-  const RankTelemetry ranks[] = {Known()};
-  const std::string text = MetricsText("1.2.3", 17, ranks);
-  EXPECT_THAT(text, HasSubstr("\nbfio:worker_build_info{version=\"1.2.3\"} 1\n"));
-  EXPECT_THAT(text, HasSubstr("\nbfio:worker_log_lines_dropped_total 17\n"));
-  EXPECT_THAT(text, HasSubstr("\nbfio:worker_connected{worker=\"w0\"} 1\n"));
-  EXPECT_THAT(text, HasSubstr("\nbfio:worker_failed_requests_total{worker=\"w0\"} 6\n"));
-  EXPECT_THAT(text, HasSubstr("\nbfio:worker_rank{worker=\"w0\"} 3\n"));
-  EXPECT_THAT(text, HasSubstr("\nbfio:worker_epoch{worker=\"w0\"} 7\n"));
-  EXPECT_THAT(text, HasSubstr("\nbfio:worker_kv_reserved_tokens{worker=\"w0\"} 600\n"));
-  EXPECT_THAT(text, HasSubstr("\nbfio:worker_undelivered_tokens{worker=\"w0\"} 11\n"));
-  EXPECT_THAT(text, HasSubstr("\nbfio:worker_step_cost_fixed_seconds{worker=\"w0\"} 0.004"));
-  EXPECT_THAT(text, HasSubstr("\nbfio:worker_energy_busy_joules_total{worker=\"w0\"} 12.5\n"));
-  EXPECT_THAT(text, HasSubstr("\nbfio:worker_energy_barrier_joules_total{worker=\"w0\"} 4.5\n"));
-  EXPECT_THAT(text, HasSubstr("\nbfio:worker_step_local_seconds_bucket{worker=\"w0\",le=\"0.0025\"} 1\n"));
 }
 
 // A value that is not known must be absent: zero joules or rank 0 would be wrong.
