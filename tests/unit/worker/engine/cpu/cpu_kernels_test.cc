@@ -1,11 +1,7 @@
 // The CPU kernels against sums in double precision, and the guarantees of each version.
 #include "worker/engine/cpu/kernels.h"
 
-#include <atomic>
 #include <cmath>
-#include <limits>
-#include <string>
-#include <vector>
 
 #include "common/base/rng.h"
 #include "gtest/gtest.h"
@@ -81,21 +77,6 @@ TEST_P(KernelsTest, ProductsOfAwkwardSizesAreThoseInDouble) {
           }
         }
       }
-    }
-  }
-}
-
-TEST_P(KernelsTest, ARowsProductDoesNotDependOnOtherRowsOrThreads) {
-  Rng rng(2);
-  const int64_t inputs = 1333, outputs = 77, rows = 23;
-  const auto x = Random(rng, rows * inputs), w = Random(rng, outputs * inputs), bias = Random(rng, outputs);
-  for (const bool bf16 : {false, true}) {
-    const Product all = Multiply(*GetParam(), x, w, bias, inputs, bf16, outputs);
-    EXPECT_EQ(Multiply(*GetParam(), x, w, bias, inputs, bf16, 10).y, all.y);
-    for (int64_t r = 0; r < rows; ++r) {
-      const std::vector<float> row(x.begin() + r * inputs, x.begin() + (r + 1) * inputs);
-      const Product alone = Multiply(*GetParam(), row, w, bias, inputs, bf16, outputs);
-      EXPECT_EQ(alone.y, std::vector<float>(all.y.begin() + r * outputs, all.y.begin() + (r + 1) * outputs));
     }
   }
 }
@@ -213,18 +194,6 @@ TEST(ThreadsTest, EachTaskRunsOnceAndRunWaitsForAll) {
   for (int round = 1; round <= 2000; ++round) {
     threads.Run([&](int32_t thread) { ++done[thread]; });
     for (const int count : done) ASSERT_EQ(count, round);
-  }
-}
-
-TEST(ThreadsTest, SharesCoverAllOnce) {
-  for (const int64_t n : {0, 1, 3, 100}) {
-    int64_t next = 0;
-    for (int32_t i = 0; i < 7; ++i) {
-      const auto [begin, end] = Share(n, i, 7);
-      EXPECT_EQ(begin, next);
-      next = end;
-    }
-    EXPECT_EQ(next, n);
   }
 }
 
