@@ -1,303 +1,207 @@
+// Workers' messages and measurements as the edge converts and checks them.
 #include "router/worker_link/from_wire.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <limits>
 #include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/testing/from_text.h"
 
 namespace bfio::router {
 namespace {
 
+using bfio::testing::FromText;
 using ::testing::ElementsAre;
+using ::testing::FieldsAre;
+using ::testing::IsEmpty;
+using Texts = std::vector<std::pair<std::string, std::string>>;
 
 v1::Hello GoodHello() {
-  v1::Hello hello;
-  hello.set_worker_id("w0");
-  hello.set_group("blue");
-  hello.set_model(std::string(64, 'a'));
-  hello.set_slots(8);
-  hello.set_kv_tokens(1000);
-  hello.set_max_sequence_tokens(500);
-  hello.set_engine("sim");
-  hello.set_barrier("star");
-  hello.set_communicator_offer("host:1");
-  hello.set_version("1.2.3");
-  hello.set_router_instance(7);
-  hello.set_worker_instance(8);
-  hello.set_stream(9);
-  hello.set_service_s(0.5);
-  hello.set_steps_alone(true);
-  hello.set_logprobs(true);
-  v1::ActiveRequest& active = *hello.add_active();
-  active.set_handle(42);
-  active.set_kv_tokens(11);
-  active.set_generated_tokens(3);
-  return hello;
+  return FromText<v1::Hello>(R"(
+      worker_id: "w0" group: "blue" slots: 8 kv_tokens: 1000 max_sequence_tokens: 500 engine: "sim"
+      model: "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa" version: "1.2.3" service_s: 0.5
+      barrier: "star" communicator_offer: "host:1" router_instance: 7 worker_instance: 8 stream: 9
+      steps_alone: true logprobs: true active { handle: 42 kv_tokens: 11 generated_tokens: 3 })");
 }
-
-absl::StatusOr<StepReport> Converted(const v1::StepReport& report) {
-  return ToStepReport(report);
+absl::StatusOr<StepReport> Report(const std::string& text) {
+  return ToStepReport(FromText<v1::StepReport>(text));
 }
 
 TEST(ToHello, KeepsAllFields) {
   const auto hello = ToHello(GoodHello());
   ASSERT_TRUE(hello.ok()) << hello.status();
-  EXPECT_EQ(hello->worker_id, "w0");
-  EXPECT_EQ(hello->group, "blue");
-  EXPECT_EQ(hello->model, std::string(64, 'a'));
-  EXPECT_EQ(hello->slots, 8);
-  EXPECT_EQ(hello->kv_tokens, 1000);
-  EXPECT_EQ(hello->max_sequence_tokens, 500);
-  EXPECT_EQ(hello->engine, "sim");
-  EXPECT_EQ(hello->barrier, "star");
-  EXPECT_EQ(hello->worker_instance, 8u);
-  EXPECT_EQ(hello->stream, 9u);
-  EXPECT_EQ(hello->communicator_offer, "host:1");
-  EXPECT_EQ(hello->version, "1.2.3");
-  EXPECT_EQ(hello->router_instance, 7u);
-  EXPECT_EQ(hello->service_s, 0.5);
-  EXPECT_TRUE(hello->steps_alone);
-  EXPECT_TRUE(hello->logprobs);
-  ASSERT_EQ(hello->active.size(), 1u);
-  EXPECT_EQ(hello->active[0].id, 42u);
-  EXPECT_EQ(hello->active[0].kv_tokens, 11);
-  EXPECT_EQ(hello->active[0].generated_tokens, 3u);
+  EXPECT_EQ(std::tie(hello->worker_id, hello->group, hello->model, hello->slots, hello->kv_tokens,
+                     hello->max_sequence_tokens, hello->engine, hello->version, hello->service_s),
+            std::tuple("w0", "blue", std::string(64, 'a'), 8, 1000, 500, "sim", "1.2.3", 0.5));
+  EXPECT_EQ(std::tie(hello->barrier, hello->communicator_offer, hello->router_instance,
+                     hello->worker_instance, hello->stream, hello->steps_alone, hello->logprobs),
+            std::tuple("star", "host:1", 7, 8, 9, true, true));
+  EXPECT_THAT(hello->active, ElementsAre(FieldsAre(42, 11, 3)));
 }
 
 TEST(ToHello, NamesFieldValueAndLimit) {
-  const auto refused = [](auto change) {
-    v1::Hello hello = GoodHello();
-    change(hello);
-    const absl::Status status = ToHello(hello).status();
-    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
-    return std::string(status.message());
+  const auto changed = [](const std::string& change) { return ToHello(FromText(change, GoodHello())); };
+  const std::string not_hex = "model must be 64 lower-case hexadecimal digits, or empty";
+  const auto with = [](const char* field, size_t count, char letter) {
+    return absl::StrCat(field, ": '", std::string(count, letter), "'");
   };
-  EXPECT_EQ(refused([](auto& h) { h.clear_worker_id(); }),
-            "worker_id's length is 0; must be within 1..256 bytes");
-  EXPECT_EQ(refused([](auto& h) { h.set_group(std::string(65, 'g')); }),
-            "group's length is 65; must be at most 64 bytes");
-  EXPECT_EQ(refused([](auto& h) { h.set_barrier(std::string(65, 'b')); }),
-            "barrier's length is 65; must be at most 64 bytes");
-  for (const std::string& model : {std::string(63, 'a'), std::string(65, 'a'), std::string(64, 'g')}) {
-    EXPECT_EQ(refused([&](auto& h) { h.set_model(model); }),
-              "model must be 64 lower-case hexadecimal digits, or empty");
+  for (const auto& [change, refusal] : Texts{
+           {"worker_id: ''", "worker_id's length is 0; must be within 1..256 bytes"},
+           {with("group", 65, 'g'), "group's length is 65; must be at most 64 bytes"},
+           {with("barrier", 65, 'b'), "barrier's length is 65; must be at most 64 bytes"},
+           {with("model", 63, 'a'), not_hex},
+           {with("model", 65, 'a'), not_hex},
+           {with("model", 64, 'g'), not_hex},
+           {"slots: 65537", "slots is 65537; must be within 1..65536"},
+           {"kv_tokens: 0", "kv_tokens is 0; must be within 1..1099511627776"},
+           {"max_sequence_tokens: 0", "max_sequence_tokens is 0; must be at least 1"},
+           {"service_s: nan", "service_s is nan; it must be 0 or within 1e-9..1e9"},
+       }) {
+    EXPECT_EQ(changed(change).status(), absl::InvalidArgumentError(refusal)) << change;
   }
-  EXPECT_EQ(refused([](auto& h) { h.set_slots(65537); }), "slots is 65537; must be within 1..65536");
-  EXPECT_EQ(refused([](auto& h) { h.clear_kv_tokens(); }), "kv_tokens is 0; must be within 1..1099511627776");
-  EXPECT_EQ(refused([](auto& h) { h.clear_max_sequence_tokens(); }),
-            "max_sequence_tokens is 0; must be at least 1");
-  EXPECT_EQ(refused([](auto& h) { h.set_service_s(std::nan("")); }),
-            "service_s is nan; it must be 0 or within 1e-9..1e9");
-}
-
-TEST(ToHello, LengthsBeyondInt64AreClamped) {
-  v1::Hello hello = GoodHello();
-  hello.clear_model();
-  EXPECT_EQ(ToHello(hello)->model, "") << "of a worker that does not tell";
-  hello.set_max_sequence_tokens(UINT64_MAX);
-  EXPECT_EQ(ToHello(hello)->max_sequence_tokens, std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(changed("model: ''")->model, "") << "of a worker that does not tell";
+  EXPECT_EQ(changed("max_sequence_tokens: 18446744073709551615")->max_sequence_tokens,
+            std::numeric_limits<int64_t>::max());
 }
 
 TEST(ToEpochReady, KeepsAllFields) {
-  v1::EpochReady ready;
-  ready.set_epoch(4);
-  ready.set_error("no");
-  ready.set_communicator_offer("next");
-  ready.add_active()->set_handle(9);
-  ready.add_missing_ranks(2);
-  const EpochReady converted = ToEpochReady(ready);
-  EXPECT_EQ(converted.epoch, 4u);
-  EXPECT_EQ(converted.error, "no");
-  EXPECT_EQ(converted.communicator_offer, "next");
-  ASSERT_EQ(converted.active.size(), 1u);
-  EXPECT_EQ(converted.active[0].id, 9u);
-  EXPECT_THAT(converted.missing_ranks, ElementsAre(2));
+  const EpochReady ready = ToEpochReady(FromText<v1::EpochReady>(
+      "epoch: 4 error: 'no' communicator_offer: 'next' active { handle: 9 } missing_ranks: 2"));
+  EXPECT_EQ(std::tie(ready.epoch, ready.error, ready.communicator_offer), std::tuple(4, "no", "next"));
+  EXPECT_THAT(ready.active, ElementsAre(FieldsAre(9, 0, 0)));
+  EXPECT_THAT(ready.missing_ranks, ElementsAre(2));
 }
 
-TEST(ToStepReport, TimesAreTakenFromTheMessageAndNeverNegative) {
-  v1::StepReport report;
-  report.set_local_ns(5);
-  report.set_barrier_wait_ns(UINT64_MAX);
-  report.set_group_max_local_ns(7);
-  const auto converted = Converted(report);
-  ASSERT_TRUE(converted.ok());
-  EXPECT_EQ(converted->local, absl::Nanoseconds(5));
-  EXPECT_EQ(converted->barrier_wait, absl::Nanoseconds(std::numeric_limits<int64_t>::max()));
-  EXPECT_EQ(converted->group_max_local, absl::Nanoseconds(7));
-  EXPECT_FALSE(converted->gap.has_value());
-  report.set_gap_ns(0);
-  EXPECT_EQ(Converted(report)->gap, absl::ZeroDuration());
-}
-
-TEST(ToStepReport, SeveralTokensOfARequestStayTogether) {
-  v1::StepReport report;
-  for (const uint64_t handle : {5, 6}) report.add_handles(handle);
-  for (const uint32_t count : {2, 1}) report.add_token_counts(count);
-  for (const uint32_t token : {100, 101, 102}) report.add_token_ids(token);
-  v1::Finished& finished = *report.add_finished();
-  finished.set_handle(6);
-  finished.set_reason(v1::FINISH_REASON_STOP);
-  const auto converted = Converted(report);
-  ASSERT_TRUE(converted.ok());
-  ASSERT_EQ(converted->tokens.size(), 2u);
-  EXPECT_EQ(converted->tokens[0].id, 5u);
-  EXPECT_EQ(converted->tokens[0].count, 2u);
-  EXPECT_EQ(converted->tokens[1].count, 1u);
-  EXPECT_THAT(converted->token_ids, ElementsAre(100, 101, 102));
-  ASSERT_EQ(converted->finished.size(), 1u);
-  EXPECT_EQ(converted->finished[0].reason, FinishReason::kStop);
-}
-
-TEST(ToStepReport, TakesOneTokenPerHandleWhenCountsAreLeftOut) {
-  v1::StepReport report;
-  report.set_step(3);
-  report.set_applied_plan(2);
-  report.set_load_tokens(77);
-  report.add_handles(5);
-  report.add_token_ids(100);
-  report.add_finished()->set_handle(5);
-  const auto converted = Converted(report);
-  ASSERT_TRUE(converted.ok());
-  EXPECT_EQ(converted->step, 3);
-  EXPECT_EQ(converted->applied_plan, 2);
-  EXPECT_EQ(converted->load_tokens, 77);
-  ASSERT_EQ(converted->tokens.size(), 1u);
-  EXPECT_EQ(converted->tokens[0].count, 1u);
-  ASSERT_EQ(converted->finished.size(), 1u);
-  EXPECT_EQ(converted->finished[0].id, 5u);
-  EXPECT_EQ(converted->finished[0].reason, FinishReason::kLength);
-  EXPECT_EQ(converted->prefill, std::nullopt);
-  report.set_token_budget(512);
-  report.set_prefill_tokens(17);
-  v1::PendingPrompt& prompt = *report.add_pending_prompts();
-  prompt.set_handle(8);
-  prompt.set_tokens(30);
-  EXPECT_EQ(Converted(report)->prefill, (core::PrefillReport{512, {{8, 30}}}));
-  EXPECT_EQ(Converted(report)->prefill_tokens, 17);
-  prompt.set_tokens(0);
-  EXPECT_EQ(Converted(report).status().message(), "a pending prompt has no tokens left to compute");
-  prompt.set_tokens(1);
-  report.set_prefill_tokens(uint64_t{1} << 41);
-  EXPECT_EQ(Converted(report).status().message(),
-            "step, applied_plan, load_tokens or prefill_tokens is out of range");
-}
-
-TEST(ToBatchCost, RefusesInvalidCosts) {
-  v1::BatchCost cost;
-  cost.set_c_s(0.01);
-  cost.set_a_s_per_token(2e-5);
-  cost.set_b0_tokens(64);
-  cost.set_k1_s_per_pair(2e-9);
-  cost.set_k2_s_per_token(1e-8);
-  const auto good = ToBatchCost(cost);
-  ASSERT_TRUE(good.has_value());
-  EXPECT_DOUBLE_EQ(good->Seconds({.tokens = 164, .prefill_pairs = 1e6, .decode_context = 1e5}),
-                   0.01 + 100 * 2e-5 + 2e-3 + 1e-3);
-  for (const double bad : {-1.0, 0.0, std::nan(""), 1e9}) {
-    v1::BatchCost other = cost;
-    other.set_a_s_per_token(bad);
-    EXPECT_FALSE(ToBatchCost(other).has_value()) << bad;
-  }
-  for (const double bad : {-1.0, std::nan(""), 1e9}) {
-    v1::BatchCost other = cost;
-    other.set_k1_s_per_pair(bad);
-    EXPECT_FALSE(ToBatchCost(other).has_value()) << bad;
-  }
-  // Older workers do not report it.
-  v1::BatchCost old = cost;
-  old.clear_k1_s_per_pair();
-  ASSERT_TRUE(ToBatchCost(old).has_value());
-  EXPECT_EQ(ToBatchCost(old)->k1_s_per_pair, 0);
-  cost.set_c_s(-1);
-  EXPECT_FALSE(ToBatchCost(cost).has_value());
+TEST(ToStepReport, KeepsAllFields) {
+  const auto report = Report(R"(
+      step: 3 applied_plan: 2 load_tokens: 77 handles: [5, 6] token_counts: [2, 1] token_ids: [100, 101, 102]
+      finished { handle: 6 reason: FINISH_REASON_STOP } finished { handle: 5 } preempted: [8, 9]
+      rejected { handle: 7 code: 8 message: "no room" } local_ns: 5 barrier_wait_ns: 18446744073709551615
+      group_max_local_ns: 7 gap_ns: 0 token_budget: 512 prefill_tokens: 17
+      pending_prompts { handle: 8 tokens: 30 })");
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(std::tie(report->step, report->applied_plan, report->load_tokens, report->prefill_tokens),
+            std::tuple(3, 2, 77, 17));
+  EXPECT_THAT(report->tokens, ElementsAre(FieldsAre(5, 2), FieldsAre(6, 1)));
+  EXPECT_THAT(report->token_ids, ElementsAre(100, 101, 102));
+  EXPECT_THAT(report->finished, ElementsAre(FieldsAre(6, FinishReason::kStop, std::nullopt),
+                                            FieldsAre(5, FinishReason::kLength, std::nullopt)));
+  EXPECT_THAT(report->rejected, ElementsAre(FieldsAre(7, absl::ResourceExhaustedError("no room"))));
+  EXPECT_THAT(report->preempted, ElementsAre(8, 9));
+  EXPECT_EQ(report->local, absl::Nanoseconds(5));
+  EXPECT_EQ(report->barrier_wait, absl::Nanoseconds(std::numeric_limits<int64_t>::max()));
+  EXPECT_EQ(report->group_max_local, absl::Nanoseconds(7));
+  EXPECT_EQ(report->gap, absl::ZeroDuration());
+  EXPECT_EQ(report->prefill, (core::PrefillReport{512, {{8, 30}}}));
+  const auto without = Report("handles: 5 token_ids: 100");
+  EXPECT_THAT(without->tokens, ElementsAre(FieldsAre(5, 1))) << "one per handle";
+  EXPECT_FALSE(without->gap || without->prefill || without->cost || without->energy);
 }
 
 TEST(ToStepReport, LogprobsAreThoseOfARequestsTokens) {
-  v1::StepReport report;
-  for (const uint64_t handle : {7, 8, 9}) report.add_handles(handle);
-  for (const uint32_t token : {70, 80, 90}) report.add_token_ids(token);
-  v1::RequestLogprobs& one = *report.add_logprobs();
-  one.set_index(1);
-  one.mutable_logprobs()->add_token_logprobs(-1);
-  one.mutable_logprobs()->add_top_token_ids(5);
-  one.mutable_logprobs()->add_top_logprobs(-0.5);
-  const auto converted = Converted(report);
-  ASSERT_TRUE(converted.ok()) << converted.status();
-  ASSERT_EQ(converted->logprobs.size(), 1u);
-  EXPECT_EQ(converted->logprobs[0].index, 1u);
-  EXPECT_THAT(converted->logprobs[0].logprobs.tokens, ElementsAre(-1));
-  EXPECT_THAT(converted->logprobs[0].logprobs.top, ElementsAre(TopToken{5, -0.5}));
-  const auto refused = [&](auto change) {
-    v1::StepReport bad = report;
-    change(bad);
-    return absl::IsInvalidArgument(Converted(bad).status());
-  };
-  EXPECT_TRUE(refused([](v1::StepReport& bad) { bad.mutable_logprobs(0)->set_index(3); }));
-  EXPECT_TRUE(refused([](v1::StepReport& bad) { *bad.add_logprobs() = bad.logprobs(0); })) << "named twice";
-  EXPECT_TRUE(refused([](v1::StepReport& bad) {
-    bad.mutable_logprobs(0)->mutable_logprobs()->add_token_logprobs(-2);
-  })) << "more than tokens";
-  EXPECT_TRUE(refused([](v1::StepReport& bad) { bad.mutable_logprobs(0)->clear_logprobs(); }));
-  EXPECT_TRUE(refused([](v1::StepReport& bad) {
-    bad.mutable_logprobs(0)->mutable_logprobs()->add_top_token_ids(6);
-  })) << "an id without its value";
+  const std::string tokens = "handles: [7, 8, 9] token_ids: [70, 80, 90]";
+  const auto with = [&](const std::string& logprobs) { return Report(tokens + logprobs); };
+  const std::string good = "token_logprobs: -1 top_token_ids: 5 top_logprobs: -0.5";
+  const std::string one = absl::StrCat("logprobs { index: 1 logprobs { ", good, " } }");
+  const auto report = with(one);
+  ASSERT_TRUE(report.ok()) << report.status();
+  ASSERT_EQ(report->logprobs.size(), 1u);
+  EXPECT_EQ(report->logprobs[0].index, 1u);
+  EXPECT_THAT(report->logprobs[0].logprobs.tokens, ElementsAre(-1));
+  EXPECT_THAT(report->logprobs[0].logprobs.top, ElementsAre(TopToken{5, -0.5}));
+  for (const auto& [bad, why] :
+       Texts{{absl::StrCat("logprobs { index: 3 logprobs { ", good, " } }"), "no such handle"},
+             {one + one, "named twice"},
+             {absl::StrCat("logprobs { index: 1 logprobs { token_logprobs: -2 ", good, " } }"),
+              "more than tokens"},
+             {"logprobs { index: 1 }", "none"},
+             {absl::StrCat("logprobs { index: 1 logprobs { top_token_ids: 6 ", good, " } }"),
+              "an id without its value"}})
+    EXPECT_TRUE(absl::IsInvalidArgument(with(bad).status())) << why;
 }
 
-TEST(ToStepReport, RefusesCountsThatDoNotAddUp) {
-  v1::StepReport report;
-  report.add_handles(1);
-  EXPECT_EQ(Converted(report).status().message(), "the report counts 1 tokens and carries 0");
-  report.add_token_counts(2);
-  report.add_token_counts(2);
-  EXPECT_EQ(Converted(report).status().message(), "token_counts and handles differ in length");
-  report.Clear();
-  report.set_load_tokens(UINT64_MAX);
-  EXPECT_EQ(Converted(report).status().code(), absl::StatusCode::kInvalidArgument);
+TEST(ToStepReport, ContradictionsAreRefused) {
+  const std::string range = "step, applied_plan, load_tokens or prefill_tokens is out of range";
+  for (const auto& [report, refusal] : Texts{
+           {"handles: 1", "the report counts 1 tokens and carries 0"},
+           {"handles: 1 token_counts: [2, 2]", "token_counts and handles differ in length"},
+           {"load_tokens: 18446744073709551615", range},
+           {"prefill_tokens: 2199023255552", range},
+           {"pending_prompts { handle: 8 }", "a pending prompt has no tokens left to compute"},
+           {"handles: [1, 2] token_ids: [0, 0] completion_hints: 0",
+            "completion_hints and handles differ in length"},
+           {"rejected { handle: 7 }", "a rejection carries code 0"},
+           {"rejected { handle: 7 code: 8 } finished { handle: 7 }",
+            "a request is both rejected and finished"},
+           {"preempted: 8 finished { handle: 8 }", "a request is both preempted and finished or rejected"},
+       }) {
+    EXPECT_EQ(Report(report).status(), absl::InvalidArgumentError(refusal)) << report;
+  }
 }
 
 TEST(ToStepReport, ForwardsHintsThatAreProbabilities) {
-  v1::StepReport report;
-  for (uint64_t handle = 1; handle <= 5; ++handle) {
-    report.add_handles(handle);
-    report.add_token_ids(0);
+  const auto report = Report(
+      "handles: [1, 2, 3, 4, 5] token_ids: [0, 0, 0, 0, 0] "
+      "completion_hints: [0, 0.25, 1.5, nan, 1]");
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_THAT(report->hints, ElementsAre(FieldsAre(1, 0), FieldsAre(2, 0.25), FieldsAre(5, 1)));
+}
+
+// --- measurements ---
+
+constexpr char kCost[] = R"(c_s { value: 0.005 standard_error: 1e-5 }
+    tl_s_per_token { value: 1e-7 standard_error: 1e-9 } prefill_s_per_token { value: 0 }
+    residual_s: 1e-5 steps: 640 outliers: 3)";
+constexpr char kBatchCost[] =
+    "c_s: 0.01 a_s_per_token: 2e-5 b0_tokens: 64 k1_s_per_pair: 2e-9 k2_s_per_token: 1e-8";
+constexpr char kEnergy[] =
+    "device: 'x' busy_j: 200 barrier_j: 20 parked_j: 2 busy_s: 3 barrier_s: 4 parked_s: 5 watts: 50";
+
+TEST(Measurements, ValidOnesAreConverted) {
+  const auto cost = ToCost(FromText<v1::StepCost>(kCost));
+  ASSERT_TRUE(cost.has_value());
+  EXPECT_EQ(std::tie(cost->c->value, cost->c->standard_error, cost->tl->value, cost->prefill->value,
+                     cost->residual_s, cost->steps, cost->outliers),
+            std::tuple(0.005, 1e-5, 1e-7, 0, 1e-5, 640, 3));
+  const auto unknown = ToCost(v1::StepCost());
+  EXPECT_TRUE(unknown && !unknown->c && !unknown->tl && !unknown->prefill);
+  auto batch = FromText<v1::BatchCost>(kBatchCost);
+  EXPECT_DOUBLE_EQ(ToBatchCost(batch)->Seconds({.tokens = 164, .prefill_pairs = 1e6, .decode_context = 1e5}),
+                   0.01 + 100 * 2e-5 + 2e-3 + 1e-3);
+  batch.clear_k1_s_per_pair();  // older workers do not report it
+  EXPECT_EQ(ToBatchCost(batch)->k1_s_per_pair, 0);
+  const auto energy = ToEnergy(FromText<v1::Energy>(kEnergy));
+  ASSERT_TRUE(energy.has_value());
+  EXPECT_THAT(*energy, FieldsAre("x", 200, 20, 2, 3, 4, 5, 50, std::nullopt));
+  EXPECT_EQ(ToEnergy(FromText<v1::Energy>(absl::StrCat(kEnergy, " idle_watts: 0")))->idle_watts, 0);
+}
+
+TEST(Measurements, InvalidOnesAreDroppedAndTheReportIsKept) {
+  for (const char* bad : {"nan", "inf", "-1e-9", "1e30"}) {
+    SCOPED_TRACE(bad);
+    for (const char* field : {"c_s { value: ", "tl_s_per_token { value: ",
+                              "tl_s_per_token { standard_error: ", "prefill_s_per_token { value: "})
+      EXPECT_FALSE(ToCost(FromText<v1::StepCost>(absl::StrCat(kCost, " ", field, bad, " }")))) << field;
+    EXPECT_FALSE(ToCost(FromText<v1::StepCost>(absl::StrCat(kCost, " residual_s: ", bad))));
+    for (const char* field : {"c_s", "a_s_per_token", "k1_s_per_pair", "k2_s_per_token"})
+      EXPECT_FALSE(ToBatchCost(FromText<v1::BatchCost>(absl::StrCat(kBatchCost, " ", field, ": ", bad))))
+          << field;
+    for (const char* field : {"busy_j", "parked_s", "watts", "idle_watts"})
+      EXPECT_FALSE(ToEnergy(FromText<v1::Energy>(absl::StrCat(kEnergy, " ", field, ": ", bad)))) << field;
   }
-  report.add_completion_hints(0.0f);
-  EXPECT_EQ(Converted(report).status().message(), "completion_hints and handles differ in length");
-  for (const float hint : {0.25f, 1.5f, std::nanf(""), 1.0f}) report.add_completion_hints(hint);
-  const auto converted = Converted(report);
-  ASSERT_TRUE(converted.ok());
-  ASSERT_EQ(converted->hints.size(), 3u);
-  EXPECT_EQ(converted->hints[0].id, 1u);
-  EXPECT_EQ(converted->hints[1].id, 2u);
-  EXPECT_EQ(converted->hints[1].probability, 0.25);
-  EXPECT_EQ(converted->hints[2].id, 5u);
-  report.clear_completion_hints();
-  EXPECT_TRUE(Converted(report)->hints.empty());
-}
-
-TEST(ToStepReport, RefusesARejectionWithoutAnErrorCode) {
-  v1::StepReport report;
-  report.add_rejected()->set_handle(7);
-  EXPECT_EQ(Converted(report).status().message(), "a rejection carries code 0");
-  report.mutable_rejected(0)->set_code(8);
-  report.mutable_rejected(0)->set_message("no room");
-  ASSERT_EQ(Converted(report)->rejected.size(), 1u);
-  EXPECT_EQ(Converted(report)->rejected[0].id, 7u);
-  EXPECT_EQ(Converted(report)->rejected[0].status, absl::ResourceExhaustedError("no room"));
-  report.add_finished()->set_handle(7);
-  EXPECT_EQ(Converted(report).status().message(), "a request is both rejected and finished");
-}
-
-TEST(ToStepReport, RefusesAPreemptedRequestThatHasAlsoEnded) {
-  v1::StepReport report;
-  report.add_preempted(7);
-  report.add_preempted(8);
-  ASSERT_TRUE(Converted(report).ok());
-  EXPECT_THAT(Converted(report)->preempted, ElementsAre(7, 8));
-  report.add_finished()->set_handle(8);
-  EXPECT_EQ(Converted(report).status().message(), "a request is both preempted and finished or rejected");
+  EXPECT_FALSE(ToCost(FromText<v1::StepCost>("steps: 18446744073709551615")));
+  EXPECT_FALSE(ToBatchCost(FromText<v1::BatchCost>(absl::StrCat(kBatchCost, " a_s_per_token: 0"))));
+  for (const std::string& device : {std::string(), std::string(1000, 'x')})
+    EXPECT_FALSE(ToEnergy(FromText<v1::Energy>(absl::StrCat(kEnergy, " device: '", device, "'"))));
+  const auto report = Report("cost { residual_s: -1 batch {} } energy { watts: 1 }");
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_FALSE(report->cost || report->batch_cost || report->energy);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -38,10 +39,11 @@ v1::TokenizerPart Part(const std::string& file, const std::string& data) {
 
 class TokenizerUploadTest : public ::testing::Test {
  protected:
-  // Sends the parts; the first states the total size, or `total` instead.
-  absl::Status Send(std::vector<v1::TokenizerPart> parts, uint64_t total = 0) {
-    for (const v1::TokenizerPart& part : parts) total += sized_ ? 0 : part.data().size();
-    parts[0].set_total_bytes(total);
+  // Sends the parts; the first states their total size, or `total` instead.
+  absl::Status Send(std::vector<v1::TokenizerPart> parts, std::optional<uint64_t> total = std::nullopt) {
+    uint64_t bytes = 0;
+    for (const v1::TokenizerPart& part : parts) bytes += part.data().size();
+    parts[0].set_total_bytes(total.value_or(bytes));
     parts[0].set_directory("/models/a");
     grpc::ClientContext context;
     v1::TokenizerReceipt receipt;
@@ -51,10 +53,6 @@ class TokenizerUploadTest : public ::testing::Test {
     }
     writer->WritesDone();
     return FromGrpcStatus(writer->Finish());
-  }
-  absl::Status SendSized(std::vector<v1::TokenizerPart> parts, uint64_t total) {
-    sized_ = true;
-    return Send(std::move(parts), total);
   }
   TokenizerReceiver Receiver() {
     return {
@@ -69,7 +67,7 @@ class TokenizerUploadTest : public ::testing::Test {
         }};
   }
 
-  bool sized_ = false, wanted_ = true;
+  bool wanted_ = true;
   std::atomic<int64_t> asked_ = 0;
   absl::Status verdict_;
   std::string directory_;
@@ -102,25 +100,17 @@ TEST_F(TokenizerUploadTest, TheReceiversVerdictIsTheStatus) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("not a JSON object"));
 }
 
-TEST_F(TokenizerUploadTest, OtherFilesAreRefused) {
-  for (const char* name : {"model.safetensors", "../tokenizer.json", "/etc/tokenizer.model", "a/b.jinja"}) {
-    const absl::Status status = Send({Part(name, "x")});
-    EXPECT_TRUE(absl::IsInvalidArgument(status)) << name << ": " << status;
-  }
-  EXPECT_TRUE(absl::IsInvalidArgument(
-      Send({Part("tokenizer.json", "x"), Part("config.json", "x"), Part("tokenizer.json", "x")})))
-      << "a file comes twice";
+TEST_F(TokenizerUploadTest, OtherFilesAndUntrueSizesAreRefused) {
+  const auto part = Part("tokenizer.json", "xyz");
+  for (const char* name : {"model.safetensors", "../tokenizer.json", "/etc/tokenizer.model", "a/b.jinja"})
+    EXPECT_TRUE(absl::IsInvalidArgument(Send({Part(name, "x")}))) << name;
+  EXPECT_TRUE(absl::IsInvalidArgument(Send({part, Part("config.json", "x"), part}))) << "a file comes twice";
+  // None, more than allowed, fewer and more than come.
+  for (const uint64_t total :
+       {uint64_t{0}, uint64_t{kMaxOfferedTokenizerBytes} + 1, uint64_t{2}, uint64_t{4}})
+    EXPECT_TRUE(absl::IsInvalidArgument(Send({part}, total))) << total;
   EXPECT_THAT(files_, IsEmpty());
-}
-
-TEST_F(TokenizerUploadTest, SizesAreBoundedAndTrue) {
-  EXPECT_TRUE(absl::IsInvalidArgument(SendSized({Part("tokenizer.json", "x")}, 0)));
-  EXPECT_TRUE(absl::IsInvalidArgument(
-      SendSized({Part("tokenizer.json", "x")}, static_cast<uint64_t>(kMaxOfferedTokenizerBytes) + 1)));
-  EXPECT_TRUE(absl::IsInvalidArgument(SendSized({Part("tokenizer.json", "xyz")}, 2))) << "more than stated";
-  EXPECT_TRUE(absl::IsInvalidArgument(SendSized({Part("tokenizer.json", "xyz")}, 4))) << "it ends early";
-  EXPECT_THAT(files_, IsEmpty());
-  EXPECT_TRUE(SendSized({Part("tokenizer.json", "xyz")}, 3).ok());
+  EXPECT_TRUE(Send({part}, 3).ok());
 }
 
 TEST_F(TokenizerUploadTest, OnlyAFewAreReceivedAtOnce) {

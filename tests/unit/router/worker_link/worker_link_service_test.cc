@@ -17,11 +17,13 @@
 #include "common/base/mutex.h"
 #include "common/net/status.h"
 #include "router/worker_link/to_wire.h"
+#include "tests/testing/from_text.h"
 #include "tests/testing/loopback_server.h"
 
 namespace bfio::router {
 namespace {
 
+using bfio::testing::FromText;
 using ::testing::ElementsAre;
 
 class FakeWorkerHandler final : public WorkerHandler {
@@ -53,6 +55,9 @@ class FakeWorkerHandler final : public WorkerHandler {
   std::deque<std::pair<std::shared_ptr<WorkerChannel>, WorkerEvent>> events_ ABSL_GUARDED_BY(mutex_);
 };
 
+constexpr char kHello[] =
+    "hello { worker_id: 'w0' slots: 2 kv_tokens: 100 max_sequence_tokens: 50 group: 'blue' }";
+
 class WorkerLinkServiceTest : public ::testing::Test {
  protected:
   WorkerLinkServiceTest() { stream_ = stub_->Attach(&context_); }
@@ -66,19 +71,10 @@ class WorkerLinkServiceTest : public ::testing::Test {
     return FromGrpcStatus(stream_->Finish());
   }
 
-  static v1::WorkerMessage HelloMessage() {
-    v1::WorkerMessage message;
-    v1::Hello& hello = *message.mutable_hello();
-    hello.set_worker_id("w0");
-    hello.set_slots(2);
-    hello.set_kv_tokens(100);
-    hello.set_max_sequence_tokens(50);
-    hello.set_group("blue");
-    return message;
-  }
+  void Send(const std::string& message) { stream_->Write(FromText<v1::WorkerMessage>(message)); }
   // Sends a hello. Returns the worker's channel once the handler has received it.
   std::shared_ptr<WorkerChannel> Attach() {
-    stream_->Write(HelloMessage());
+    Send(kHello);
     auto [channel, event] = handler_.Next();
     EXPECT_TRUE(std::holds_alternative<WorkerHello>(event));
     channel->Consumed();
@@ -100,50 +96,47 @@ class WorkerLinkServiceTest : public ::testing::Test {
 };
 
 TEST_F(WorkerLinkServiceTest, MessagesBecomeEventsInOrder) {
-  stream_->Write(HelloMessage());
+  Send(kHello);
   EXPECT_EQ(handler_.Next<WorkerHello>().group, "blue");
-  v1::WorkerMessage message;
-  message.mutable_epoch_ready()->set_epoch(3);
-  stream_->Write(message);
+  Send("epoch_ready { epoch: 3 }");
   EXPECT_EQ(handler_.Next<EpochReady>().epoch, 3u);
-  message.mutable_step_report()->set_step(5);
-  stream_->Write(message);
+  Send("step_report { step: 5 }");
   EXPECT_EQ(handler_.Next<StepReport>().step, 5);
-  message.mutable_leave()->set_reason("signal");
-  stream_->Write(message);
+  for (const char* unexpected : {kHello, ""}) {
+    Send(unexpected);
+    EXPECT_EQ(handler_.Next<ProtocolError>().status, absl::InvalidArgumentError("unexpected message"));
+  }
+  Send("step_report { handles: 1 }");
+  EXPECT_EQ(handler_.Next<ProtocolError>().status,
+            absl::InvalidArgumentError("the report counts 1 tokens and carries 0"));
+  Send("leave { reason: 'signal' }");
   EXPECT_EQ(handler_.Next<Leave>().reason, "signal");
   stream_->WritesDone();
   handler_.Next<Gone>();
 }
 
-TEST_F(WorkerLinkServiceTest, InvalidMessagesAreProtocolErrors) {
-  Attach();
-  stream_->Write(HelloMessage());
-  EXPECT_EQ(handler_.Next<ProtocolError>().status, absl::InvalidArgumentError("unexpected message"));
-  stream_->Write(v1::WorkerMessage());
-  EXPECT_EQ(handler_.Next<ProtocolError>().status, absl::InvalidArgumentError("unexpected message"));
-  v1::WorkerMessage bad;
-  bad.mutable_step_report()->add_handles(1);
-  stream_->Write(bad);
-  EXPECT_EQ(handler_.Next<ProtocolError>().status,
-            absl::InvalidArgumentError("the report counts 1 tokens and carries 0"));
-}
-
-TEST_F(WorkerLinkServiceTest, AnInvalidHelloEndsTheCallWithoutAnEvent) {
-  v1::WorkerMessage hello = HelloMessage();
-  hello.mutable_hello()->clear_slots();
-  stream_->Write(hello);
-  v1::RouterMessage message;
-  EXPECT_FALSE(stream_->Read(&message));
-  EXPECT_EQ(End(), absl::InvalidArgumentError("slots is 0; must be within 1..65536"));
-  // The first event that the handler receives is the next worker's hello.
+TEST_F(WorkerLinkServiceTest, AnInvalidFirstMessageEndsTheCallWithoutAnEvent) {
+  const auto ended = [&](const std::string& first) {
+    grpc::ClientContext context;
+    const auto stream = stub_->Attach(&context);
+    stream->Write(FromText<v1::WorkerMessage>(first));
+    v1::RouterMessage message;
+    EXPECT_FALSE(stream->Read(&message));
+    return FromGrpcStatus(stream->Finish());
+  };
+  EXPECT_EQ(ended("hello { worker_id: 'w1' }"),
+            absl::InvalidArgumentError("slots is 0; must be within 1..65536"));
+  EXPECT_EQ(ended("leave {}"), absl::InvalidArgumentError("the first message must be a hello"));
+  // The first events that the handler receives are the hellos of others.
+  const auto first = Attach();
   grpc::ClientContext context;
-  const auto next = stub_->Attach(&context);
-  next->Write(HelloMessage());
-  EXPECT_EQ(handler_.Next<WorkerHello>().worker_id, "w0");
+  const auto stream = stub_->Attach(&context);
+  stream->Write(FromText<v1::WorkerMessage>(kHello));
+  const auto second = handler_.Next().first;
+  EXPECT_NE(first->id(), second->id());
   context.TryCancel();
-  next->Finish();
-  handler_.Next<Gone>();
+  stream->Finish();
+  EXPECT_EQ(handler_.Next().first, second) << "its end";
 }
 
 TEST_F(WorkerLinkServiceTest, InvalidHeldRequestsAreDroppedAndOthersKept) {
@@ -153,17 +146,12 @@ TEST_F(WorkerLinkServiceTest, InvalidHeldRequestsAreDroppedAndOthersKept) {
   client.prompt_tokens = 3;
   client.max_new_tokens = 10;
   client.resumable = true;
-  const std::vector<uint32_t> none;
-  Assignment assignment;
-  assignment.id = 42;
-  assignment.request = &client;
-  assignment.history = &none;
   v1::WorkerMessage message;
   v1::Announcement& announcement = *message.mutable_announcement();
   announcement.set_epoch(3);
   announcement.add_requests()->mutable_assignment()->set_origin("\xff");
   v1::HeldRequest& held = *announcement.add_requests();
-  ToWire(assignment, *held.mutable_assignment());
+  ToWire(Assignment{.id = 42, .request = &client}, *held.mutable_assignment());
   held.add_token_ids(7);
   const auto bytes = static_cast<int64_t>(held.ByteSizeLong());
   stream_->Write(message);
@@ -176,36 +164,24 @@ TEST_F(WorkerLinkServiceTest, InvalidHeldRequestsAreDroppedAndOthersKept) {
 }
 
 TEST_F(WorkerLinkServiceTest, AnEpochKeepsAllItsFields) {
-  EpochOffer offer;
-  offer.epoch = 7;
-  offer.rank = 1;
-  offer.world_size = 2;
-  offer.communicator_id = "host:1";
-  offer.plan_mode = core::PlanMode::kLockstep;
-  offer.form_timeout = absl::Seconds(3);
-  offer.step_timeout = absl::Milliseconds(250);
-  offer.cancellations = {4, 5};
-  offer.router_instance = 9;
-  offer.announce = true;
-  offer.retain = absl::Seconds(30);
-  offer.independent = true;
-  offer.group = "blue";
-  Attach()->SendEpoch(offer);
-  const v1::RouterMessage message = Read();
-  const v1::Epoch& epoch = message.epoch();
-  EXPECT_EQ(epoch.epoch(), 7u);
-  EXPECT_EQ(epoch.rank(), 1u);
-  EXPECT_EQ(epoch.world_size(), 2u);
-  EXPECT_EQ(epoch.communicator_id(), "host:1");
-  EXPECT_EQ(epoch.plan_mode(), v1::PLAN_MODE_LOCKSTEP);
-  EXPECT_EQ(epoch.form_timeout_ms(), 3000u);
-  EXPECT_EQ(epoch.step_timeout_ms(), 250u);
-  EXPECT_THAT(epoch.cancellations(), ElementsAre(4, 5));
-  EXPECT_EQ(epoch.router_instance(), 9u);
-  EXPECT_TRUE(epoch.announce());
-  EXPECT_EQ(epoch.retain_ms(), 30000u);
-  EXPECT_TRUE(epoch.uncoupled());
-  EXPECT_EQ(epoch.group(), "blue");
+  Attach()->SendEpoch({.epoch = 7,
+                       .rank = 1,
+                       .world_size = 2,
+                       .communicator_id = "host:1",
+                       .plan_mode = core::PlanMode::kLockstep,
+                       .form_timeout = absl::Seconds(3),
+                       .step_timeout = absl::Milliseconds(250),
+                       .cancellations = {4, 5},
+                       .router_instance = 9,
+                       .announce = true,
+                       .retain = absl::Seconds(30),
+                       .independent = true,
+                       .group = "blue"});
+  EXPECT_EQ(
+      Read().ShortDebugString(),
+      "epoch { epoch: 7 rank: 1 world_size: 2 communicator_id: \"host:1\" plan_mode: PLAN_MODE_LOCKSTEP "
+      "form_timeout_ms: 3000 step_timeout_ms: 250 cancellations: 4 cancellations: 5 router_instance: 9 "
+      "announce: true retain_ms: 30000 uncoupled: true group: \"blue\" }");
 }
 
 TEST_F(WorkerLinkServiceTest, AssignmentsCarryTheRemainingWork) {
@@ -220,51 +196,32 @@ TEST_F(WorkerLinkServiceTest, AssignmentsCarryTheRemainingWork) {
   client.priority = -3;
   const std::vector<uint32_t> history = {100, 101};
   const std::string trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-  Assignment assignment;
-  assignment.id = 42;
-  assignment.request = &client;
-  assignment.history = &history;
-  assignment.first_index = 2;
-  assignment.seed = 77;
-  assignment.traceparent = &trace;
-  assignment.kv_on_demand = true;
-  assignment.waited_steps = -5;
-  PlanPart plan;
-  plan.epoch = 7;
-  plan.apply_step = 9;
-  plan.placements = {{.id = 42}};
-  plan.cancellations = {4};
-  plan.level_s = 0.02;
+  const Assignment assignment = {.id = 42,
+                                 .request = &client,
+                                 .history = &history,
+                                 .first_index = 2,
+                                 .seed = 77,
+                                 .traceparent = &trace,
+                                 .kv_on_demand = true,
+                                 .waited_steps = -5};
+  PlanPart plan{
+      .epoch = 7, .apply_step = 9, .placements = {{.id = 42}}, .cancellations = {4}, .level_s = 0.02};
   const auto channel = Attach();
   channel->SendPlan(plan, absl::MakeConstSpan(&assignment, 1));
-  v1::RouterMessage message = Read();
-  EXPECT_EQ(message.plan().epoch(), 7u);
-  EXPECT_EQ(message.plan().apply_step(), 9u);
-  EXPECT_THAT(message.plan().cancellations(), ElementsAre(4));
-  EXPECT_EQ(message.plan().level_s(), 0.02);
-  ASSERT_EQ(message.plan().assignments_size(), 1);
-  const v1::Assignment sent = message.plan().assignments(0);
-  EXPECT_EQ(sent.handle(), 42u);
-  EXPECT_THAT(sent.prompt_token_ids(), ElementsAre(5, 6, 7, 100, 101)) << "what is delivered is prompt now";
-  EXPECT_EQ(sent.prompt_length(), 5u);
-  EXPECT_EQ(sent.max_new_tokens(), 8u);
-  EXPECT_THAT(sent.stop_token_ids(), ElementsAre(99));
-  EXPECT_TRUE(sent.ignore_eos());
-  EXPECT_EQ(sent.sampling().temperature(), 0.5f);
-  EXPECT_FALSE(sent.sampling().has_top_p());
-  EXPECT_EQ(sent.sampling().seed(), 77u);
-  EXPECT_EQ(sent.first_index(), 2u);
-  EXPECT_EQ(sent.origin(), "") << "it need not outlive the router";
-  EXPECT_EQ(sent.traceparent(), trace);
-  EXPECT_EQ(sent.priority(), -3);
-  EXPECT_TRUE(sent.kv_on_demand());
-  EXPECT_EQ(sent.waited_steps(), -5);
+  // What has been delivered is prompt now. The request need not outlive the router, so it has no origin.
+  EXPECT_EQ(Read().ShortDebugString(),
+            "plan { epoch: 7 apply_step: 9 assignments { handle: 42 prompt_token_ids: 5 prompt_token_ids: 6 "
+            "prompt_token_ids: 7 prompt_token_ids: 100 prompt_token_ids: 101 prompt_length: 5 "
+            "max_new_tokens: 8 stop_token_ids: 99 ignore_eos: true sampling { temperature: 0.5 seed: 77 } "
+            "first_index: 2 traceparent: \"" +
+                trace +
+                "\" priority: -3 kv_on_demand: true waited_steps: -5 } "
+                "cancellations: 4 level_s: 0.02 }");
   // For a resumable prompt without token ids the worker gets the generated tokens in a field of their own.
   client.prompt.clear();
   client.resumable = true;
   channel->SendPlan(plan, absl::MakeConstSpan(&assignment, 1));
-  message = Read();
-  const v1::Assignment& held = message.plan().assignments(0);
+  const v1::Assignment held = Read().plan().assignments(0);
   EXPECT_EQ(held.prompt_token_ids_size(), 0);
   EXPECT_EQ(held.prompt_length(), 5u);
   EXPECT_THAT(held.earlier_token_ids(), ElementsAre(100, 101));
@@ -399,25 +356,6 @@ TEST(WorkerLinkBounds, AStreamWithoutAHelloIsClosed) {
   EXPECT_EQ(FromGrpcStatus(stream->Finish()),
             absl::DeadlineExceededError("the first message did not arrive in time"));
   EXPECT_EQ(service.messages().too_late, 1u);
-}
-
-TEST_F(WorkerLinkServiceTest, AStreamThatDoesNotBeginWithAHelloIsClosed) {
-  v1::WorkerMessage message;
-  message.mutable_leave();
-  stream_->Write(message);
-  EXPECT_EQ(End(), absl::InvalidArgumentError("the first message must be a hello"));
-}
-
-TEST_F(WorkerLinkServiceTest, ConnectionsHaveDistinctNumbers) {
-  const auto first = Attach();
-  grpc::ClientContext context;
-  const auto stream = stub_->Attach(&context);
-  stream->Write(HelloMessage());
-  const auto second = handler_.Next().first;
-  EXPECT_NE(first->id(), second->id());
-  context.TryCancel();
-  stream->Finish();
-  EXPECT_EQ(handler_.Next().first, second) << "its end";
 }
 
 }  // namespace
