@@ -1,28 +1,19 @@
 #include "tests/testing/engine/rank_balancer.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include <vector>
 
 namespace bfio::testing {
 namespace {
-
-using ::testing::ElementsAre;
 
 absl::Time At(int64_t ms) {
   return absl::UnixEpoch() + absl::Milliseconds(ms);
 }
 
-std::vector<int> Choices(RankBalancer& balancer, int count, absl::Time now) {
-  std::vector<int> chosen;
-  for (int i = 0; i < count; ++i) chosen.push_back(balancer.Choose(now));
-  return chosen;
-}
-
 TEST(RankBalancer, ABurstSpreadsOverTheRanks) {
-  RankBalancer balancer(3, At(0));
-  EXPECT_THAT(Choices(balancer, 7, At(1)), ElementsAre(0, 1, 2, 0, 1, 2, 0));
+  for (const int ranks : {1, 3}) {
+    RankBalancer balancer(ranks, At(0));
+    for (int i = 0; i < 7; ++i) EXPECT_EQ(balancer.Choose(At(1)), i % ranks);
+  }
 }
 
 TEST(RankBalancer, RequestsInFlightCountAtOnce) {
@@ -38,8 +29,7 @@ TEST(RankBalancer, RequestsInFlightCountAtOnce) {
 TEST(RankBalancer, CountsArePublishedEvery100Ms) {
   RankBalancer balancer(2, At(0));
   balancer.Report(0, 1, {.running = 50}, At(10));
-  EXPECT_EQ(balancer.Choose(At(50)), 0) << "no rank has been chosen";
-  EXPECT_EQ(balancer.Choose(At(101)), 1);
+  EXPECT_EQ(balancer.Choose(At(99)), 0);
   EXPECT_EQ(balancer.Choose(At(101)), 1);
 }
 
@@ -80,11 +70,6 @@ TEST(RankBalancer, WithoutNewsTheCountsAreRepeatedEvery5S) {
   EXPECT_EQ(balancer.Choose(At(300)), 1) << "alike: the search begins at rank 1";
   balancer.End(1);
   EXPECT_EQ(balancer.Choose(At(3'600'000)), 1);
-}
-
-TEST(RankBalancer, OneRankIsChosenAlways) {
-  RankBalancer balancer(1, At(0));
-  EXPECT_THAT(Choices(balancer, 3, At(1)), ElementsAre(0, 0, 0));
 }
 
 }  // namespace
