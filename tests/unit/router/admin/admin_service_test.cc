@@ -5,17 +5,18 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <fstream>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "bfio/v1/admin.grpc.pb.h"
+#include "common/net/call_service.h"
 #include "common/net/status.h"
-#include "router/admin/policy_change.h"
 #include "tests/testing/loopback_server.h"
 
 namespace bfio::router {
@@ -62,31 +63,24 @@ class AdminServiceTest : public ::testing::Test {
   AdminService service_{&handler_, &authenticator_, &steps_};
   testing::LoopbackServer server_{&service_};
   const std::unique_ptr<v1::Admin::Stub> stub_ = v1::Admin::NewStub(server_.channel());
-  grpc::ClientContext context_;
-  std::atomic<bool> seen_ = false;
 };
 
-TEST_F(AdminServiceTest, CallsReachTheOperatorHandler) {
+TEST_F(AdminServiceTest, CallsReachTheHandlerWhoseErrorIsTheirStatus) {
   v1::ClusterState state;
-  ASSERT_TRUE(stub_->GetClusterState(&context_, v1::GetClusterStateRequest(), &state).ok());
+  grpc::ClientContext contexts[4];
+  ASSERT_TRUE(stub_->GetClusterState(&contexts[0], {}, &state).ok());
   EXPECT_EQ(state.version(), "1.2.3");
   handler_.refuse = absl::ResourceExhaustedError("the router is overloaded");
-  grpc::ClientContext again;
-  EXPECT_EQ(FromGrpcStatus(stub_->GetClusterState(&again, v1::GetClusterStateRequest(), &state)),
-            handler_.refuse);
-}
-
-TEST_F(AdminServiceTest, TheHandlersErrorIsTheCallsStatus) {
-  v1::DrainWorkerRequest request;
-  request.set_worker_id("w9");
-  v1::DrainWorkerResponse response;
-  EXPECT_EQ(FromGrpcStatus(stub_->DrainWorker(&context_, request, &response)),
+  EXPECT_EQ(FromGrpcStatus(stub_->GetClusterState(&contexts[1], {}, &state)), handler_.refuse);
+  v1::DrainWorkerRequest drain;
+  drain.set_worker_id("w9");
+  v1::DrainWorkerResponse drained;
+  EXPECT_EQ(FromGrpcStatus(stub_->DrainWorker(&contexts[2], drain, &drained)),
             absl::NotFoundError("no worker w9"));
   v1::UndrainWorkerRequest undrain;
   undrain.set_worker_id("w9");
   v1::UndrainWorkerResponse undrained;
-  grpc::ClientContext again;
-  EXPECT_EQ(FromGrpcStatus(stub_->UndrainWorker(&again, undrain, &undrained)),
+  EXPECT_EQ(FromGrpcStatus(stub_->UndrainWorker(&contexts[3], undrain, &undrained)),
             absl::FailedPreconditionError("w9 is not drained"));
 }
 
@@ -109,104 +103,134 @@ TEST(AdminStates, AreConvertedOnAnotherThreadThanTheHandlers) {
   steps.Close();
 }
 
-// A metrics scraper and an operator, distinguished by their tokens.
-TEST(AdminRoles, RoleReadMayNotOperate) {
-  const std::string path = ::testing::TempDir() + "/admin_roles_tokens";
-  std::ofstream(path)
-      << "scraper token:scraper-s3cr3t-scraper role=read\nroot token:root-s3cr3t-root-s3cr3t\n";
-  auto tokens = TokenFile::Open(path);
-  ASSERT_TRUE(tokens.ok()) << tokens.status();
-  FakeOperatorHandler handler;
-  Authenticator authenticator("admin API", *std::move(tokens));
-  StepBroadcast steps;
-  AdminService service(&handler, &authenticator, &steps);
-  testing::LoopbackServer server(&service);
-  const auto stub = v1::Admin::NewStub(server.channel());
-  const auto with = [](const char* token, auto call) {
-    grpc::ClientContext context;
-    context.AddMetadata("authorization", std::string("Bearer ") + token);
-    return call(context).error_code();
-  };
-  const auto read = [&](grpc::ClientContext& context) {
-    v1::ClusterState state;
-    return stub->GetClusterState(&context, {}, &state);
-  };
-  const auto policy = [&](grpc::ClientContext& context) {
-    v1::SetPolicyRequest request;
-    request.mutable_policy()->set_name("bf_io");
-    v1::SetPolicyResponse response;
-    return stub->SetPolicy(&context, request, &response);
-  };
-  const auto drain = [&](grpc::ClientContext& context) {
-    v1::DrainWorkerResponse response;
-    return stub->DrainWorker(&context, {}, &response);
-  };
-  const auto undrain = [&](grpc::ClientContext& context) {
-    v1::UndrainWorkerResponse response;
-    return stub->UndrainWorker(&context, {}, &response);
-  };
-  constexpr char kScraper[] = "scraper-s3cr3t-scraper", kRoot[] = "root-s3cr3t-root-s3cr3t";
-  EXPECT_EQ(with(kScraper, read), grpc::StatusCode::OK);
-  EXPECT_EQ(with(kScraper, policy), grpc::StatusCode::PERMISSION_DENIED);
-  EXPECT_EQ(with(kScraper, drain), grpc::StatusCode::PERMISSION_DENIED);
-  EXPECT_EQ(with(kScraper, undrain), grpc::StatusCode::PERMISSION_DENIED);
-  EXPECT_FALSE(handler.changed.has_value());
-  EXPECT_EQ(authenticator.refused(), 3u);
-  // An entry without a role may operate.
-  EXPECT_EQ(with(kRoot, read), grpc::StatusCode::OK);
-  EXPECT_EQ(with(kRoot, policy), grpc::StatusCode::OK);
-  EXPECT_EQ(with(kRoot, drain), grpc::StatusCode::NOT_FOUND);
-  EXPECT_EQ(with(kRoot, undrain), grpc::StatusCode::FAILED_PRECONDITION);
-  steps.Close();
-}
-
 TEST_F(AdminServiceTest, APolicyChangeKeepsUnsetFields) {
   v1::SetPolicyRequest request;
+  const auto set = [&] {
+    grpc::ClientContext context;
+    v1::SetPolicyResponse response;
+    return FromGrpcStatus(stub_->SetPolicy(&context, request, &response));
+  };
   request.mutable_policy()->set_name("bf_io");
-  v1::SetPolicyResponse response;
-  ASSERT_TRUE(stub_->SetPolicy(&context_, request, &response).ok());
-  EXPECT_EQ(handler_.changed->name, "bf_io");
-  EXPECT_EQ(handler_.changed->horizon, std::nullopt);
-  EXPECT_EQ(handler_.changed->objective, "");
+  EXPECT_TRUE(set().ok());
+  EXPECT_EQ(std::tie(handler_.changed->name, handler_.changed->horizon, handler_.changed->objective),
+            std::tuple("bf_io", std::nullopt, ""));
+  request.mutable_policy()->set_horizon(0);
+  request.mutable_policy()->set_objective("paper");
+  EXPECT_TRUE(set().ok());
+  EXPECT_EQ(std::tie(handler_.changed->horizon, handler_.changed->objective), std::tuple(0, "paper"));
   request.mutable_policy()->set_horizon(501);
-  grpc::ClientContext again;
-  EXPECT_EQ(FromGrpcStatus(stub_->SetPolicy(&again, request, &response)),
-            absl::InvalidArgumentError("policy.horizon is 501; must be within 0..500"));
+  EXPECT_EQ(set(), absl::InvalidArgumentError("policy.horizon is 501; must be within 0..500"));
 }
 
-TEST(ToPolicyChange, KeepsAllFields) {
-  v1::PolicySetting setting;
-  setting.set_name("br_h");
-  setting.set_horizon(0);
-  setting.set_objective("paper");
-  const auto change = ToPolicyChange(setting);
-  ASSERT_TRUE(change.ok());
-  EXPECT_EQ(change->name, "br_h");
-  EXPECT_EQ(change->horizon, 0);
-  EXPECT_EQ(change->objective, "paper");
+// --- watched steps ---
+
+class StepBroadcastTest : public AdminServiceTest {
+ protected:
+  void Watch(uint32_t every) {
+    v1::WatchStepsRequest request;
+    request.set_every(every);
+    reader_ = stub_->WatchSteps(&context_, request);
+    while (every > 0 && steps_.watchers() == 0) std::this_thread::yield();
+  }
+  // Publishes a summary; a larger `ranks` makes the message larger.
+  void Publish(int64_t step, int ranks = 0, core::GroupIndex group = 0) {
+    const auto summary = std::make_shared<StepSummary>();
+    summary->group = group;
+    summary->step = step;
+    summary->load_tokens.assign(static_cast<size_t>(ranks), int64_t{1} << 60);
+    steps_.Publish(summary);
+  }
+  // The next summary.
+  v1::StepSummary Read() {
+    v1::StepSummary summary;
+    EXPECT_TRUE(reader_->Read(&summary));
+    return summary;
+  }
+  grpc::StatusCode End() {
+    v1::StepSummary summary;
+    while (reader_->Read(&summary)) {
+    }
+    return reader_->Finish().error_code();
+  }
+
+  // A summary takes 9 bytes per rank.
+  static constexpr int kRanksOfABigOne = testing::LoopbackServer::kBig / 9 + 1;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReader<v1::StepSummary>> reader_;
+};
+
+TEST_F(StepBroadcastTest, AWatcherGetsEveryNthStepOfEachGroup) {
+  Watch(/*every=*/3);
+  for (int64_t step = 0; step < 7; ++step) {
+    for (const core::GroupIndex group : {0, 1}) Publish(step, 0, group);
+  }
+  for (const uint64_t step : {0, 3, 6}) {
+    for (const uint32_t group : {0, 1}) {
+      const v1::StepSummary summary = Read();
+      EXPECT_EQ(std::tuple(summary.step(), summary.group()), std::tuple(step, group));
+    }
+  }
 }
 
-TEST_F(AdminServiceTest, StepsReachWatchers) {
-  v1::WatchStepsRequest request;
-  const auto reader = stub_->WatchSteps(&context_, request);
-  StepSummary summary = {.group = 3, .step = 1};
-  // Steps published before the watcher is registered do not reach it, so they are published repeatedly.
-  std::thread publisher([&] {
-    while (!seen_.load()) {
-      steps_.Publish(std::make_shared<const StepSummary>(summary));
-      std::this_thread::yield();
+TEST_F(StepBroadcastTest, ASlowWatcherLosesTheOldestStepsAndGetsTheirNumber) {
+  Watch(1);
+  Publish(0, kRanksOfABigOne);  // its write ends only when the watcher reads
+  for (int64_t step = 1; step <= 300; ++step) Publish(step);
+  constexpr uint64_t kKept = 256, kLost = 300 - kKept;
+  for (uint64_t step = 0; step <= 300; step += step == 0 ? kLost + 1 : 1) {
+    const v1::StepSummary summary = Read();
+    EXPECT_EQ(std::tuple(summary.step(), summary.dropped()), std::tuple(step, step == kLost + 1 ? kLost : 0));
+  }
+}
+
+TEST_F(StepBroadcastTest, CloseEndsAStreamAndDiscardsItsQueue) {
+  Watch(1);
+  Publish(0, kRanksOfABigOne);
+  Publish(1);
+  steps_.Close();
+  EXPECT_EQ(Read().step(), 0u);
+  v1::StepSummary summary;
+  EXPECT_FALSE(reader_->Read(&summary));
+  EXPECT_EQ(reader_->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(StepBroadcastTest, EveryOfZeroIsRefused) {
+  Watch(0);
+  EXPECT_EQ(End(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST(StepBroadcastTokens, AStreamEndsSoonAfterItsTokenIsRemoved) {
+  class Service final : public CallService {
+   public:
+    Service() {
+      Add<v1::WatchStepsRequest, v1::StepSummary>(
+          "/bfio.v1.Admin/WatchSteps", [this](grpc::CallbackServerContext*) {
+            return steps.Subscribe(absl::OkStatus(), &messages, [this] { return allowed.load(); });
+          });
+    }
+    std::atomic<bool> allowed = true;
+    FirstMessages messages;
+    StepBroadcast steps;
+  } service;
+  testing::LoopbackServer server(&service);
+  grpc::ClientContext context;
+  const auto reader = v1::Admin::NewStub(server.channel())->WatchSteps(&context, {});
+  // A parked group publishes nothing; this one goes on.
+  std::atomic<bool> ended = false;
+  std::thread steps([&] {
+    for (int64_t step = 1; !ended; ++step) {
+      service.steps.Publish(std::make_shared<const StepSummary>(StepSummary{.step = step}));
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
   });
-  v1::StepSummary step;
-  ASSERT_TRUE(reader->Read(&step));
-  seen_ = true;
-  publisher.join();
-  EXPECT_EQ(step.group(), 3u);
-  EXPECT_EQ(step.step(), 1u);
-  context_.TryCancel();
-  while (reader->Read(&step)) {
+  v1::StepSummary summary;
+  EXPECT_TRUE(reader->Read(&summary));
+  service.allowed = false;
+  while (reader->Read(&summary)) {
   }
-  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  ended = true;
+  steps.join();
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::UNAUTHENTICATED);
 }
 
 }  // namespace

@@ -5,13 +5,15 @@
 
 #include <fstream>
 #include <set>
-#include <sstream>
+#include <string>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "tests/testing/from_text.h"
 
 namespace bfio::router {
 namespace {
@@ -19,147 +21,84 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-void Fill(v1::Distribution& d) {
-  d.add_upper_bounds(1);
-  d.add_counts(2);
-  d.add_counts(1);
-  d.set_sum(5);
+v1::ClusterState State() {
+  std::string text = R"(
+      version: "1.2.3" policy { name: "bf_io_auto" } waiting_requests: 9 served_model_name: "Qwen/Qwen3-0.6B"
+      workers { rank: 0 worker_id: "vllm://10.0.0.1:50100#1" group: "0" slots: 8 kv_tokens: 1000 load_tokens: 300
+                reserved_kv_tokens: 900 active_requests: 3 inflight_requests: 1 }
+      workers { rank: 1 worker_id: "vllm://10.0.0.1:50100#0" group: "0" slots: 8 kv_tokens: 1000 load_tokens: 100
+                reserved_kv_tokens: 900 active_requests: 3 inflight_requests: 1 }
+      workers { worker_id: "joining" }
+      groups { name: "0" placement { rule: "horizon" switches: 2 candidates { rule: "horizon" step_ratio: 1 }
+                                     candidates { rule: "headroom" step_ratio: 1.25 }
+                                     watched { rule: "fcfs" step_ratio: 1.5 } } }
+      tenants { tenant: "acme" } tenants { tenant: "other" } ports { port: "client" } energy { busy_j: 8 })";
+  const std::string distribution = " { upper_bounds: 1 counts: [2, 1] sum: 5 }";
+  for (const char* name : {"queue_time_s", "time_to_first_token_s", "inter_token_s",
+                           "time_per_output_token_s", "end_to_end_s", "prompt_tokens", "output_tokens"})
+    absl::StrAppend(&text, " latencies { ", name, distribution, " }");
+  for (const char* name : {"local_s", "barrier_wait_s", "gap_s", "decide_s"})
+    absl::StrAppend(&text, " step_times { ", name, distribution, " }");
+  return bfio::testing::FromText<v1::ClusterState>(absl::StrCat(text, " solver_gap", distribution));
 }
 
-v1::ClusterState State() {
-  v1::ClusterState state;
-  state.set_version("1.2.3");
-  state.mutable_policy()->set_name("bf_io_auto");
-  state.set_waiting_requests(9);
-  state.set_served_model_name("Qwen/Qwen3-0.6B");
-  for (uint32_t rank = 0; rank < 2; ++rank) {
-    v1::WorkerState& worker = *state.add_workers();
-    worker.set_rank(rank);
-    worker.set_worker_id(absl::StrCat("vllm://10.0.0.1:50100#", 1 - rank));
-    worker.set_group("0");
-    worker.set_slots(8);
-    worker.set_kv_tokens(1000);
-    worker.set_load_tokens(rank == 0 ? 300 : 100);
-    worker.set_reserved_kv_tokens(900);
-    worker.set_active_requests(3);
-    worker.set_inflight_requests(1);
-  }
-  state.add_workers()->set_worker_id("joining");
-  v1::RequestLatencies& l = *state.mutable_latencies();
-  for (v1::Distribution* d :
-       {l.mutable_queue_time_s(), l.mutable_time_to_first_token_s(), l.mutable_inter_token_s(),
-        l.mutable_time_per_output_token_s(), l.mutable_end_to_end_s(), l.mutable_prompt_tokens(),
-        l.mutable_output_tokens()}) {
-    Fill(*d);
-  }
-  v1::StepTimes& t = *state.mutable_step_times();
-  for (v1::Distribution* d :
-       {t.mutable_local_s(), t.mutable_barrier_wait_s(), t.mutable_gap_s(), t.mutable_decide_s()}) {
-    Fill(*d);
-  }
-  Fill(*state.mutable_solver_gap());
-  v1::GroupState& group = *state.add_groups();
-  group.set_name("0");
-  group.mutable_placement()->set_rule("horizon");
-  group.mutable_placement()->set_switches(2);
-  for (const auto& [rule, ratio] : {std::pair("horizon", 1.0), std::pair("headroom", 1.25)}) {
-    v1::PlacementState::Candidate& candidate = *group.mutable_placement()->add_candidates();
-    candidate.set_rule(rule);
-    candidate.set_step_ratio(ratio);
-  }
-  v1::PlacementState::Candidate& watched = *group.mutable_placement()->add_watched();
-  watched.set_rule("fcfs");
-  watched.set_step_ratio(1.5);
-  state.add_tenants()->set_tenant("acme");
-  state.add_ports()->set_port("client");
-  state.add_tenants()->set_tenant("other");
-  state.mutable_energy()->set_busy_j(8);
-  return state;
+// Each line of `lines` begins a line of the metrics.
+void ExpectLines(const std::string& metrics, const std::vector<std::string>& lines) {
+  for (const std::string& line : lines) EXPECT_THAT(metrics, HasSubstr("\nbfio:" + line));
 }
 
 TEST(StateMetricsTest, MetricsOfAGroup) {
   const std::string text = MetricsText(State());
-  EXPECT_THAT(text, HasSubstr("\nbfio:num_requests_running 8\n"));
-  EXPECT_THAT(text, HasSubstr("\nbfio:num_requests_waiting 9\n"));
-  EXPECT_THAT(text, HasSubstr("\nbfio:ranks 2\n")) << "the joining worker is none";
-  EXPECT_THAT(text, HasSubstr("\nbfio:max_load_tokens 300\n"));
-  EXPECT_THAT(text, HasSubstr("\nbfio:mean_load_tokens 200\n"));
-  EXPECT_THAT(text, HasSubstr("\nbfio:min_load_tokens 100\n"));
-  EXPECT_THAT(text, HasSubstr("\nbfio:balance_ratio 0.66666"));
-  EXPECT_THAT(text, HasSubstr("\nbfio:idle_fraction 0.33333"));
-  EXPECT_THAT(text, HasSubstr("\nbfio:kv_cache_usage_perc{group=\"0\",rank=\"0\"} 0.3"));
-  EXPECT_THAT(text, HasSubstr("\nbfio:rank_kv_reserved_tokens{group=\"0\",rank=\"0\"} 900\n"))
-      << "what keeps a request waiting while slots are free and the usage is low";
-  EXPECT_THAT(text, HasSubstr("\nbfio:rank_kv_capacity_tokens{group=\"0\",rank=\"0\"} 1000\n"));
-  EXPECT_THAT(text, HasSubstr("\nbfio:load_tokens{group=\"0\",rank=\"1\"} 100\n"));
-  EXPECT_THAT(text, HasSubstr("\nbfio:policy_info{policy=\"bf_io_auto\"} 1\n"));
-  EXPECT_THAT(text, HasSubstr("\nbfio:time_to_first_token_seconds_bucket{le=\"+Inf\"} 3\n"));
-  EXPECT_THAT(text, HasSubstr("\nbfio:tenant_requests_accepted_total{tenant=\"acme\"} 0\n"));
-  EXPECT_THAT(text, HasSubstr("\nbfio:energy_busy_joules_total 8\n"));
+  // A request waits for reserved memory while slots are free and the usage is low.
+  ExpectLines(
+      text,
+      {"num_requests_running 8\n", "num_requests_waiting 9\n", "ranks 2\n", "max_load_tokens 300\n",
+       "mean_load_tokens 200\n", "min_load_tokens 100\n", "balance_ratio 0.66666", "idle_fraction 0.33333",
+       "kv_cache_usage_perc{group=\"0\",rank=\"0\"} 0.3",
+       "rank_kv_reserved_tokens{group=\"0\",rank=\"0\"} 900\n",
+       "rank_kv_capacity_tokens{group=\"0\",rank=\"0\"} 1000\n", "load_tokens{group=\"0\",rank=\"1\"} 100\n",
+       "policy_info{policy=\"bf_io_auto\"} 1\n", "time_to_first_token_seconds_bucket{le=\"+Inf\"} 3\n",
+       "tenant_requests_accepted_total{tenant=\"acme\"} 0\n", "energy_busy_joules_total 8\n",
+       "rank_info{group=\"0\",rank=\"0\",worker=\"vllm://10.0.0.1:50100#1\"} 1\n"
+       "bfio:rank_info{group=\"0\",rank=\"1\",worker=\"vllm://10.0.0.1:50100#0\"} 1\n",
+       "is_leader 1\n"});
+  EXPECT_THAT(text, Not(HasSubstr("joining"))) << "it has no rank";
+  // Autoscalers know the names that vLLM has given.
+  for (const char* metric : {"num_requests_running{model_name=\"Qwen/Qwen3-0.6B\"} 8\n",
+                             "num_requests_waiting{model_name=\"Qwen/Qwen3-0.6B\"} 9\n",
+                             "kv_cache_usage_perc{model_name=\"Qwen/Qwen3-0.6B\"} 0.2"})
+    EXPECT_THAT(text, HasSubstr(absl::StrCat("\nvllm:", metric)));
 }
 
 TEST(StateMetricsTest, PlacementRuleAndWhatTheOthersWouldCost) {
-  v1::ClusterState state = State();
-  state.add_groups()->mutable_placement()->set_rule("counts");
-  state.mutable_groups(1)->set_name("young");
-  const std::string text = MetricsText(state);
-  EXPECT_THAT(text, HasSubstr("\nbfio:placement_rule{group=\"0\",rule=\"horizon\"} 1\n"));
-  EXPECT_THAT(text, HasSubstr("\nbfio:placement_rule{group=\"0\",rule=\"headroom\"} 0\n"));
-  EXPECT_THAT(text, HasSubstr("\nbfio:placement_step_ratio{group=\"0\",rule=\"headroom\"} 1.25\n"));
-  EXPECT_THAT(text, HasSubstr("\nbfio:placement_step_ratio{group=\"0\",rule=\"fcfs\"} 1.5\n"));
+  const std::string text =
+      MetricsText(bfio::testing::FromText("groups { name: 'young' placement { rule: 'counts' } }", State()));
+  ExpectLines(text, {"placement_rule{group=\"0\",rule=\"horizon\"} 1\n",
+                     "placement_rule{group=\"0\",rule=\"headroom\"} 0\n",
+                     "placement_step_ratio{group=\"0\",rule=\"headroom\"} 1.25\n",
+                     "placement_step_ratio{group=\"0\",rule=\"fcfs\"} 1.5\n",
+                     "placement_switches_total{group=\"0\"} 2\n",
+                     "placement_rule{group=\"young\",rule=\"counts\"} 1\n"});
   EXPECT_THAT(text, Not(HasSubstr("placement_rule{group=\"0\",rule=\"fcfs\"}"))) << "only watched";
-  EXPECT_THAT(text, HasSubstr("\nbfio:placement_switches_total{group=\"0\"} 2\n"));
-  EXPECT_THAT(text, HasSubstr("\nbfio:placement_rule{group=\"young\",rule=\"counts\"} 1\n"));
   EXPECT_THAT(text, Not(HasSubstr("step_ratio{group=\"young\""))) << "not measured yet";
 }
 
-TEST(StateMetricsTest, AutoscalersFindTheNamesThatVllmHasGiven) {
-  const std::string text = MetricsText(State());
-  EXPECT_THAT(text, HasSubstr("\nvllm:num_requests_running{model_name=\"Qwen/Qwen3-0.6B\"} 8\n"));
-  EXPECT_THAT(text, HasSubstr("\nvllm:num_requests_waiting{model_name=\"Qwen/Qwen3-0.6B\"} 9\n"));
-  EXPECT_THAT(text, HasSubstr("\nvllm:kv_cache_usage_perc{model_name=\"Qwen/Qwen3-0.6B\"} 0.2"));
-}
-
-TEST(StateMetricsTest, EveryRankNamesItsWorker) {
-  const std::string text = MetricsText(State());
-  EXPECT_THAT(text,
-              HasSubstr("\nbfio:rank_info{group=\"0\",rank=\"0\",worker=\"vllm://10.0.0.1:50100#1\"} 1\n"
-                        "bfio:rank_info{group=\"0\",rank=\"1\",worker=\"vllm://10.0.0.1:50100#0\"} 1\n"));
-  EXPECT_THAT(text, Not(HasSubstr("joining"))) << "it has no rank";
-}
-
 TEST(StateMetricsTest, AStandbyIsNotLeader) {
-  EXPECT_THAT(MetricsText(State()), HasSubstr("\nbfio:is_leader 1\n"));
-  const std::string text = StandbyMetricsText("1.2.3", 7);
-  EXPECT_THAT(text, HasSubstr("\nbfio:is_leader 0\n"));
-  EXPECT_THAT(text, HasSubstr("\nbfio:build_info{version=\"1.2.3\"} 1\n"));
-  EXPECT_THAT(text, HasSubstr("\nbfio:uptime_seconds 7\n"));
+  ExpectLines(StandbyMetricsText("1.2.3", 7),
+              {"is_leader 0\n", "build_info{version=\"1.2.3\"} 1\n", "uptime_seconds 7\n"});
 }
 
 TEST(StateMetricsTest, RanksOfOtherGroupsDoNotCount) {
-  v1::ClusterState state = State();
-  // A second group, evenly loaded, with higher loads than the first.
-  for (uint32_t rank = 0; rank < 2; ++rank) {
-    v1::WorkerState& worker = *state.add_workers();
-    worker.set_rank(rank);
-    worker.set_group("blue");
-    worker.set_load_tokens(1000);
-  }
-  const std::string text = MetricsText(state);
-  EXPECT_THAT(text, HasSubstr("\nbfio:ranks 4\n"));
-  EXPECT_THAT(text, HasSubstr("\nbfio:load_tokens{group=\"blue\",rank=\"1\"} 1000\n"));
-  // 2 * 300 - 400 tokens idle out of 2 * 300 + 2 * 1000.
-  EXPECT_THAT(text, HasSubstr("\nbfio:idle_fraction 0.0769"));
-}
-
-TEST(StateMetricsTest, NoGroupNoRanks) {
-  const std::string text = MetricsText(v1::ClusterState());
-  EXPECT_THAT(text, HasSubstr("\nbfio:ranks 0\n"));
-  EXPECT_THAT(text, HasSubstr("\nbfio:balance_ratio 1\n"));
-  EXPECT_THAT(text, Not(HasSubstr(" nan")));
-  EXPECT_THAT(text, Not(HasSubstr("rank=")));
-  EXPECT_THAT(text, Not(HasSubstr("_bucket"))) << "no distribution was given";
-  EXPECT_THAT(text, Not(HasSubstr("joules"))) << "nothing was measured";
+  // A second group, evenly loaded, with higher loads than the first: of 2 * 300 + 2 * 1000 tokens,
+  // 2 * 300 - 400 are idle.
+  ExpectLines(MetricsText(bfio::testing::FromText("workers { rank: 0 group: 'blue' load_tokens: 1000 } "
+                                                  "workers { rank: 1 group: 'blue' load_tokens: 1000 }",
+                                                  State())),
+              {"ranks 4\n", "load_tokens{group=\"blue\",rank=\"1\"} 1000\n", "idle_fraction 0.0769"});
+  const std::string none = MetricsText(v1::ClusterState());
+  ExpectLines(none, {"ranks 0\n", "balance_ratio 1\n"});
+  // No distribution was given, and nothing was measured.
+  for (const char* absent : {" nan", "rank=", "_bucket", "joules"}) EXPECT_THAT(none, Not(HasSubstr(absent)));
 }
 
 // Every metric on the documentation page is exposed, and every exposed metric is on the page.

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "common/config/command_line.h"
@@ -30,26 +32,25 @@ class RouterFlags : public ::testing::Test {
 };
 
 TEST_F(RouterFlags, MemoryIsDividedTwoToOne) {
-  ASSERT_TRUE(Read({}).ok());
-  EXPECT_EQ(options().max_waiting_bytes, int64_t{512} << 20);
-  EXPECT_EQ(options().replay_budget_bytes, int64_t{256} << 20);
-  ASSERT_TRUE(Read({"--request_memory_mb=768"}).ok());
-  EXPECT_EQ(options().max_waiting_bytes, int64_t{512} << 20);
-  EXPECT_EQ(options().replay_budget_bytes, int64_t{256} << 20);
-  ASSERT_TRUE(Read({"--request_memory_mb=3"}).ok());
-  EXPECT_EQ(options().requests().resume.budget_bytes, 1 << 20);
-  EXPECT_EQ(options().overload().max_waiting_bytes, 2 << 20);
+  for (const auto& [args, mib] : {std::pair(std::vector<std::string>(), 256),
+                                  {{"--request_memory_mb=768"}, 256},
+                                  {{"--request_memory_mb=3"}, 1}}) {
+    ASSERT_TRUE(Read(args).ok());
+    EXPECT_EQ(options().requests().resume.budget_bytes, int64_t{mib} << 20);
+    EXPECT_EQ(options().overload().max_waiting_bytes, int64_t{2 * mib} << 20);
+  }
 }
 
 TEST_F(RouterFlags, ClientApisHaveOneForGatewaysAtMost) {
-  ASSERT_TRUE(Read({}).ok());
-  EXPECT_TRUE(options().client_apis.bfio && options().client_apis.vllm && !options().client_apis.sglang);
-  ASSERT_TRUE(Read({"--client_apis=vllm"}).ok());
-  EXPECT_TRUE(!options().client_apis.bfio && options().client_apis.vllm);
-  ASSERT_TRUE(Read({"--client_apis=vllm,bfio"}).ok());
-  EXPECT_TRUE(options().client_apis.bfio && options().client_apis.vllm);
-  ASSERT_TRUE(Read({"--client_apis=bfio,sglang"}).ok());
-  EXPECT_TRUE(options().client_apis.bfio && !options().client_apis.vllm && options().client_apis.sglang);
+  const auto served = [&](const std::vector<std::string>& args) {
+    EXPECT_TRUE(Read(args).ok());
+    const auto& apis = options().client_apis;
+    return std::tuple(apis.bfio, apis.vllm, apis.sglang);
+  };
+  EXPECT_EQ(served({}), std::tuple(true, true, false));
+  EXPECT_EQ(served({"--client_apis=vllm"}), std::tuple(false, true, false));
+  EXPECT_EQ(served({"--client_apis=vllm,bfio"}), std::tuple(true, true, false));
+  EXPECT_EQ(served({"--client_apis=bfio,sglang"}), std::tuple(true, false, true));
   for (const char* none : {"--client_apis=", "--client_apis=vllm,", "--client_apis=tgi"})
     EXPECT_THAT(Error({none}), HasSubstr("must be a comma-separated list of bfio, vllm and sglang")) << none;
   EXPECT_THAT(Error({"--client_apis=sglang,bfio,vllm"}), HasSubstr("must not have both vllm and sglang"));
@@ -68,60 +69,40 @@ TEST_F(RouterFlags, TheModelIsNamedAfterItsDirectory) {
 }
 
 TEST_F(RouterFlags, OneTimeoutForClientsAndOneForSteps) {
-  ASSERT_TRUE(Read({"--client_timeout=7s", "--step_timeout=3s"}).ok());
-  EXPECT_EQ(options().requests().resume.timeout, absl::Seconds(7));
-  EXPECT_EQ(options().stream().timeout, absl::Seconds(7));
-  EXPECT_EQ(options().group_set(1).group.retain, absl::Seconds(7));
-  EXPECT_EQ(options().group_set(1).group.form_timeout, absl::Seconds(3));
-  EXPECT_EQ(options().group_set(1).group.step_timeout, absl::Seconds(3));
-}
-
-TEST_F(RouterFlags, TheTimeInTheQueueIsBoundedUnlessItIsZero) {
   ASSERT_TRUE(Read({}).ok());
   EXPECT_EQ(options().requests().max_queue_time, absl::Minutes(5));
-  ASSERT_TRUE(Read({"--max_queue_time=0"}).ok());
-  EXPECT_EQ(options().requests().max_queue_time, absl::ZeroDuration());
+  ASSERT_TRUE(Read({"--client_timeout=7s", "--step_timeout=3s", "--max_queue_time=0"}).ok());
+  const auto group = options().group_set(1).group;
+  EXPECT_EQ(std::tuple(options().requests().resume.timeout, options().stream().timeout, group.retain),
+            std::tuple(absl::Seconds(7), absl::Seconds(7), absl::Seconds(7)));
+  EXPECT_EQ(std::tuple(group.form_timeout, group.step_timeout),
+            std::tuple(absl::Seconds(3), absl::Seconds(3)));
+  EXPECT_EQ(options().requests().max_queue_time, absl::ZeroDuration()) << "not bounded";
 }
 
-TEST_F(RouterFlags, OptionsWithoutAFlagHaveTheirConstants) {
-  ASSERT_TRUE(Read({}).ok());
-  EXPECT_EQ(options().scheduler().window, 4096) << "the whole pool";
-  EXPECT_EQ(options().scheduler().hold_after_steps, 64);
-  EXPECT_EQ(options().overload().max_waiting_kv, 64);
-  EXPECT_EQ(options().requests().resume.request_bytes, 1 << 20);
-  EXPECT_EQ(options().stream().buffer_tokens, 16384);
-  EXPECT_EQ(options().group_set(1).group.report_timeout, absl::Milliseconds(200));
-  EXPECT_EQ(options().policy_options.seed, 1u);
-  EXPECT_EQ(options().policy_options.discount, 1);
-}
-
-TEST_F(RouterFlags, AdmissionSetsBothGates) {
+// Engines take requests while memory is free. bfio's own workers have no prefix cache, so their prompts are
+// not named. Independent workers have a default policy of their own.
+TEST_F(RouterFlags, DefaultsDependOnTheWorkers) {
+  using Kind = core::KvAdmissionOptions::Kind;
+  const std::string engines = "--engines=vllm://127.0.0.1:1";
+  for (const auto& [args, policy, named, admission] :
+       std::vector<std::tuple<std::vector<std::string>, const char*, bool, Kind>>{
+           {{}, "bf_io_auto", false, Kind::kNone},
+           {{"--coupling=none"}, "jffc", false, Kind::kNone},
+           {{"--coupling=none", "--policy=fcfs"}, "fcfs", false, Kind::kNone},
+           {{engines}, "least_work", true, Kind::kProtection},
+           {{engines + "?barrier=b"}, "bf_io_auto", true, Kind::kProtection},
+           {{engines, "--admission=none"}, "least_work", true, Kind::kNone}}) {
+    ASSERT_TRUE(Read(args).ok());
+    EXPECT_EQ(options().policy, policy);
+    EXPECT_EQ(options().limits.name_prefixes, named) << policy;
+    EXPECT_EQ(options().admission.kind, admission) << policy;
+  }
+  ASSERT_TRUE(Read({engines}).ok());
+  EXPECT_EQ(options().admission.alpha, 0.05);
   ASSERT_TRUE(Read({"--admission=wait+kv_feasible:confidence=0.9"}).ok());
   EXPECT_EQ(options().admission.confidence, 0.9);
   EXPECT_EQ(options().wait.kind, core::WaitAdmissionOptions::Kind::kWait);
-}
-
-TEST_F(RouterFlags, EnginesTakeRequestsWhileMemoryIsFree) {
-  using Kind = core::KvAdmissionOptions::Kind;
-  ASSERT_TRUE(Read({}).ok());
-  EXPECT_EQ(options().admission.kind, Kind::kNone);
-  ASSERT_TRUE(Read({"--engines=vllm://127.0.0.1:1"}).ok());
-  EXPECT_EQ(options().admission.kind, Kind::kProtection);
-  EXPECT_EQ(options().admission.alpha, 0.05);
-  ASSERT_TRUE(Read({"--engines=vllm://127.0.0.1:1", "--admission=none"}).ok());
-  EXPECT_EQ(options().admission.kind, Kind::kNone);
-}
-
-// bfio's own workers have no prefix cache.
-TEST_F(RouterFlags, PromptsAreNamedForEnginesOnly) {
-  for (const char* coupling : {"--coupling=auto", "--coupling=none"}) {
-    ASSERT_TRUE(Read({coupling}).ok());
-    EXPECT_FALSE(options().limits.name_prefixes);
-  }
-  for (const char* engines : {"--engines=vllm://127.0.0.1:1", "--engines=vllm://127.0.0.1:1?barrier=b"}) {
-    ASSERT_TRUE(Read({engines}).ok());
-    EXPECT_TRUE(options().limits.name_prefixes);
-  }
 }
 
 TEST_F(RouterFlags, ListsAndTls) {
@@ -134,26 +115,17 @@ TEST_F(RouterFlags, ListsAndTls) {
   EXPECT_TRUE(options().http_may_fail);
 }
 
-TEST_F(RouterFlags, IndependentWorkersHaveADefaultPolicyOfTheirOwn) {
-  ASSERT_TRUE(Read({"--coupling=none"}).ok());
-  EXPECT_EQ(options().policy, "jffc");
-  ASSERT_TRUE(Read({"--coupling=none", "--policy=fcfs"}).ok());
-  EXPECT_EQ(options().policy, "fcfs");
-  ASSERT_TRUE(Read({"--engines=vllm://127.0.0.1:1"}).ok());
-  EXPECT_EQ(options().policy, "least_work");
-  ASSERT_TRUE(Read({"--engines=vllm://127.0.0.1:1?barrier=b"}).ok());
-  EXPECT_EQ(options().policy, "bf_io_auto") << "ranks in a barrier";
-  EXPECT_THAT(Error({"--coupling=none", "--plan_mode=lockstep"}), HasSubstr("--coupling=barrier"));
-  EXPECT_THAT(Error({"--coupling=none", "--admission=wait"}), HasSubstr("--coupling=barrier"));
-}
-
 TEST_F(RouterFlags, MistakesNameTheFlag) {
-  EXPECT_THAT(Error({"--groups=65"}), HasSubstr("--groups=65: must be within 1..64"));
-  EXPECT_THAT(Error({"--models=xyz"}), HasSubstr("--models=xyz: 'xyz' must have 8 to 64"));
-  EXPECT_THAT(Error({"--tenant_limits=a"}), HasSubstr("--tenant_limits=a: "));
-  EXPECT_THAT(Error({"--client_tls=x"}), HasSubstr("--client_tls=x: must be cert=FILE"));
-  EXPECT_THAT(Error({"--election_tls=ca=x"}), HasSubstr("--election_tls needs --election_etcd"));
-  EXPECT_THAT(Error({"--replay_budget_mb=1"}), HasSubstr("unknown flag"));
+  for (const auto& [args, message] : std::vector<std::pair<std::vector<std::string>, const char*>>{
+           {{"--groups=65"}, "--groups=65: must be within 1..64"},
+           {{"--models=xyz"}, "--models=xyz: 'xyz' must have 8 to 64"},
+           {{"--tenant_limits=a"}, "--tenant_limits=a: "},
+           {{"--client_tls=x"}, "--client_tls=x: must be cert=FILE"},
+           {{"--election_tls=ca=x"}, "--election_tls needs --election_etcd"},
+           {{"--replay_budget_mb=1"}, "unknown flag"},
+           {{"--coupling=none", "--plan_mode=lockstep"}, "--coupling=barrier"},
+           {{"--coupling=none", "--admission=wait"}, "--coupling=barrier"}})
+    EXPECT_THAT(Error(args), HasSubstr(message));
 }
 
 }  // namespace

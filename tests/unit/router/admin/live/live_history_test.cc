@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -39,20 +40,32 @@ absl::Time At(int64_t ms) {
   return absl::FromUnixMillis(1'000'000 + ms);
 }
 
+// Steps of a rank alone, half a second apart: one sample each, but for the last one's.
+void Feed(LiveHistory& history, int64_t steps, core::GroupIndex group = 0, int64_t from_ms = 0) {
+  for (int64_t i = 0; i < steps; ++i) {
+    StepSummary step = Step(1, i, {1}, {1}, {0});
+    step.group = group;
+    history.OnStep(step, At(from_ms + 500 * i));
+  }
+}
+
+using Samples = decltype(std::declval<LiveHistory&>().After(0, absl::ZeroDuration()));
+
+Samples All(LiveHistory& history) {
+  return history.After(0, absl::ZeroDuration());
+}
+
 TEST(LiveHistoryTest, SamplesOfAnInterval) {
   LiveHistory history;
   history.OnStep(Step(1, 1, {100, 50}, {1000, 3000}, {2000, 0}), At(0));
   history.OnStep(Step(1, 2, {80, 120}, {1000, 5000}, {4000, 0}), At(20));
-  EXPECT_THAT(history.After(0, absl::ZeroDuration()), IsEmpty()) << "the interval is not over";
+  EXPECT_THAT(All(history), IsEmpty()) << "the interval is not over";
   history.OnStep(Step(1, 3, {1, 1}, {1, 1}, {0, 0}), At(500));
-  const auto samples = history.After(0, absl::ZeroDuration());
+  const Samples samples = All(history);
   ASSERT_THAT(samples, SizeIs(1));
   const StepSample& sample = *samples[0];
-  EXPECT_EQ(sample.number, 1u);
-  EXPECT_EQ(sample.step, 2);
-  EXPECT_EQ(sample.steps, 2);
-  EXPECT_EQ(sample.assigned, 4);
-  EXPECT_EQ(sample.waiting_requests, 7);
+  EXPECT_EQ(std::tie(sample.number, sample.step, sample.steps, sample.assigned, sample.waiting_requests),
+            std::tuple(1, 2, 2, 4, 7));
   EXPECT_THAT(sample.load_tokens, ElementsAre(80, 120));
   EXPECT_DOUBLE_EQ(sample.idle_fraction, 1 - (75.0 + 100) / (100 + 120));
   EXPECT_DOUBLE_EQ(sample.wait_fraction, 6000.0 / (10000 + 6000));
@@ -67,7 +80,7 @@ TEST(LiveHistoryTest, WithoutWaitsNoRankIsIdleOrSlowest) {
     alone.rank = 1;
     history.OnStep(alone, At(300 * i));
   }
-  const auto samples = history.After(0, absl::ZeroDuration());
+  const Samples samples = All(history);
   ASSERT_THAT(samples, SizeIs(1));
   EXPECT_EQ(samples[0]->idle_fraction, 0);
   EXPECT_FALSE(samples[0]->straggler.has_value());
@@ -80,7 +93,7 @@ TEST(LiveHistoryTest, ANewEpochClosesTheInterval) {
   history.OnStep(Step(1, 1, {100, 50}, {1, 2}, {0, 0}), At(0));
   history.OnStep(Step(2, 1, {10}, {1}, {0}), At(1));
   history.OnStep(Step(2, 2, {10}, {1}, {0}), At(900));
-  const auto samples = history.After(0, absl::ZeroDuration());
+  const Samples samples = All(history);
   ASSERT_THAT(samples, SizeIs(2));
   EXPECT_THAT(samples[0]->load_tokens, SizeIs(2));
   EXPECT_THAT(samples[1]->load_tokens, SizeIs(1));
@@ -89,45 +102,34 @@ TEST(LiveHistoryTest, ANewEpochClosesTheInterval) {
 TEST(LiveHistoryTest, GroupsHaveIntervalsOfTheirOwn) {
   LiveHistory history;
   for (int64_t i = 0; i < 4; ++i) {
-    StepSummary step = Step(1, i, {100, 50}, {1000, 3000}, {2000, 0});
-    history.OnStep(step, At(200 * i));
-    step = Step(9, i, {10}, {1000}, {0});
-    step.group = 1;
-    history.OnStep(step, At(200 * i + 100));
+    history.OnStep(Step(1, i, {100, 50}, {1000, 3000}, {2000, 0}), At(200 * i));
+    StepSummary other = Step(9, i, {10}, {1000}, {0});
+    other.group = 1;
+    history.OnStep(other, At(200 * i + 100));
   }
-  const auto samples = history.After(0, absl::ZeroDuration());
+  const Samples samples = All(history);
   ASSERT_THAT(samples, SizeIs(2));
-  EXPECT_EQ(samples[0]->number, 1u);
-  EXPECT_EQ(samples[0]->group, 0);
-  EXPECT_EQ(samples[0]->steps, 3);
-  EXPECT_THAT(samples[0]->load_tokens, ElementsAre(100, 50));
-  EXPECT_EQ(samples[1]->number, 2u);
-  EXPECT_EQ(samples[1]->group, 1);
-  EXPECT_EQ(samples[1]->epoch, 9u);
-  EXPECT_THAT(samples[1]->load_tokens, ElementsAre(10));
+  const StepSample &first = *samples[0], &second = *samples[1];
+  EXPECT_EQ(std::tie(first.number, first.group, first.steps, first.epoch), std::tuple(1, 0, 3, 1));
+  EXPECT_THAT(first.load_tokens, ElementsAre(100, 50));
+  EXPECT_EQ(std::tie(second.number, second.group, second.epoch), std::tuple(2, 1, 9));
+  EXPECT_THAT(second.load_tokens, ElementsAre(10));
 }
 
 TEST(LiveHistoryTest, NewGroupsReplaceTheOldest) {
   LiveHistory history;
   const auto groups = static_cast<int32_t>(LiveHistory::kGroups) + 3;
-  for (int32_t group = 0; group < groups; ++group) {
-    for (int64_t i = 0; i < 2; ++i) {
-      StepSummary step = Step(1, i, {1}, {1}, {0});
-      step.group = group;
-      history.OnStep(step, At(1000 * group + 500 * i));
-    }
-  }
-  const auto samples = history.After(0, absl::ZeroDuration());
+  for (int32_t group = 0; group < groups; ++group) Feed(history, 2, group, 1000 * group);
+  const Samples samples = All(history);
   ASSERT_THAT(samples, SizeIs(LiveHistory::kGroups));
   EXPECT_EQ(samples.front()->group, 3);
 }
 
 TEST(LiveHistoryTest, IsBoundedAndReturnsSamplesAfterANumber) {
   LiveHistory history;
-  const auto steps = static_cast<int64_t>(LiveHistory::kSamples) + 50;
-  for (int64_t i = 0; i <= steps; ++i) history.OnStep(Step(1, i, {1}, {1}, {0}), At(500 * i));
-  EXPECT_THAT(history.After(0, absl::ZeroDuration()), SizeIs(LiveHistory::kSamples));
-  const auto last = static_cast<uint64_t>(steps);
+  const uint64_t last = LiveHistory::kSamples + 50;
+  Feed(history, static_cast<int64_t>(last) + 1);
+  EXPECT_THAT(All(history), SizeIs(LiveHistory::kSamples));
   EXPECT_THAT(history.After(last - 3, absl::ZeroDuration()), SizeIs(3));
   EXPECT_THAT(history.After(last, absl::ZeroDuration()), IsEmpty());
   EXPECT_THAT(history.After(last + 1000, absl::ZeroDuration()), SizeIs(LiveHistory::kSamples))
@@ -138,29 +140,20 @@ TEST(LiveHistoryTest, InvalidSummariesAreDropped) {
   LiveHistory history;
   history.OnStep(StepSummary(), At(0));
   history.OnStep(Step(1, 1, {1, 2}, {1}, {0}), At(600));
-  history.OnStep(Step(1, 1, {0, 0}, {0, 0}, {0, 0}), At(1200));
-  history.OnStep(Step(1, 2, {0, 0}, {0, 0}, {0, 0}), At(1800));
-  const auto samples = history.After(0, absl::ZeroDuration());
+  for (int64_t i = 1; i <= 2; ++i) history.OnStep(Step(1, i, {0, 0}, {0, 0}, {0, 0}), At(600 + 600 * i));
+  const Samples samples = All(history);
   ASSERT_THAT(samples, SizeIs(1));
   EXPECT_EQ(samples[0]->idle_fraction, 0);
   EXPECT_EQ(samples[0]->wait_fraction, 0);
 }
 
-TEST(LiveHistoryTest, ANumberOfAnEarlierRouterWaitsForTheFirstSample) {
+TEST(LiveHistoryTest, AWaitEndsWithASampleItsTimeAndWithClose) {
   LiveHistory history;
   const auto begin = std::chrono::steady_clock::now();
   EXPECT_THAT(history.After(1000, absl::Milliseconds(50)), IsEmpty());
   EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(45)) << "it must not spin";
-  for (int64_t i = 0; i < 2; ++i) history.OnStep(Step(1, i, {1}, {1}, {0}), At(500 * i));
-  EXPECT_THAT(history.After(1000, absl::Seconds(60)), SizeIs(1));
-}
-
-TEST(LiveHistoryTest, AWaitEndsWithASampleAndWithClose) {
-  LiveHistory history;
-  std::thread feeder([&] {
-    for (int64_t i = 0; i < 2; ++i) history.OnStep(Step(1, i, {1}, {1}, {0}), At(500 * i));
-  });
-  EXPECT_THAT(history.After(0, absl::Seconds(60)), SizeIs(1));
+  std::thread feeder([&] { Feed(history, 2); });
+  EXPECT_THAT(history.After(1000, absl::Seconds(60)), SizeIs(1)) << "a number of an earlier router";
   feeder.join();
   std::thread closer([&] { history.Close(); });
   EXPECT_THAT(history.After(1, absl::Seconds(60)), IsEmpty());
