@@ -4,19 +4,21 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
+
+#include "tests/testing/from_text.h"
 
 namespace bfio::router {
 namespace {
 
+using bfio::testing::FromText;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-v1::GenerateRequest Good() {
-  v1::GenerateRequest request;
-  request.set_prompt_length(10);
-  request.set_max_new_tokens(5);
-  return request;
+v1::GenerateRequest Good(const std::string& changes = "") {
+  return FromText<v1::GenerateRequest>("prompt_length: 10 max_new_tokens: 5 " + changes);
 }
 
 std::string Refusal(const v1::GenerateRequest& request) {
@@ -26,92 +28,59 @@ std::string Refusal(const v1::GenerateRequest& request) {
 }
 
 TEST(ToClientRequest, KeepsEveryField) {
-  v1::GenerateRequest request = Good();
-  for (const uint32_t id : {5, 6, 7}) request.mutable_token_ids()->add_ids(id);
-  request.set_request_id("r");
-  request.set_tenant("acme");
-  request.add_stop_token_ids(9);
-  request.set_ignore_eos(true);
-  request.mutable_sampling()->set_temperature(0.5f);
-  request.mutable_sampling()->set_top_p(0.25f);
-  request.mutable_sampling()->set_top_k(3);
-  request.mutable_sampling()->set_seed(77);
-  request.set_priority(-4);
-  request.set_predicted_output_tokens(2);
-  request.set_resumable(true);
-  request.set_resume_token("secret");
-  request.set_resume_from_index(1);
-  request.add_received_token_ids(8);
-  request.set_parent_id("p");
-  request.set_stage(2);
-  request.set_remaining_tokens(40);
-  request.mutable_ttft_objective()->set_nanos(1);
-  request.mutable_parent_timeout()->set_seconds(3);
-  const auto converted = ToClientRequest(request, RequestLimits());
-  ASSERT_TRUE(converted.ok()) << converted.status();
-  EXPECT_EQ(converted->request_id, "r");
-  EXPECT_EQ(converted->tenant, "acme");
-  EXPECT_THAT(converted->prompt, ElementsAre(5, 6, 7));
-  EXPECT_EQ(converted->prompt_tokens, 3u);
-  EXPECT_EQ(converted->max_new_tokens, 5u);
-  EXPECT_THAT(converted->stop_token_ids, ElementsAre(9));
-  EXPECT_TRUE(converted->ignore_eos);
-  EXPECT_EQ(converted->sampling.temperature, 0.5f);
-  EXPECT_EQ(converted->sampling.top_p, 0.25f);
-  EXPECT_EQ(converted->sampling.top_k, 3u);
-  EXPECT_EQ(converted->sampling.seed, 77u);
-  EXPECT_EQ(converted->priority, -4);
-  EXPECT_EQ(converted->predicted_output_tokens, 2u);
-  EXPECT_TRUE(converted->resumable);
-  EXPECT_EQ(converted->resume_token, "secret");
-  EXPECT_EQ(converted->resume_from, 1u);
-  EXPECT_THAT(converted->received, ElementsAre(8));
-  EXPECT_EQ(converted->parent_id, "p");
-  EXPECT_EQ(converted->stage, 2u);
-  EXPECT_EQ(converted->remaining_tokens, 40u);
-  EXPECT_EQ(converted->ttft_objective, absl::Nanoseconds(1));
-  EXPECT_EQ(converted->parent_timeout, absl::Seconds(3));
+  const auto to = ToClientRequest(
+      Good(R"(token_ids { ids: [5, 6, 7] } request_id: "r" tenant: "acme" stop_token_ids: 9 ignore_eos: true
+              sampling { temperature: 0.5 top_p: 0.25 top_k: 3 seed: 77 } priority: -4
+              predicted_output_tokens: 2 resumable: true resume_token: "secret" resume_from_index: 1
+              received_token_ids: 8 parent_id: "p" stage: 2 remaining_tokens: 40
+              ttft_objective { nanos: 1 } parent_timeout { seconds: 3 })"),
+      RequestLimits());
+  ASSERT_TRUE(to.ok()) << to.status();
+  EXPECT_EQ(std::tie(to->request_id, to->tenant, to->prompt_tokens, to->max_new_tokens, to->ignore_eos,
+                     to->priority, to->predicted_output_tokens),
+            std::tuple("r", "acme", 3, 5, true, -4, 2u));
+  EXPECT_EQ(std::tie(to->sampling.temperature, to->sampling.top_p, to->sampling.top_k, to->sampling.seed),
+            std::tuple(0.5f, 0.25f, 3u, 77u));
+  EXPECT_EQ(std::tie(to->resumable, to->resume_token, to->resume_from, to->parent_id, to->stage,
+                     to->remaining_tokens, to->ttft_objective, to->parent_timeout),
+            std::tuple(true, "secret", 1u, "p", 2u, 40u, absl::Nanoseconds(1), absl::Seconds(3)));
+  EXPECT_THAT(to->prompt, ElementsAre(5, 6, 7));
+  EXPECT_THAT(to->stop_token_ids, ElementsAre(9));
+  EXPECT_THAT(to->received, ElementsAre(8));
 }
 
 TEST(ToClientRequest, AbsentFieldsStayUnset) {
-  const auto converted = ToClientRequest(Good(), RequestLimits());
-  ASSERT_TRUE(converted.ok()) << converted.status();
-  EXPECT_THAT(converted->prompt, IsEmpty());
-  EXPECT_EQ(converted->prompt_tokens, 10u);
-  EXPECT_FALSE(converted->sampling.temperature || converted->sampling.top_p || converted->sampling.top_k ||
-               converted->sampling.seed);
-  EXPECT_FALSE(converted->predicted_output_tokens || converted->resume_from || converted->stage ||
-               converted->remaining_tokens);
-  EXPECT_FALSE(converted->ttft_objective || converted->parent_timeout);
+  const auto to = ToClientRequest(Good(), RequestLimits());
+  ASSERT_TRUE(to.ok()) << to.status();
+  EXPECT_THAT(to->prompt, IsEmpty());
+  EXPECT_EQ(to->prompt_tokens, 10u);
+  EXPECT_FALSE(to->sampling.temperature || to->sampling.top_p || to->sampling.top_k || to->sampling.seed);
+  EXPECT_FALSE(to->predicted_output_tokens || to->resume_from || to->stage || to->remaining_tokens);
+  EXPECT_FALSE(to->ttft_objective || to->parent_timeout);
 }
 
-TEST(ToClientRequest, ThePromptIsThereInOneForm) {
+TEST(ToClientRequest, RefusalsNameFieldValueAndLimit) {
   v1::GenerateRequest request = Good();
   request.clear_prompt_length();
   EXPECT_EQ(Refusal(request), "prompt is missing; set token_ids or prompt_length");
-  request.mutable_token_ids();
-  EXPECT_EQ(Refusal(request), "the number of token_ids is 0; must be within 1..131072");
-  request.set_prompt_length(0);
-  EXPECT_EQ(Refusal(request), "prompt_length is 0; must be within 1..131072");
-  request.set_resume_from_index(1);
-  EXPECT_EQ(Refusal(request), "prompt_length is 0; must be within 1..131072") << "it is not left out";
-}
-
-TEST(ToClientRequest, MalformedDurationsAreShownAsTheyCame) {
-  v1::GenerateRequest request = Good();
-  request.mutable_ttft_objective()->set_seconds(3600);
-  EXPECT_TRUE(ToClientRequest(request, RequestLimits()).ok());
-  request.mutable_ttft_objective()->set_nanos(1);
-  EXPECT_EQ(Refusal(request), "ttft_objective is 3600 s and 1 ns; must be above 0 and at most 1 h");
-  request.mutable_ttft_objective()->set_seconds(-1);
-  EXPECT_EQ(Refusal(request), "ttft_objective is -1 s and 1 ns; must be above 0 and at most 1 h");
-  request.mutable_ttft_objective()->set_seconds(0);
-  request.mutable_ttft_objective()->set_nanos(1'000'000'000);
-  EXPECT_EQ(Refusal(request), "ttft_objective is 0 s and 1000000000 ns; must be above 0 and at most 1 h");
-  request.clear_ttft_objective();
-  request.set_parent_id("p");
-  request.mutable_parent_timeout()->set_seconds(86'401);
-  EXPECT_EQ(Refusal(request), "parent_timeout is 86401 s and 0 ns; must be above 0 and at most 24 h");
+  // A malformed duration is shown as it came. A prompt that has no length is not left out.
+  const std::string length = "prompt_length is 0; must be within 1..131072", objective = "ttft_objective ";
+  for (const auto& [changes, refusal] : std::vector<std::pair<std::string, std::string>>{
+           {"token_ids {}", "the number of token_ids is 0; must be within 1..131072"},
+           {"prompt_length: 0", length},
+           {"prompt_length: 0 resume_from_index: 1", length},
+           {"max_new_tokens: 65537", "max_new_tokens is 65537; must be within 1..65536"},
+           {objective + "{ seconds: 3600 nanos: 1 }",
+            objective + "is 3600 s and 1 ns; must be above 0 and at most 1 h"},
+           {objective + "{ seconds: -1 nanos: 1 }",
+            objective + "is -1 s and 1 ns; must be above 0 and at most 1 h"},
+           {objective + "{ nanos: 1000000000 }",
+            objective + "is 0 s and 1000000000 ns; must be above 0 and at most 1 h"},
+           {"parent_id: 'p' parent_timeout { seconds: 86401 }",
+            "parent_timeout is 86401 s and 0 ns; must be above 0 and at most 24 h"},
+       })
+    EXPECT_EQ(Refusal(Good(changes)), refusal) << changes;
+  EXPECT_TRUE(ToClientRequest(Good(objective + "{ seconds: 3600 }"), RequestLimits()).ok());
 }
 
 TEST(ToClientRequest, APromptOfIdsIsNamedWhereRequestsGoToEngines) {
@@ -130,33 +99,17 @@ TEST(ToClientRequest, APromptOfIdsIsNamedWhereRequestsGoToEngines) {
   EXPECT_EQ(ToClientRequest(Good(), limits)->prefix, nullptr) << "of a length nothing is known";
 }
 
-TEST(ToClientRequest, LimitsAreChecked) {
-  v1::GenerateRequest request = Good();
-  request.set_max_new_tokens(65537);
-  EXPECT_EQ(Refusal(request), "max_new_tokens is 65537; must be within 1..65536");
-}
-
 TEST(ToClientRequest, ABareResumeKeepsOnlyItsRelevantFields) {
-  v1::GenerateRequest request;
-  request.set_request_id("r");
-  request.set_tenant("acme");
-  request.set_resumable(true);
-  request.set_resume_token("secret");
-  request.set_resume_from_index(3);
-  request.set_max_new_tokens(1'000'000'000);
-  request.add_stop_token_ids(1);
-  request.set_priority(100'000);
-  const auto converted = ToClientRequest(request, RequestLimits());
-  ASSERT_TRUE(converted.ok()) << converted.status();
-  EXPECT_EQ(converted->request_id, "r");
-  EXPECT_EQ(converted->tenant, "acme");
-  EXPECT_TRUE(converted->resumable);
-  EXPECT_EQ(converted->resume_token, "secret");
-  EXPECT_EQ(converted->resume_from, 3u);
-  EXPECT_FALSE(converted->has_prompt());
-  EXPECT_EQ(converted->max_new_tokens, 0u);
-  EXPECT_THAT(converted->stop_token_ids, IsEmpty());
-  EXPECT_EQ(converted->priority, 0);
+  const auto to = ToClientRequest(
+      FromText<v1::GenerateRequest>(R"(request_id: "r" tenant: "acme" resumable: true resume_token: "secret"
+          resume_from_index: 3 max_new_tokens: 1000000000 stop_token_ids: 1 priority: 100000)"),
+      RequestLimits());
+  ASSERT_TRUE(to.ok()) << to.status();
+  EXPECT_EQ(std::tie(to->request_id, to->tenant, to->resumable, to->resume_token, to->resume_from,
+                     to->max_new_tokens, to->priority),
+            std::tuple("r", "acme", true, "secret", 3u, 0, 0));
+  EXPECT_FALSE(to->has_prompt());
+  EXPECT_THAT(to->stop_token_ids, IsEmpty());
 }
 
 TEST(ToClientRequest, TheServicesNamesAreCheckedToo) {

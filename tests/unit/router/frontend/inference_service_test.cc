@@ -2,19 +2,19 @@
 #include "router/frontend/inference_service.h"
 
 #include <gmock/gmock.h>
-#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <chrono>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "bfio/v1/inference.grpc.pb.h"
 #include "common/base/mutex.h"
 #include "common/net/status.h"
@@ -26,6 +26,8 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::Pair;
+using Delivery = TokenSink::Delivery;
 
 class InferenceServiceTest : public ::testing::Test {
  protected:
@@ -37,7 +39,9 @@ class InferenceServiceTest : public ::testing::Test {
   }
   // Makes a call; returns all messages and the status.
   absl::Status Generate(const v1::GenerateRequest& request, std::vector<v1::GenerateResponse>& messages) {
-    const auto reader = stub_->Generate(&context_, request);
+    grpc::ClientContext context;
+    const auto reader = stub_->Generate(&context, request);
+    messages.clear();
     for (v1::GenerateResponse message; reader->Read(&message);) messages.push_back(message);
     return FromGrpcStatus(reader->Finish());
   }
@@ -58,49 +62,19 @@ class InferenceServiceTest : public ::testing::Test {
   grpc::ClientContext context_;
 };
 
-// A client that begins a call and sends no request.
-TEST_F(InferenceServiceTest, ACallWithoutARequestEnds) {
-  FirstMessages messages({.patience = absl::Milliseconds(20)});
-  InferenceService impatient(&handler_, &authenticator_, &messages, RequestLimits(), StreamLimits());
-  testing::LoopbackServer server(&impatient);
-  grpc::GenericStub stub(server.channel());
-  for (const char* method : {"/bfio.v1.Inference/Generate", "/bfio.v1.Inference/GetLoads"}) {
-    grpc::ClientContext context;
-    grpc::CompletionQueue queue;
-    const auto call = stub.PrepareCall(&context, method, &queue);
-    const auto next = [&] {
-      void* tag = nullptr;
-      bool ok = false;
-      queue.Next(&tag, &ok);
-      return ok;
-    };
-    call->StartCall(nullptr);
-    ASSERT_TRUE(next());
-    grpc::Status status;
-    call->Finish(&status, nullptr);
-    next();
-    EXPECT_EQ(FromGrpcStatus(status), absl::DeadlineExceededError("the first message did not arrive in time"))
-        << method;
-  }
-  EXPECT_EQ(messages.counts().too_late, 2u);
-  EXPECT_TRUE(handler_.submitted.empty());
-}
-
 TEST_F(InferenceServiceTest, TokensAndFinishReachTheClient) {
   handler_.on_submit = [](core::RequestId id, std::shared_ptr<TokenSink> sink) {
     EXPECT_EQ(sink->id(), id);
-    EXPECT_EQ(sink->traceparent(), "");
     const std::vector<uint32_t> tokens = {7, 8};
     EXPECT_EQ(sink->Deliver(0, tokens, {}, absl::UnixEpoch()), TokenSink::Delivery::kFlush);
-    Finish finish;
-    finish.reason = FinishReason::kStop;
-    finish.prompt_tokens = 3;
-    finish.completion_tokens = 2;
-    finish.queue = absl::Milliseconds(1500);
-    finish.time_to_first_token = absl::Seconds(2);
-    finish.end_to_end = absl::Seconds(3);
-    finish.wait_steps = 4;
-    finish.rank = 5;
+    const Finish finish = {.reason = FinishReason::kStop,
+                           .prompt_tokens = 3,
+                           .completion_tokens = 2,
+                           .queue = absl::Milliseconds(1500),
+                           .time_to_first_token = absl::Seconds(2),
+                           .end_to_end = absl::Seconds(3),
+                           .wait_steps = 4,
+                           .rank = 5};
     EXPECT_FALSE(sink->End(absl::OkStatus(), finish)) << "a flush is asked for already";
     EXPECT_FALSE(sink->End(absl::InternalError("late"), std::nullopt));
     sink->Flush();
@@ -109,32 +83,28 @@ TEST_F(InferenceServiceTest, TokensAndFinishReachTheClient) {
   std::vector<v1::GenerateResponse> messages;
   ASSERT_TRUE(Generate(Request(), messages).ok());
   ASSERT_EQ(messages.size(), 1u) << "what is there at once goes in one message";
-  EXPECT_EQ(messages[0].request_id(), "drawn") << "the client gave none";
-  EXPECT_EQ(messages[0].resume_ticket(), "") << "it is not resumable";
-  EXPECT_EQ(messages[0].first_index(), 0u);
-  EXPECT_THAT(messages[0].token_ids(), ElementsAre(7, 8));
-  const v1::Finish& finish = messages[0].finish();
-  EXPECT_EQ(finish.reason(), v1::FINISH_REASON_STOP);
-  EXPECT_EQ(finish.usage().prompt_tokens(), 3u);
-  EXPECT_EQ(finish.usage().completion_tokens(), 2u);
-  EXPECT_EQ(finish.timing().queue().seconds(), 1);
-  EXPECT_EQ(finish.timing().queue().nanos(), 500'000'000);
-  EXPECT_EQ(finish.timing().time_to_first_token().seconds(), 2);
-  EXPECT_EQ(finish.timing().end_to_end().seconds(), 3);
-  EXPECT_EQ(finish.timing().wait_steps(), 4u);
-  EXPECT_EQ(finish.dp_rank(), 5u);
+  // The client gave no id; the request is not resumable.
+  EXPECT_EQ(messages[0].ShortDebugString(),
+            "request_id: \"drawn\" token_ids: 7 token_ids: 8 finish { reason: FINISH_REASON_STOP "
+            "usage { prompt_tokens: 3 completion_tokens: 2 } timing { queue { seconds: 1 nanos: 500000000 } "
+            "time_to_first_token { seconds: 2 } end_to_end { seconds: 3 } wait_steps: 4 } dp_rank: 5 }");
   ASSERT_EQ(handler_.submitted.size(), 1u);
   EXPECT_EQ(handler_.submitted[0].request_id, "drawn");
   EXPECT_EQ(handler_.submitted[0].prompt_tokens, 3u);
 }
 
 TEST_F(InferenceServiceTest, ARefusalCarriesItsRetryDelay) {
+  v1::GenerateRequest request = Request();
+  request.set_max_new_tokens(0);
+  std::vector<v1::GenerateResponse> messages;
+  EXPECT_EQ(Generate(request, messages),
+            absl::InvalidArgumentError("max_new_tokens is 0; must be within 1..65536"));
+  EXPECT_THAT(handler_.submitted, IsEmpty());
   handler_.on_submit = [](core::RequestId, const std::shared_ptr<TokenSink>&) {
     absl::Status full = absl::ResourceExhaustedError("full");
     SetRetryDelay(full, absl::Milliseconds(500));
     return full;
   };
-  std::vector<v1::GenerateResponse> messages;
   const absl::Status status = Generate(Request(), messages);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(status.message(), "full");
@@ -142,73 +112,135 @@ TEST_F(InferenceServiceTest, ARefusalCarriesItsRetryDelay) {
   EXPECT_THAT(messages, IsEmpty());
 }
 
-TEST_F(InferenceServiceTest, FieldsOutOfRangeAreRefusedBeforeTheHandler) {
-  v1::GenerateRequest request = Request();
-  request.set_max_new_tokens(0);
-  std::vector<v1::GenerateResponse> messages;
-  EXPECT_EQ(Generate(request, messages),
-            absl::InvalidArgumentError("max_new_tokens is 0; must be within 1..65536"));
-  EXPECT_THAT(handler_.submitted, IsEmpty());
+// --- one client's stream, of which the test has the router's end ---
+
+class ClientStreamTest : public InferenceServiceTest {
+ protected:
+  // Begins a call.
+  void Begin() {
+    handler_.on_submit = [this](core::RequestId, std::shared_ptr<TokenSink> given) {
+      sink_ = std::move(given);
+      begun_.Notify();
+      return absl::OkStatus();
+    };
+    reader_ = stub_->Generate(&context_, Request());
+    begun_.WaitForNotification();
+  }
+  Delivery Deliver(const std::vector<uint32_t>& tokens, absl::Time now = absl::UnixEpoch()) {
+    const Delivery delivery = sink_->Deliver(next_, tokens, {}, now);
+    if (delivery != Delivery::kTooSlow) next_ += static_cast<uint32_t>(tokens.size());
+    if (delivery == Delivery::kFlush) sink_->Flush();
+    return delivery;
+  }
+  // Delivers so much that the write blocks until the client reads.
+  void Block() {
+    EXPECT_EQ(Deliver(std::vector<uint32_t>(testing::LoopbackServer::kBig / 4, 1 << 30)), Delivery::kFlush);
+  }
+  std::string Read() {
+    v1::GenerateResponse response;
+    EXPECT_TRUE(reader_->Read(&response));
+    if (response.token_ids_size() > 100) response.clear_token_ids();
+    return response.ShortDebugString();
+  }
+  void ExpectEnd(grpc::StatusCode code) {
+    v1::GenerateResponse response;
+    EXPECT_FALSE(reader_->Read(&response));
+    EXPECT_EQ(reader_->Finish().error_code(), code);
+  }
+
+  absl::Notification begun_;
+  std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader_;
+  std::shared_ptr<TokenSink> sink_;
+  uint32_t next_ = 0;
+};
+
+TEST_F(ClientStreamTest, TokensThatComeDuringAWriteAreWrittenTogetherWithTheFinish) {
+  Begin();
+  Block();
+  for (const uint32_t token : {5u, 6u}) EXPECT_EQ(Deliver({token}), Delivery::kTaken);
+  sink_->BreakOff();  // only calls that have ended are broken off
+  EXPECT_FALSE(sink_->End(absl::OkStatus(), Finish{.reason = FinishReason::kLength}));
+  EXPECT_EQ(Read(), "request_id: \"drawn\"");
+  EXPECT_EQ(Read(), absl::StrCat("request_id: \"drawn\" first_index: ", next_ - 2,
+                                 " token_ids: 5 token_ids: 6 finish { reason: FINISH_REASON_LENGTH usage { } "
+                                 "timing { queue { } end_to_end { } } }"));
+  ExpectEnd(grpc::StatusCode::OK);
 }
 
-TEST_F(InferenceServiceTest, AClientThatLeavesIsCancelled) {
-  std::shared_ptr<TokenSink> sink;
-  handler_.on_submit = [&](core::RequestId, std::shared_ptr<TokenSink> given) {
-    sink = std::move(given);
-    Deliver(*sink, {7});
-    return absl::OkStatus();
-  };
-  const auto reader = stub_->Generate(&context_, Request());
-  v1::GenerateResponse message;
-  ASSERT_TRUE(reader->Read(&message));
+TEST_F(ClientStreamTest, ABufferfulMayWaitBehindAWriteForAWhile) {
+  Begin();
+  Block();
+  const absl::Time waits = absl::UnixEpoch() + absl::Hours(1), late = waits + StreamLimits().timeout;
+  EXPECT_EQ(Deliver({7}, waits), Delivery::kTaken);
+  EXPECT_EQ(Deliver({7}, late), Delivery::kTaken);
+  EXPECT_EQ(Deliver({7}, late + absl::Milliseconds(1)), Delivery::kTooSlow);
+  EXPECT_EQ(Deliver(std::vector<uint32_t>(StreamLimits().buffer_tokens - 2, 7), late), Delivery::kTaken);
+  EXPECT_EQ(Deliver({7}, late), Delivery::kTooSlow);
+  EXPECT_FALSE(sink_->End(absl::OkStatus(), std::nullopt));
+  EXPECT_FALSE(sink_->End(absl::InternalError("late"), std::nullopt));
+  EXPECT_EQ(Deliver({7}, waits), Delivery::kTaken) << "an ended stream takes nothing";
+  sink_->BreakOff();
+  ExpectEnd(grpc::StatusCode::CANCELLED);
+}
+
+TEST_F(ClientStreamTest, WhatAResumedClientHasMissedComesFirst) {
+  Begin();
+  sink_->CatchUp(3, std::vector<uint32_t>{8}, Logprobs{{-1}, {{8, -1}}}.view());
+  EXPECT_EQ(
+      sink_->Deliver(4, std::vector<uint32_t>{9}, Logprobs{{-2}, {{1, -0.5}}}.view(), absl::UnixEpoch()),
+      Delivery::kFlush);
+  EXPECT_FALSE(sink_->End(absl::UnavailableError("lost"), Finish()));
+  sink_->Flush();
+  EXPECT_EQ(Read(),
+            "request_id: \"drawn\" first_index: 3 token_ids: 8 token_ids: 9 "
+            "logprobs { token_logprobs: -1 token_logprobs: -2 top_token_ids: 8 top_token_ids: 1 "
+            "top_logprobs: -1 top_logprobs: -0.5 }")
+      << "an error comes after the tokens and without a finish";
+  ExpectEnd(grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(ClientStreamTest, AFinishWithoutTokensSaysHowManyThereWere) {
+  Begin();
+  End(*sink_, absl::OkStatus(), Finish{.reason = FinishReason::kAbort, .completion_tokens = 9});
+  EXPECT_EQ(Read(),
+            "request_id: \"drawn\" first_index: 9 finish { reason: FINISH_REASON_ABORT "
+            "usage { completion_tokens: 9 } timing { queue { } end_to_end { } } }");
+  ExpectEnd(grpc::StatusCode::OK);
+}
+
+TEST_F(ClientStreamTest, AClientThatLeavesIsCancelledAndGetsNoMoreTokens) {
+  Begin();
   context_.TryCancel();
-  EXPECT_EQ(handler_.AwaitCancel(), std::make_optional(std::pair<uint64_t, bool>{41, false}));
-  End(*sink, absl::CancelledError(), std::nullopt);
-  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_THAT(handler_.AwaitCancels(1), ElementsAre(Pair(41, false))) << "no deadline has passed";
+  EXPECT_EQ(sink_->Deliver(0, std::vector<uint32_t>{7}, {}, absl::UnixEpoch()), Delivery::kFlush);
+  EXPECT_FALSE(sink_->End(absl::CancelledError(), std::nullopt)) << "that is left to the router";
+  sink_->Flush();
+  ExpectEnd(grpc::StatusCode::CANCELLED);
 }
 
 TEST_F(InferenceServiceTest, APassedDeadlineIsReported) {
-  // The client sees the deadline pass whether or not the call has reached the service by then.
   Mutex mutex;
   std::vector<std::shared_ptr<TokenSink>> sinks;
-  bool over = false;
   handler_.on_submit = [&](core::RequestId, std::shared_ptr<TokenSink> given) {
     MutexLock lock(&mutex);
-    if (over) return absl::CancelledError("over");
     sinks.push_back(std::move(given));
     return absl::OkStatus();
   };
-  // If the deadline passed before the service had the call, or the call took longer to arrive than the
-  // service allows for, try again with more time.
-  std::optional<std::pair<uint64_t, bool>> cancelled;
+  // The client sees the deadline pass whether or not the call has reached the service by then. If it had not,
+  // or the call took longer to arrive than the service allows for, try again with more time.
+  std::vector<FakeHandler::Cancelled> cancelled;
   for (absl::Duration patience = absl::Milliseconds(100);
-       !(cancelled && cancelled->second) && patience < absl::Minutes(2); patience *= 2) {
+       (cancelled.empty() || !cancelled.back().second) && patience < absl::Minutes(2); patience *= 2) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(patience));
     const auto reader = stub_->Generate(&context, Request());
     EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-    cancelled = handler_.TakeCancel(patience);
+    cancelled = handler_.AwaitCancels(cancelled.size() + 1, patience);
   }
-  ASSERT_TRUE(cancelled.has_value());
-  EXPECT_TRUE(cancelled->second);
-  {
-    MutexLock lock(&mutex);
-    over = true;
-  }
+  ASSERT_FALSE(cancelled.empty());
+  EXPECT_TRUE(cancelled.back().second);
+  MutexLock lock(&mutex);
   for (const std::shared_ptr<TokenSink>& sink : sinks) End(*sink, absl::CancelledError(), std::nullopt);
-}
-
-TEST_F(InferenceServiceTest, ATracedCallHasItsTraceparent) {
-  const std::string trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-  std::string seen;
-  handler_.on_submit = [&](core::RequestId, const std::shared_ptr<TokenSink>& sink) {
-    seen = sink->traceparent();
-    return absl::UnavailableError("enough");
-  };
-  context_.AddMetadata("traceparent", trace);
-  std::vector<v1::GenerateResponse> messages;
-  EXPECT_EQ(Generate(Request(), messages).code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(seen, trace);
 }
 
 TEST_F(InferenceServiceTest, TheFirstMessageOfAResumableStreamCarriesATicket) {
@@ -234,11 +266,7 @@ TEST_F(InferenceServiceTest, TheFirstMessageOfAResumableStreamCarriesATicket) {
     request.set_resume_from_index(1);
     request.set_resume_ticket(shown);
     request.set_max_new_tokens(max_new_tokens);
-    messages.clear();
-    grpc::ClientContext context;
-    const auto reader = stub_->Generate(&context, request);
-    for (v1::GenerateResponse message; reader->Read(&message);) messages.push_back(message);
-    EXPECT_TRUE(reader->Finish().ok());
+    EXPECT_TRUE(Generate(request, messages).ok());
     return handler_.submitted.back().resume_proven;
   };
   EXPECT_TRUE(resume(ticket, 2));
@@ -256,13 +284,14 @@ TEST_F(InferenceServiceTest, AnAbortNamesRequestAndSecret) {
   request.set_resume_token("secret");
   request.set_tenant("acme");
   v1::AbortResponse response;
+  grpc::ClientContext again;
   ASSERT_TRUE(stub_->Abort(&context_, request, &response).ok());
   EXPECT_TRUE(response.found());
-  EXPECT_EQ(handler_.aborted->request_id, "r");
-  EXPECT_EQ(handler_.aborted->resume_token, "secret");
-  EXPECT_EQ(handler_.aborted->tenant, "acme") << "callers are not authenticated";
+  const auto& aborted = handler_.aborted.at(0);
+  EXPECT_EQ(std::tie(aborted.request_id, aborted.resume_token, aborted.tenant),
+            std::tuple("r", "secret", "acme"))
+      << "callers are not authenticated";
   handler_.refuse = absl::UnavailableError("shutting down");
-  grpc::ClientContext again;
   EXPECT_EQ(FromGrpcStatus(stub_->Abort(&again, request, &response)), handler_.refuse);
 }
 
@@ -270,33 +299,21 @@ TEST_F(InferenceServiceTest, LoadsAreThoseOfTheRanks) {
   handler_.loads.timestamp = absl::FromUnixMillis(1'500);
   handler_.loads.version = "1.2.3";
   handler_.loads.ranks = 2;
-  RankLoad load;
-  load.rank = 1;
-  load.running_requests = 3;
-  load.waiting_requests = 4;
-  load.used_tokens = 50;
-  load.max_tokens = 200;
-  load.tokens_per_second = 12.5;
-  load.slots = 6;
-  handler_.loads.loads.push_back(load);
+  handler_.loads.loads = {{.rank = 1,
+                           .running_requests = 3,
+                           .waiting_requests = 4,
+                           .used_tokens = 50,
+                           .max_tokens = 200,
+                           .tokens_per_second = 12.5,
+                           .slots = 6}};
   v1::GetLoadsResponse response;
   ASSERT_TRUE(stub_->GetLoads(&context_, v1::GetLoadsRequest(), &response).ok());
-  EXPECT_EQ(response.timestamp().seconds(), 1);
-  EXPECT_EQ(response.timestamp().nanos(), 500'000'000);
-  EXPECT_EQ(response.version(), "1.2.3");
-  EXPECT_EQ(response.dp_rank_count(), 2u);
-  ASSERT_EQ(response.loads_size(), 1);
-  const v1::SchedulerLoad& rank = response.loads(0);
-  EXPECT_EQ(rank.dp_rank(), 1u);
-  EXPECT_EQ(rank.num_running_reqs(), 3u);
-  EXPECT_EQ(rank.num_waiting_reqs(), 4u);
-  EXPECT_EQ(rank.num_total_reqs(), 7u);
-  EXPECT_EQ(rank.num_used_tokens(), 50u);
-  EXPECT_EQ(rank.max_total_num_tokens(), 200u);
-  EXPECT_EQ(rank.token_usage(), 0.25);
-  EXPECT_EQ(rank.gen_throughput(), 12.5);
-  EXPECT_EQ(rank.utilization(), 0.5);
-  EXPECT_EQ(rank.max_running_requests(), 6u);
+  EXPECT_EQ(
+      response.ShortDebugString(),
+      "timestamp { seconds: 1 nanos: 500000000 } version: \"1.2.3\" dp_rank_count: 2 loads { dp_rank: 1 "
+      "num_running_reqs: 3 num_waiting_reqs: 4 num_total_reqs: 7 num_used_tokens: 50 "
+      "max_total_num_tokens: 200 token_usage: 0.25 gen_throughput: 12.5 utilization: 0.5 "
+      "max_running_requests: 6 }");
   grpc::ClientContext again;
   v1::GetLoadsRequest one;
   one.set_dp_rank(0);

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/unit/router/frontend/fake_handler.h"
 #include "tests/unit/router/frontend/gateway/protocols.h"
 
 namespace bfio::router::gateway {
@@ -24,12 +25,6 @@ using Delivery = TokenSink::Delivery;
 using Tokens = std::vector<uint32_t>;
 
 constexpr absl::Time kNow = absl::UnixEpoch();
-
-router::Finish EndedBy(FinishReason reason) {
-  router::Finish finish;
-  finish.reason = reason;
-  return finish;
-}
 
 class UnboundCall : public ::testing::Test {
  protected:
@@ -48,6 +43,12 @@ class UnboundCall : public ::testing::Test {
     sinks_ = stream_->BeginOutputs(std::move(shape));
   }
 
+  // An output gets tokens; it ends.
+  Delivery Deliver(size_t output, const Tokens& tokens, absl::Time now = kNow) {
+    return sinks_[output]->Deliver(0, tokens, {}, now);
+  }
+  bool End(size_t output) { return sinks_[output]->End(absl::OkStatus(), FinishOf(FinishReason::kStop)); }
+
   std::vector<core::RequestId> cancelled_;
   std::shared_ptr<Stream> stream_ =
       Stream::Create(nullptr, {.protocol = &VllmProtocol(),
@@ -59,14 +60,15 @@ class UnboundCall : public ::testing::Test {
 TEST_F(UnboundCall, OneFlushServesAllOutputs) {
   Begin(2, /*stream=*/true);
   EXPECT_EQ(sinks_[1]->id(), 101u);
-  EXPECT_EQ(sinks_[0]->Deliver(0, Tokens{7}, {}, kNow), Delivery::kFlush);
-  EXPECT_EQ(sinks_[1]->Deliver(0, Tokens{8}, {}, kNow), Delivery::kTaken);
+  EXPECT_EQ(Deliver(0, {7}), Delivery::kFlush);
+  EXPECT_EQ(Deliver(1, {8}), Delivery::kTaken);
   sinks_[0]->Flush();
-  EXPECT_EQ(sinks_[0]->Deliver(1, Tokens{7}, {}, kNow), Delivery::kTaken) << "a write is under way";
+  EXPECT_EQ(Deliver(0, {7}), Delivery::kTaken) << "a write is under way";
+  EXPECT_EQ(Deliver(0, {7}, kNow + absl::Seconds(11)), Delivery::kTooSlow);
   stream_->OnWriteDone(true);  // the other output's
   stream_->OnWriteDone(true);
   stream_->OnWriteDone(true);
-  EXPECT_EQ(sinks_[1]->Deliver(1, Tokens{8}, {}, kNow), Delivery::kFlush);
+  EXPECT_EQ(Deliver(1, {8}), Delivery::kFlush);
 }
 
 // The code that ends a request keeps a weak pointer to its sink, to break off a client that does not read.
@@ -80,58 +82,45 @@ TEST_F(UnboundCall, ASinkLivesAsLongAsItsCall) {
 
 TEST_F(UnboundCall, UnreadTokensOfAllOutputsTogetherAreBounded) {
   Begin(2, /*stream=*/true);
-  ASSERT_EQ(sinks_[0]->Deliver(0, Tokens{7}, {}, kNow), Delivery::kFlush);
+  ASSERT_EQ(Deliver(0, {7}), Delivery::kFlush);
   sinks_[0]->Flush();
-  EXPECT_EQ(sinks_[0]->Deliver(1, Tokens{7, 7}, {}, kNow), Delivery::kTaken);
-  EXPECT_EQ(sinks_[1]->Deliver(0, Tokens{8, 8}, {}, kNow), Delivery::kTaken);
-  EXPECT_EQ(sinks_[1]->Deliver(2, Tokens{8}, {}, kNow), Delivery::kTooSlow);
+  EXPECT_EQ(Deliver(0, {7, 7}), Delivery::kTaken);
+  EXPECT_EQ(Deliver(1, {8, 8}), Delivery::kTaken);
+  EXPECT_EQ(Deliver(1, {8}), Delivery::kTooSlow);
   stream_->OnWriteDone(true);
-  EXPECT_EQ(sinks_[1]->Deliver(2, Tokens{8}, {}, kNow), Delivery::kTaken);
-}
-
-TEST_F(UnboundCall, AWriteThatIsNotTakenInTimeIsTooSlow) {
-  Begin(1, /*stream=*/true);
-  ASSERT_EQ(sinks_[0]->Deliver(0, Tokens{7}, {}, kNow), Delivery::kFlush);
-  sinks_[0]->Flush();
-  EXPECT_EQ(sinks_[0]->Deliver(1, Tokens{7}, {}, kNow), Delivery::kTaken);
-  EXPECT_EQ(sinks_[0]->Deliver(2, Tokens{7}, {}, kNow + absl::Seconds(11)), Delivery::kTooSlow);
+  EXPECT_EQ(Deliver(1, {8}), Delivery::kTaken);
 }
 
 TEST_F(UnboundCall, AWholeResponseDoesNotCountAsUnread) {
   Begin(2, /*stream=*/false);
-  EXPECT_EQ(sinks_[0]->Deliver(0, Tokens(100, 7), {}, kNow), Delivery::kTaken) << "nothing to write";
-  EXPECT_FALSE(sinks_[0]->End(absl::OkStatus(), EndedBy(FinishReason::kLength))) << "nor yet";
-  EXPECT_EQ(sinks_[1]->Deliver(0, Tokens(100, 7), {}, kNow), Delivery::kTaken);
-  EXPECT_EQ(sinks_[1]->Deliver(100, Tokens{7}, {}, kNow + absl::Hours(1)), Delivery::kTaken);
-  EXPECT_TRUE(sinks_[1]->End(absl::OkStatus(), EndedBy(FinishReason::kLength)));
+  EXPECT_EQ(Deliver(0, Tokens(100, 7)), Delivery::kTaken) << "nothing to write";
+  EXPECT_FALSE(End(0)) << "nor yet";
+  EXPECT_EQ(Deliver(1, Tokens(100, 7)), Delivery::kTaken);
+  EXPECT_EQ(Deliver(1, {7}, kNow + absl::Hours(1)), Delivery::kTaken);
+  EXPECT_TRUE(End(1));
 }
 
 TEST_F(UnboundCall, AnErrorOfOneOutputCancelsTheOthers) {
   Begin(3, /*stream=*/true);
-  EXPECT_TRUE(sinks_[2]->End(absl::OkStatus(), EndedBy(FinishReason::kStop)));
+  EXPECT_TRUE(End(2));
+  EXPECT_FALSE(sinks_[2]->End(absl::InternalError("late"), std::nullopt)) << "an output ends once";
+  EXPECT_THAT(cancelled_, IsEmpty());
+  EXPECT_THAT(stream_->LiveOutputs(), ElementsAre(0, 1));
   EXPECT_FALSE(sinks_[0]->End(absl::UnavailableError("lost"), std::nullopt))
       << "a flush is asked for already";
   EXPECT_THAT(cancelled_, ElementsAre(101));
-  EXPECT_EQ(sinks_[1]->Deliver(0, Tokens{8}, {}, kNow), Delivery::kTaken) << "it is dropped";
+  EXPECT_EQ(Deliver(1, {8}), Delivery::kTaken) << "it is dropped";
   EXPECT_FALSE(sinks_[1]->End(absl::CancelledError(), std::nullopt));
-}
-
-TEST_F(UnboundCall, AnOutputEndsOnce) {
-  Begin(1, /*stream=*/true);
-  EXPECT_TRUE(sinks_[0]->End(absl::OkStatus(), EndedBy(FinishReason::kStop)));
-  EXPECT_FALSE(sinks_[0]->End(absl::InternalError("late"), std::nullopt));
-  EXPECT_THAT(cancelled_, IsEmpty());
-  EXPECT_THAT(stream_->LiveOutputs(), IsEmpty());
 }
 
 // Each output's sink is broken off some time after its own end. The output that ended last decides whether
 // the client of the whole call has had this time.
 TEST_F(UnboundCall, OnlyTheOutputThatEndedTheCallBreaksItOff) {
   Begin(3, /*stream=*/true);
-  EXPECT_TRUE(sinks_[1]->End(absl::OkStatus(), EndedBy(FinishReason::kStop)));
+  EXPECT_TRUE(End(1));
   EXPECT_FALSE(stream_->MayBreakOff(1)) << "the others go on";
-  (void)sinks_[2]->End(absl::OkStatus(), EndedBy(FinishReason::kStop));
-  (void)sinks_[0]->End(absl::OkStatus(), EndedBy(FinishReason::kStop));
+  (void)End(2);
+  (void)End(0);
   EXPECT_FALSE(stream_->MayBreakOff(1)) << "the end of the call is new";
   EXPECT_FALSE(stream_->MayBreakOff(2));
   EXPECT_TRUE(stream_->MayBreakOff(0));
@@ -142,11 +131,10 @@ TEST_F(UnboundCall, ATextThatEndsAnOutputEndsItsRequest) {
   ASSERT_TRUE(text.ok());
   Begin(2, /*stream=*/true,
         StopText(std::make_shared<const TokenText>(*std::move(text)), {"ab"}, /*special=*/false));
-  EXPECT_EQ(sinks_[0]->Deliver(0, Tokens{0}, {}, kNow), Delivery::kFlush);
-  EXPECT_EQ(sinks_[1]->Deliver(0, Tokens{1}, {}, kNow), Delivery::kTaken)
-      << "each output has a text of its own";
-  EXPECT_EQ(sinks_[0]->Deliver(1, Tokens{1, 2, 2}, {}, kNow), Delivery::kEnough);
-  EXPECT_FALSE(sinks_[0]->End(absl::OkStatus(), EndedBy(FinishReason::kStop)));
+  EXPECT_EQ(Deliver(0, {0}), Delivery::kFlush);
+  EXPECT_EQ(Deliver(1, {1}), Delivery::kTaken) << "each output has a text of its own";
+  EXPECT_EQ(Deliver(0, {1, 2, 2}), Delivery::kEnough);
+  EXPECT_FALSE(End(0));
   EXPECT_THAT(stream_->LiveOutputs(), ElementsAre(1));
 }
 
@@ -165,16 +153,6 @@ TEST_F(UnboundCall, UnreadMessagesAreBounded) {
   EXPECT_EQ(sinks_[0]->Pass({Chunk(1)}, kNow), Delivery::kTaken);
   EXPECT_EQ(sinks_[1]->Pass({Chunk(100)}, kNow), Delivery::kTooSlow) << "by their bytes";
   EXPECT_EQ(sinks_[0]->Pass({Chunk(1)}, kNow + absl::Seconds(11)), Delivery::kTooSlow);
-}
-
-TEST_F(UnboundCall, WholeOutputsAreWrittenWhenAllHaveEnded) {
-  Begin(2, /*stream=*/false);
-  Response end;
-  end.mutable_complete()->set_finish_reason("stop");
-  EXPECT_EQ(sinks_[1]->Pass({PassedMessage<Response>::Make(end)}, kNow), Delivery::kTaken);
-  EXPECT_FALSE(sinks_[1]->End(absl::OkStatus(), EndedBy(FinishReason::kStop)));
-  EXPECT_EQ(sinks_[0]->Pass({PassedMessage<Response>::Make(end)}, kNow), Delivery::kTaken);
-  EXPECT_TRUE(sinks_[0]->End(absl::OkStatus(), EndedBy(FinishReason::kStop)));
 }
 
 // Each message may be as large as the largest that the router accepts from an engine.

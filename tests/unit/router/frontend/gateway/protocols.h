@@ -7,6 +7,7 @@
 
 #include "router/frontend/gateway/protocol.h"
 #include "tests/testing/engine_protocols.h"
+#include "tests/testing/from_text.h"
 
 namespace bfio::router::gateway {
 

@@ -1,12 +1,12 @@
-// The conversion of the fields of a gateway's request that all protocols have.
+// The conversion of gateways' requests.
 #include "router/frontend/gateway/request_fields.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <functional>
 #include <string>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -17,93 +17,104 @@
 namespace bfio::router::gateway {
 namespace {
 
+using bfio::testing::FromText;
+using bfio::testing::Sglang;
+using bfio::testing::Vllm;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+// Changes of a request, with what they cause.
+using Rows = std::vector<std::pair<std::string, std::string>>;
 
 void AddUnknown(google::protobuf::Message& message) {
   message.GetReflection()->MutableUnknownFields(&message)->AddVarint(1023, 1);
+}
+// A change of the sampling parameters; a field of so many bytes.
+std::string Sampling(const std::string& change) {
+  return absl::StrCat(" sampling_params { ", change, " }");
+}
+std::string Long(const char* field, size_t bytes) {
+  return absl::StrCat(field, ": '", std::string(bytes, 'a'), "'");
+}
+std::string Times(const char* text, int times) {
+  std::string all;
+  for (int i = 0; i < times; ++i) absl::StrAppend(&all, text, " ");
+  return all;
 }
 
 template <typename P>
 class GatewayRequest : public ::testing::Test {
  protected:
   using Request = typename P::GenerateRequest;
-  using Params = typename P::SamplingParams;
-  // Changes a request and its sampling parameters.
-  using Set = std::function<void(Request&, Params&)>;
+  static constexpr bool kVllm = std::is_same_v<P, Vllm>;
 
-  static Request With(const Set& set, Request request = PlainOf<P>()) {
-    set(request, *request.mutable_sampling_params());
-    return request;
+  static Request With(const std::string& change) { return FromText(change, PlainOf<P>()); }
+  static std::string MaxTokens(int tokens) { return Sampling(absl::StrCat(P::kMaxTokens, ": ", tokens)); }
+  static std::string Logprobs(int top) {
+    return kVllm ? Sampling(absl::StrCat("logprobs: ", top))
+                 : absl::StrCat("return_logprob: true logprob_start_len: -1 top_logprobs_num: ", top);
+  }
+  // `common`, and then those of this protocol.
+  template <typename T>
+  static std::vector<T> All(std::vector<T> common, const std::vector<T>& vllm, const std::vector<T>& sglang) {
+    const std::vector<T>& own = kVllm ? vllm : sglang;
+    common.insert(common.end(), own.begin(), own.end());
+    return common;
   }
   // `text`: part of the message of the refusal.
-  static void ExpectRefused(const std::string& text, const Set& set) {
-    const absl::Status status = ConvertTo<P>(With(set)).status();
+  static void ExpectRefused(const Request& request, const std::string& text, bool passes = false) {
+    const absl::Status status = ConvertTo<P>(request, PlainContext(passes)).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << text << ": " << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(text));
   }
-  static void ExpectUnsupported(const std::string& field, const Set& set) {
-    ExpectRefused(absl::StrCat("sampling_params.", field, " is not supported by this engine"), set);
-  }
-  static absl::StatusOr<ConvertedRequest> Pass(const Set& set, Request request = PlainOf<P>()) {
+  // Of a streamed request that passes.
+  static ConvertedRequest Pass(Request request) {
     request.set_stream(true);
-    return ConvertTo<P>(With(set, std::move(request)), PlainContext(/*passes=*/true));
+    auto converted = ConvertTo<P>(std::move(request), PlainContext(/*passes=*/true));
+    EXPECT_TRUE(converted.ok()) << converted.status();
+    return converted.ok() ? *std::move(converted) : ConvertedRequest();
   }
 };
 TYPED_TEST_SUITE(GatewayRequest, bfio::testing::EngineProtocols, bfio::testing::ProtocolNames);
+using VllmRequest = GatewayRequest<Vllm>;
+using SglangRequest = GatewayRequest<Sglang>;
 
 TYPED_TEST(GatewayRequest, EveryFieldThatCountsIsTaken) {
-  const auto converted = ConvertTo<TypeParam>(this->With([](auto& request, auto& sampling) {
-    sampling.set_temperature(0.5);
-    sampling.set_top_p(0.25);
-    sampling.set_top_k(4);
-    sampling.set_ignore_eos(true);
-    sampling.add_stop_token_ids(11);
-    sampling.add_stop("end");
-    sampling.set_n(3);
-    request.set_stream(true);
-  }));
+  const auto converted = ConvertTo<TypeParam>(this->With(
+      "stream: true " + Sampling("temperature: 0.5 top_p: 0.25 top_k: 4 ignore_eos: true stop_token_ids: 11 "
+                                 "stop: 'end' n: 3")));
   ASSERT_TRUE(converted.ok()) << converted.status();
-  EXPECT_EQ(converted->outputs, 3u);
-  EXPECT_TRUE(converted->stream);
+  EXPECT_EQ(std::tie(converted->outputs, converted->stream, converted->special_text),
+            std::tuple(3, true, false));
   EXPECT_THAT(converted->stops, ElementsAre("end"));
-  EXPECT_FALSE(converted->special_text);
   const ClientRequest& to = converted->request;
-  EXPECT_EQ(to.request_id, "chatcmpl-1");
-  EXPECT_EQ(to.tenant, "acme");
+  EXPECT_EQ(std::tie(to.request_id, to.tenant, to.prompt_tokens, to.max_new_tokens, to.max_new_tokens_unset,
+                     to.ignore_eos, to.resumable, to.priority_unset),
+            std::tuple("chatcmpl-1", "acme", 3, 9, false, true, false, true));
+  EXPECT_EQ(std::tie(to.sampling.temperature, to.sampling.top_p, to.sampling.top_k),
+            std::tuple(0.5f, 0.25f, 4u));
+  EXPECT_FALSE(to.sampling.seed || to.sampling.logprobs || to.rank);
   EXPECT_THAT(to.prompt, ElementsAre(5, 6, 7));
-  EXPECT_EQ(to.prompt_tokens, 3u);
-  EXPECT_EQ(to.max_new_tokens, 9u);
-  EXPECT_FALSE(to.max_new_tokens_unset);
   EXPECT_THAT(to.stop_token_ids, ElementsAre(11));
-  EXPECT_TRUE(to.ignore_eos);
-  EXPECT_EQ(to.sampling.temperature, 0.5f);
-  EXPECT_EQ(to.sampling.top_p, 0.25f);
-  EXPECT_EQ(to.sampling.top_k, 4u);
-  EXPECT_EQ(to.sampling.seed, std::nullopt);
-  EXPECT_EQ(to.sampling.logprobs, std::nullopt);
-  EXPECT_EQ(to.rank, std::nullopt);
-  EXPECT_FALSE(to.resumable);
-  EXPECT_TRUE(to.priority_unset) << "the protocols have none";
+  for (const uint32_t rank : {0u, 7u}) {
+    const auto request = this->With(absl::StrCat("data_parallel_rank: ", rank));
+    EXPECT_EQ(ConvertTo<TypeParam>(request)->request.rank, rank);
+  }
+  for (const uint32_t top : {0u, 20u})
+    EXPECT_EQ(ConvertTo<TypeParam>(this->With(this->Logprobs(top)))->request.sampling.logprobs, top);
 }
 
 TYPED_TEST(GatewayRequest, UnsetFieldsHaveTheProtocolsDefaults) {
-  const auto converted = ConvertTo<TypeParam>(this->With([](auto&, auto& sampling) { sampling.Clear(); }));
+  auto request = PlainOf<TypeParam>();
+  request.mutable_sampling_params()->Clear();
+  const auto converted = ConvertTo<TypeParam>(request);
   ASSERT_TRUE(converted.ok()) << converted.status();
-  EXPECT_EQ(converted->outputs, 1u);
-  EXPECT_FALSE(converted->stream);
-  EXPECT_TRUE(converted->special_text);
-  constexpr bool kSamples = std::is_same_v<TypeParam, bfio::testing::Vllm>;
-  EXPECT_EQ(converted->request.sampling.temperature, kSamples ? 1.0f : 0.0f)
+  EXPECT_EQ(std::tie(converted->outputs, converted->stream, converted->special_text),
+            std::tuple(1, false, true));
+  EXPECT_EQ(converted->request.sampling.temperature, TestFixture::kVllm ? 1.0f : 0.0f)
       << "vLLM samples, unlike SGLang and bfio.v1";
-  EXPECT_EQ(converted->request.sampling.top_p, std::nullopt);
-  EXPECT_EQ(converted->request.sampling.top_k, std::nullopt);
+  EXPECT_FALSE(converted->request.sampling.top_p || converted->request.sampling.top_k);
   EXPECT_EQ(converted->request.max_new_tokens, 997u) << "all that fits behind the prompt";
   EXPECT_TRUE(converted->request.max_new_tokens_unset);
-}
-
-TYPED_TEST(GatewayRequest, MaxTokensThatAreNotSetAreWithinTheLimits) {
-  const auto request = this->With([](auto&, auto& sampling) { TypeParam::ClearMaxTokens(sampling); });
   RequestContext context = PlainContext();
   context.limits.max_new_tokens = 50;
   EXPECT_EQ(ConvertTo<TypeParam>(request, context)->request.max_new_tokens, 50u);
@@ -117,75 +128,84 @@ TYPED_TEST(GatewayRequest, MaxTokensThatAreNotSetAreWithinTheLimits) {
 }
 
 TYPED_TEST(GatewayRequest, UnsupportedFieldsAreRefusedByName) {
-  this->ExpectUnsupported("min_p", [](auto&, auto& s) { s.set_min_p(0.1f); });
-  this->ExpectUnsupported("min_p", [](auto&, auto& s) { s.set_min_p(NAN); });
-  this->ExpectUnsupported("frequency_penalty", [](auto&, auto& s) { s.set_frequency_penalty(-1); });
-  this->ExpectUnsupported("presence_penalty", [](auto&, auto& s) { s.set_presence_penalty(1); });
-  this->ExpectUnsupported("repetition_penalty", [](auto&, auto& s) { s.set_repetition_penalty(1.1f); });
-  this->ExpectUnsupported("logit_bias", [](auto&, auto& s) { (*s.mutable_logit_bias())[{}] = 1; });
-  this->ExpectUnsupported("json_schema", [](auto&, auto& s) { s.set_json_schema("{}"); });
-  this->ExpectUnsupported("regex", [](auto&, auto& s) { s.set_regex(""); });
-  this->ExpectUnsupported("structural_tag", [](auto&, auto& s) { s.set_structural_tag("a"); });
-  this->ExpectRefused("mm_inputs is not supported", [](auto& r, auto&) { r.mutable_mm_inputs(); });
+  for (const std::string& field : this->template All<std::string>(
+           {"min_p: 0.1", "min_p: nan", "frequency_penalty: -1", "presence_penalty: 1", "json_schema: '{}'",
+            "repetition_penalty: 1.1", "logit_bias { value: 1 }", "regex: ''", "structural_tag: 'a'"},
+           {"min_tokens: 1", "prompt_logprobs: 1", "truncate_prompt_tokens: -1", "json_object: false",
+            "grammar_from_first_token: true", "grammar: 'a'", "choice {}"},
+           {"min_new_tokens: 1", "stream_interval: 8", "custom_params {}", "ebnf_grammar: 'x'"}))
+    this->ExpectRefused(this->With(Sampling(field)),
+                        absl::StrCat("sampling_params.", field.substr(0, field.find_first_of(": ")),
+                                     " is not supported by this engine"));
+  for (const auto& [change, text] :
+       this->All(Rows{{"mm_inputs {}", "mm_inputs is not supported"}},
+                 {{"text: 'hello'", "text (a prompt that is not tokenized) is not"},
+                  {"extra_mm_inputs {}", "extra_mm_inputs is not"},
+                  {"media_refs {}", "media_refs is not"},
+                  {"kv_transfer_params {}", "kv_transfer_params is not"},
+                  {"kv_transfer_params_json: '{}'", "kv_transfer_params_json is not"}},
+                 {{"input_embeds: 1", "input_embeds is not"},
+                  {"return_hidden_states: true", "return_hidden_states is not"},
+                  {"disaggregated_params {}", "disaggregated_params is not"},
+                  {"custom_logit_processor: 'x'", "custom_logit_processor is not"},
+                  {"lora_id: 'x'", "lora_id is not"},
+                  {"top_logprobs_num: 1", "top_logprobs_num without return_logprob is not"},
+                  {"token_ids_logprob: 1", "token_ids_logprob is not"},
+                  {"return_logprob: true logprob_start_len: 0", "logprob_start_len is 0"},
+                  {Sampling("top_k: -2"), "sampling_params.top_k is -2"}}))
+    this->ExpectRefused(this->With(change), text);
+  // Fields of later versions, by number.
+  auto request = PlainOf<TypeParam>(), params = request, prompt = request;
+  AddUnknown(request);
+  this->ExpectRefused(request, "unknown field 1023 of GenerateRequest");
+  AddUnknown(*params.mutable_sampling_params());
+  this->ExpectRefused(params, "unknown field 1023 of SamplingParams");
+  AddUnknown(*prompt.mutable_tokenized());
+  this->ExpectRefused(prompt, "unknown field 1023 of TokenizedInput");
 }
 
 TYPED_TEST(GatewayRequest, FieldsOutOfRangeAreRefusedWithTheirLimits) {
-  this->ExpectRefused("tokenized.input_ids is empty", [](auto& r, auto&) { r.clear_tokenized(); });
-  this->ExpectRefused("does not tokenize", [](auto& r, auto&) { r.mutable_tokenized()->clear_input_ids(); });
-  this->ExpectRefused("data_parallel_rank is -1", [](auto& r, auto&) { r.set_data_parallel_rank(-1); });
-  this->ExpectRefused("request_id", [](auto& r, auto&) { r.set_request_id(std::string(129, 'x')); });
-  this->ExpectRefused("sampling_params.n is 129", [](auto&, auto& s) { s.set_n(129); });
-  this->ExpectRefused("max_new_tokens is 0", [](auto&, auto& s) { TypeParam::SetMaxTokens(s, 0); });
-  this->ExpectRefused("max_new_tokens is 70000", [](auto&, auto& s) { TypeParam::SetMaxTokens(s, 70000); });
-  this->ExpectRefused("logprobs is 21", [](auto& r, auto&) { TypeParam::RequestLogprobs(r, 21); });
-  this->ExpectRefused("is -1", [](auto& r, auto&) { TypeParam::RequestLogprobs(r, -1); });
-  this->ExpectRefused("temperature is -1", [](auto&, auto& s) { s.set_temperature(-1); });
-  this->ExpectRefused("temperature is nan", [](auto&, auto& s) { s.set_temperature(NAN); });
-  this->ExpectRefused("top_p is 1.5", [](auto&, auto& s) { s.set_top_p(1.5f); });
-  this->ExpectRefused("stop_token_ids", [](auto&, auto& s) {
-    for (uint32_t id = 0; id < 65; ++id) s.add_stop_token_ids(id);
-  });
-  this->ExpectRefused("sampling_params.stop", [](auto&, auto& s) {
-    for (int i = 0; i < 17; ++i) s.add_stop("x");
-  });
-  this->ExpectRefused("sampling_params.stop", [](auto&, auto& s) { s.add_stop(""); });
-  this->ExpectRefused("sampling_params.stop", [](auto&, auto& s) { s.add_stop(std::string(257, 'x')); });
-}
-
-TYPED_TEST(GatewayRequest, ARankThatIsNamedIsKept) {
-  for (const uint32_t rank : {0u, 7u}) {
-    const auto request =
-        this->With([&](auto& r, auto&) { r.set_data_parallel_rank(static_cast<int32_t>(rank)); });
-    EXPECT_EQ(ConvertTo<TypeParam>(request)->request.rank, rank);
+  auto none = PlainOf<TypeParam>(), text = none;
+  none.clear_tokenized();
+  this->ExpectRefused(none, "tokenized.input_ids is empty");
+  this->ExpectRefused(none, "prompt is missing", /*passes=*/true);
+  text.mutable_tokenized()->set_original_text("abc");
+  text.mutable_tokenized()->clear_input_ids();
+  this->ExpectRefused(text, "does not tokenize");
+  for (const auto& [change, refusal] : Rows{
+           {"data_parallel_rank: -1", "data_parallel_rank is -1"},
+           {Sampling("n: 129"), "sampling_params.n is 129"},
+           {this->MaxTokens(0), "max_new_tokens is 0"},
+       }) {
+    this->ExpectRefused(this->With(change), refusal);
+    this->ExpectRefused(this->With(change), refusal, /*passes=*/true);
   }
-}
-
-TYPED_TEST(GatewayRequest, LogprobsAreRequestedByTheirNumber) {
-  for (const int32_t asked : {0, 20}) {
-    const auto request = this->With([&](auto& r, auto&) { TypeParam::RequestLogprobs(r, asked); });
-    EXPECT_EQ(ConvertTo<TypeParam>(request)->request.sampling.logprobs, static_cast<uint32_t>(asked));
-  }
+  for (const auto& [change, refusal] : Rows{
+           {Long("request_id", 129), "request_id"},
+           {this->MaxTokens(70'000), "max_new_tokens is 70000"},
+           {this->Logprobs(21), "logprobs is 21"},
+           {this->Logprobs(-1), "is -1"},
+           {Sampling("temperature: -1"), "temperature is -1"},
+           {Sampling("temperature: nan"), "temperature is nan"},
+           {Sampling("top_p: 1.5"), "top_p is 1.5"},
+           {Sampling(Times("stop_token_ids: 7", 65)), "stop_token_ids"},
+           {Sampling(Times("stop: 'x'", 17)), "sampling_params.stop"},
+           {Sampling("stop: ''"), "sampling_params.stop"},
+           {Sampling(Long("stop", 257)), "sampling_params.stop"},
+       })
+    this->ExpectRefused(this->With(change), refusal);
 }
 
 TYPED_TEST(GatewayRequest, StopTextsNeedATokenizer) {
   RequestContext context = PlainContext();
   context.no_stop_texts = "the router has no tokenizer";
-  EXPECT_EQ(ConvertTo<TypeParam>(this->With([](auto&, auto& s) { s.add_stop("x"); }), context).status(),
+  EXPECT_EQ(ConvertTo<TypeParam>(this->With(Sampling("stop: 'x'")), context).status(),
             absl::InvalidArgumentError("sampling_params.stop needs the model's tokenizer in the router "
                                        "(--tokenizer): the router has no tokenizer"));
 }
 
-TYPED_TEST(GatewayRequest, FieldsOfLaterVersionsAreRefusedByNumber) {
-  const std::string unknown = "unknown field 1023 of ";
-  this->ExpectRefused(unknown + "GenerateRequest", [](auto& r, auto&) { AddUnknown(r); });
-  this->ExpectRefused(unknown + "SamplingParams", [](auto&, auto& s) { AddUnknown(s); });
-  this->ExpectRefused(unknown + "TokenizedInput", [](auto& r, auto&) { AddUnknown(*r.mutable_tokenized()); });
-}
-
 TYPED_TEST(GatewayRequest, BlocksAreNamedWhereRequestsGoToEnginesOfAnotherProtocol) {
-  const auto request = this->With([](auto& r, auto&) {
-    for (uint32_t i = 0; i < 64; ++i) r.mutable_tokenized()->add_input_ids(i);
-  });
+  const auto request = this->With(absl::StrCat("tokenized { ", Times("input_ids: 4", 64), " }"));
   RequestContext context = PlainContext();
   EXPECT_EQ(ConvertTo<TypeParam>(request, context)->request.prefix, nullptr);
   context.limits.name_prefixes = true;
@@ -197,33 +217,20 @@ TYPED_TEST(GatewayRequest, BlocksAreNamedWhereRequestsGoToEnginesOfAnotherProtoc
 // --- requests that pass ---
 
 TYPED_TEST(GatewayRequest, OfARequestThatPassesOnlyWhatTheRouterNeedsIsRead) {
-  typename TypeParam::GenerateRequest sent;
-  const auto converted = this->Pass([&](auto& request, auto& sampling) {
-    sampling.set_temperature(NAN);
-    sampling.set_n(2);
-    sampling.set_regex("a");
-    TypeParam::RequestLogprobs(request, -1);
-    request.set_data_parallel_rank(3);
-    request.mutable_mm_inputs();
-    AddUnknown(request);
-    AddUnknown(sampling);
-    sent = request;
-  });
-  ASSERT_TRUE(converted.ok()) << converted.status();
-  EXPECT_EQ(converted->outputs, 2u);
-  EXPECT_TRUE(converted->stream);
-  const ClientRequest& request = converted->request;
-  EXPECT_EQ(request.request_id, "chatcmpl-1");
-  EXPECT_EQ(request.tenant, "acme");
+  auto sent = this->With("mm_inputs {} data_parallel_rank: 3 stream: true " + this->Logprobs(-1) +
+                         Sampling("temperature: nan n: 2 regex: 'a'"));
+  AddUnknown(sent);
+  AddUnknown(*sent.mutable_sampling_params());
+  const ConvertedRequest converted = this->Pass(sent);
+  EXPECT_EQ(converted.outputs, 2u);
+  EXPECT_TRUE(converted.stream);
+  const ClientRequest& request = converted.request;
+  EXPECT_EQ(std::tie(request.request_id, request.tenant, request.prompt_tokens, request.max_new_tokens,
+                     request.rank, request.sampling.logprobs, request.priority_unset),
+            std::tuple("chatcmpl-1", "acme", 3, 9, 3u, std::nullopt, true));
   EXPECT_TRUE(request.prompt.empty()) << "it is in the message";
-  EXPECT_EQ(request.prompt_tokens, 3u);
-  EXPECT_EQ(request.max_new_tokens, 9u);
-  EXPECT_EQ(request.rank, 3u);
-  EXPECT_EQ(request.sampling.logprobs, std::nullopt);
-  EXPECT_TRUE(request.priority_unset);
   EXPECT_TRUE(request.passed.on);
-  EXPECT_FALSE(request.passed.whole);
-  EXPECT_FALSE(request.passed.kv_from_elsewhere);
+  EXPECT_FALSE(request.passed.whole || request.passed.kv_from_elsewhere);
   const auto* const message =
       PassedMessage<typename TypeParam::GenerateRequest>::In(request.passed.message.get());
   ASSERT_NE(message, nullptr);
@@ -233,61 +240,71 @@ TYPED_TEST(GatewayRequest, OfARequestThatPassesOnlyWhatTheRouterNeedsIsRead) {
   EXPECT_TRUE(ConvertTo<TypeParam>(whole, PlainContext(/*passes=*/true))->request.passed.whole);
 }
 
-TYPED_TEST(GatewayRequest, LimitsHoldForRequestsThatPass) {
-  const auto refusal = [this](auto set) { return std::string(this->Pass(set).status().message()); };
-  EXPECT_THAT(refusal([](auto& r, auto&) { r.set_data_parallel_rank(-1); }), HasSubstr("data_parallel_rank"));
-  EXPECT_THAT(refusal([](auto&, auto& s) { s.set_n(129); }), HasSubstr("sampling_params.n"));
-  EXPECT_THAT(refusal([](auto& r, auto&) { r.clear_tokenized(); }), HasSubstr("prompt is missing"));
-  EXPECT_THAT(refusal([](auto&, auto& s) { TypeParam::SetMaxTokens(s, 0); }), HasSubstr("max_new_tokens"));
-}
-
-TYPED_TEST(GatewayRequest, OnlyPlainGreedyRequestsContinueElsewhere) {
-  const auto continues = [this](auto set) {
-    const auto converted = this->Pass(set);
-    EXPECT_TRUE(converted.ok()) << converted.status();
-    return converted.ok() && converted->request.passed.continues;
+// Plain greedy requests continue on another engine. Blocks are named where the tokens alone decide which KV
+// can be shared; fields that concern only the generated tokens do not change the names.
+TYPED_TEST(GatewayRequest, FieldsMayPreventContinuationAndSharing) {
+  struct Case {
+    std::string change;
+    bool continues, shares;
+    bool kv_from_elsewhere = false;
   };
-  EXPECT_TRUE(continues([](auto&, auto&) {}));
-  EXPECT_TRUE(continues([](auto& r, auto& s) {
-    TypeParam::RequestLogprobs(r, 3), s.add_stop_token_ids(4), TypeParam::SetMinTokens(s, 2);
-  }));
-  EXPECT_TRUE(continues([](auto&, auto& s) { s.set_temperature(1), s.set_top_k(1); }));
-  EXPECT_FALSE(continues([](auto&, auto& s) { s.set_temperature(1); }));
-  EXPECT_FALSE(continues([](auto&, auto& s) { s.set_presence_penalty(1); }));
-  EXPECT_FALSE(continues([](auto&, auto& s) { s.set_frequency_penalty(-1); }));
-  EXPECT_FALSE(continues([](auto&, auto& s) { s.set_repetition_penalty(1.5); }));
-  EXPECT_FALSE(continues([](auto&, auto& s) { s.set_json_schema("{}"); }));
-  EXPECT_FALSE(continues([](auto&, auto& s) { s.add_stop("end"); }));
-  EXPECT_FALSE(continues([](auto& r, auto&) { r.mutable_mm_inputs(); }));
-  EXPECT_FALSE(continues([](auto& r, auto&) { AddUnknown(r); }));
-  EXPECT_FALSE(continues([](auto&, auto& s) { AddUnknown(s); }));
-}
-
-TYPED_TEST(GatewayRequest, BlocksAreNamedWhereTokensDecideWhatIsShared) {
-  std::vector<uint32_t> ids = {5, 6, 7};
-  for (uint32_t i = 3; i < 130; ++i) ids.push_back(i);
-  const auto named = [&](auto set) {
-    auto request = PlainOf<TypeParam>();
-    request.mutable_tokenized()->mutable_input_ids()->Assign(ids.begin(), ids.end());
-    const auto converted = this->Pass(set, std::move(request));
-    EXPECT_TRUE(converted.ok()) << converted.status();
-    return converted.ok() ? converted->request.prefix : nullptr;
-  };
-  const core::PrefixBlocks plain = named([](auto&, auto&) {});
-  ASSERT_NE(plain, nullptr);
-  EXPECT_EQ(*plain, *core::NamePrefixBlocks(ids));
-  // Fields that concern only the generated tokens do not change the blocks' names.
-  const core::PrefixBlocks other = named([](auto& r, auto& s) {
-    TypeParam::RequestLogprobs(r, 2);
-    s.set_temperature(1), s.set_regex("a"), s.add_stop("end"), s.set_n(3);
-  });
-  ASSERT_NE(other, nullptr);
-  EXPECT_EQ(*other, *plain);
-  EXPECT_EQ(named([](auto& r, auto&) { r.mutable_mm_inputs(); }), nullptr);
-  EXPECT_EQ(named([](auto& r, auto&) {
-              r.GetReflection()->MutableUnknownFields(&r)->AddLengthDelimited(99, "lora");
-            }),
-            nullptr);
+  std::vector<uint32_t> ids(130);
+  for (uint32_t i = 0; i < ids.size(); ++i) ids[i] = i;
+  auto plain = PlainOf<TypeParam>();
+  plain.mutable_tokenized()->mutable_input_ids()->Assign(ids.begin(), ids.end());
+  const char* const min_tokens = TestFixture::kVllm ? "min_tokens: 2" : "min_new_tokens: 2";
+  const auto json = [](const char* text) { return absl::StrCat("kv_transfer_params_json: '", text, "'"); };
+  for (const Case& one : this->template All<Case>(
+           {{"", true, true},
+            {this->Logprobs(3) + Sampling(absl::StrCat("stop_token_ids: 4 ", min_tokens)), true, true},
+            {Sampling("temperature: 1 top_k: 1"), true, true},
+            {Sampling("temperature: 1"), false, true},
+            {Sampling("presence_penalty: 1"), false, true},
+            {Sampling("frequency_penalty: -1"), false, true},
+            {Sampling("repetition_penalty: 1.5"), false, true},
+            {Sampling("json_schema: '{}'"), false, true},
+            {Sampling("stop: 'end'"), false, true},
+            {this->Logprobs(2) + Sampling("temperature: 1 regex: 'a' stop: 'end' n: 3"), false, true},
+            {"mm_inputs {}", false, false}},
+           {{Sampling("seed: 4"), true, true},
+            {Sampling("json_object: true"), false, true},
+            {Sampling("prompt_logprobs: 0"), false, false},
+            {Sampling("truncate_prompt_tokens: 100"), false, false},
+            {"extra_mm_inputs {}", false, false},
+            {"media_refs {}", false, false},
+            {Long("text", 600), false, false},
+            {"kv_transfer_params {}", false, false, true},
+            {json(R"({"do_remote_prefill":true,"a":[]})"), false, false, true},
+            {json(R"({"do_remote_prefill":false,"do_remote_decode":true})"), false, false},
+            {json(R"({"do_remote_prefill":"true"})"), false, false},
+            {json("{}"), false, false},
+            {json("{"), false, false},
+            {json("[]"), false, false},
+            {json(""), false, false}},
+           {{"return_logprob: true", true, true},
+            {Sampling("custom_params {}"), false, true},
+            {"lora_id: 'a'", false, false},
+            {"return_hidden_states: true", false, false},
+            {"input_embeds: 1", false, false},
+            {"return_logprob: true logprob_start_len: 0", false, false},
+            {"disaggregated_params {}", false, false, true}})) {
+    SCOPED_TRACE(one.change);
+    const ClientRequest request = this->Pass(FromText(one.change, plain)).request;
+    EXPECT_EQ(request.passed.continues, one.continues);
+    EXPECT_EQ(request.passed.kv_from_elsewhere, one.kv_from_elsewhere);
+    ASSERT_EQ(request.prefix != nullptr, one.shares);
+    if (one.shares) {
+      EXPECT_EQ(*request.prefix, *core::NamePrefixBlocks(ids));
+    }
+  }
+  auto unknown = plain, params = plain, sampled = plain;
+  AddUnknown(unknown);
+  EXPECT_FALSE(this->Pass(unknown).request.passed.continues);
+  EXPECT_EQ(this->Pass(unknown).request.prefix, nullptr);
+  AddUnknown(*params.mutable_sampling_params());
+  EXPECT_FALSE(this->Pass(params).request.passed.continues);
+  sampled.mutable_sampling_params()->clear_temperature();
+  EXPECT_EQ(this->Pass(sampled).request.passed.continues, !TestFixture::kVllm) << "it is 1 then";
 }
 
 TEST(OutputOf, OutputsDifferInNameAndSeed) {
@@ -301,146 +318,34 @@ TEST(OutputOf, OutputsDifferInNameAndSeed) {
   EXPECT_EQ(OutputOf(first, 2).sampling.seed, 9u);
 }
 
-// --- fields of one protocol ---
-
-using VllmRequest = GatewayRequest<bfio::testing::Vllm>;
-using SglangRequest = GatewayRequest<bfio::testing::Sglang>;
-
-TEST_F(VllmRequest, FieldsOfVllmAloneAreRefusedByName) {
-  ExpectRefused("text (a prompt that is not tokenized) is not", [](auto& r, auto&) { r.set_text("hello"); });
-  ExpectRefused("extra_mm_inputs is not", [](auto& r, auto&) { r.add_extra_mm_inputs(); });
-  ExpectRefused("media_refs is not", [](auto& r, auto&) { r.mutable_media_refs(); });
-  ExpectRefused("kv_transfer_params is not", [](auto& r, auto&) { r.mutable_kv_transfer_params(); });
-  ExpectRefused("kv_transfer_params_json is not",
-                [](auto& r, auto&) { r.set_kv_transfer_params_json("{}"); });
-  ExpectUnsupported("min_tokens", [](auto&, auto& s) { s.set_min_tokens(1); });
-  ExpectUnsupported("prompt_logprobs", [](auto&, auto& s) { s.set_prompt_logprobs(1); });
-  ExpectUnsupported("truncate_prompt_tokens", [](auto&, auto& s) { s.set_truncate_prompt_tokens(-1); });
-  ExpectUnsupported("grammar_from_first_token", [](auto&, auto& s) { s.set_grammar_from_first_token(true); });
-  ExpectUnsupported("grammar", [](auto&, auto& s) { s.set_grammar("a"); });
-  ExpectUnsupported("json_object", [](auto&, auto& s) { s.set_json_object(false); });
-  ExpectUnsupported("choice", [](auto&, auto& s) { s.mutable_choice(); });
-}
+// --- one protocol ---
 
 // With -1 as a seed, all outputs after the first would be the same in every call: their seeds are 0, 1, ...
 TEST_F(VllmRequest, ASeedHas32BitsAndMinusOneMeansNone) {
   for (const bool passes : {false, true}) {
-    const auto seed = [&](int32_t sent) {
-      return ConvertTo<bfio::testing::Vllm>(With([&](auto&, auto& s) { s.set_seed(sent); }),
-                                            PlainContext(passes))
-          ->request.sampling.seed;
+    const auto seed = [&](const char* sent) {
+      return ConvertTo<Vllm>(With(Sampling(sent)), PlainContext(passes))->request.sampling.seed;
     };
-    EXPECT_EQ(seed(-2), 0xfffffffeu);
-    EXPECT_EQ(seed(-1), std::nullopt);
+    EXPECT_EQ(seed("seed: -2"), 0xfffffffeu);
+    EXPECT_EQ(seed("seed: -1"), std::nullopt);
   }
 }
 
 TEST_F(VllmRequest, ATextMayPass) {
-  const auto text = Pass([](auto& r, auto& s) {
-    r.set_text("some text");
-    s.clear_max_tokens();
-  });
-  ASSERT_TRUE(text.ok()) << text.status();
-  EXPECT_EQ(text->request.prompt_tokens, 3u);
-  EXPECT_EQ(text->request.max_new_tokens, 997u);
-  EXPECT_TRUE(text->request.max_new_tokens_unset);
-  EXPECT_FALSE(text->request.passed.continues);
-  EXPECT_THAT(
-      std::string(Pass([](auto& r, auto&) { r.set_text(std::string(1 << 20, 'a')); }).status().message()),
-      HasSubstr("prompt_length"));
-}
-
-TEST_F(VllmRequest, FieldsOfVllmAloneMayPreventContinuationAndSharing) {
-  struct Case {
-    Set set;
-    bool continues, shares;
-  };
-  const std::vector<Case> cases = {
-      {[](auto&, auto& s) { s.set_seed(4); }, true, true},
-      {[](auto&, auto& s) { s.clear_temperature(); }, false, true},  // it is 1 then
-      {[](auto&, auto& s) { s.set_json_object(true); }, false, true},
-      {[](auto&, auto& s) { s.set_prompt_logprobs(0); }, false, false},
-      {[](auto&, auto& s) { s.set_truncate_prompt_tokens(100); }, false, false},
-      {[](auto& r, auto&) { r.add_extra_mm_inputs(); }, false, false},
-      {[](auto& r, auto&) { r.mutable_media_refs(); }, false, false},
-      {[](auto& r, auto&) { r.set_text(std::string(600, 'a')); }, false, false},
-      {[](auto& r, auto&) { r.mutable_kv_transfer_params(); }, false, false},
-      {[](auto& r, auto&) { r.set_kv_transfer_params_json("{}"); }, false, false},
-  };
-  for (size_t i = 0; i < cases.size(); ++i) {
-    auto request = PlainOf<bfio::testing::Vllm>();
-    for (uint32_t id = 0; id < 130; ++id) request.mutable_tokenized()->add_input_ids(id);
-    const auto converted = Pass(cases[i].set, std::move(request));
-    ASSERT_TRUE(converted.ok()) << i << converted.status();
-    EXPECT_EQ(converted->request.passed.continues, cases[i].continues) << i;
-    EXPECT_EQ(converted->request.prefix != nullptr, cases[i].shares) << i;
-  }
-}
-
-TEST_F(VllmRequest, KvComesFromAnotherEngineWhereTheRequestNamesIt) {
-  const auto elsewhere = [](const Set& set) { return Pass(set)->request.passed.kv_from_elsewhere; };
-  EXPECT_TRUE(elsewhere([](auto& r, auto&) { r.mutable_kv_transfer_params(); }));
-  EXPECT_TRUE(elsewhere(
-      [](auto& r, auto&) { r.set_kv_transfer_params_json(R"({"do_remote_prefill":true,"a":[]})"); }));
-  for (const char* json : {R"({"do_remote_prefill":false,"do_remote_decode":true})", "{", "[]", "",
-                           R"({"do_remote_prefill":"true"})"})
-    EXPECT_FALSE(elsewhere([&](auto& r, auto&) { r.set_kv_transfer_params_json(json); })) << json;
-}
-
-TEST_F(SglangRequest, FieldsOfSglangAloneAreRefusedByName) {
-  ExpectRefused("input_embeds is not", [](auto& r, auto&) { r.add_input_embeds(1); });
-  ExpectRefused("return_hidden_states is not", [](auto& r, auto&) { r.set_return_hidden_states(true); });
-  ExpectRefused("disaggregated_params is not", [](auto& r, auto&) { r.mutable_disaggregated_params(); });
-  ExpectRefused("custom_logit_processor is not", [](auto& r, auto&) { r.set_custom_logit_processor("x"); });
-  ExpectRefused("lora_id is not", [](auto& r, auto&) { r.set_lora_id("x"); });
-  ExpectRefused("top_logprobs_num without return_logprob is not",
-                [](auto& r, auto&) { r.set_top_logprobs_num(1); });
-  ExpectRefused("token_ids_logprob is not", [](auto& r, auto&) { r.add_token_ids_logprob(1); });
-  ExpectUnsupported("min_new_tokens", [](auto&, auto& s) { s.set_min_new_tokens(1); });
-  ExpectUnsupported("stream_interval", [](auto&, auto& s) { s.set_stream_interval(8); });
-  ExpectUnsupported("custom_params", [](auto&, auto& s) { s.mutable_custom_params(); });
-  ExpectUnsupported("ebnf_grammar", [](auto&, auto& s) { s.set_ebnf_grammar("x"); });
-  ExpectRefused("sampling_params.top_k is -2", [](auto&, auto& s) { s.set_top_k(-2); });
-  ExpectRefused("logprob_start_len is 0",
-                [](auto& r, auto&) { r.set_return_logprob(true), r.set_logprob_start_len(0); });
+  auto text = With("text: 'some text'");
+  text.mutable_sampling_params()->clear_max_tokens();
+  const ClientRequest request = Pass(text).request;
+  EXPECT_EQ(std::tie(request.prompt_tokens, request.max_new_tokens, request.max_new_tokens_unset),
+            std::tuple(3, 997, true));
+  ExpectRefused(With(Long("text", 1 << 20)), "prompt_length", /*passes=*/true);
 }
 
 TEST_F(SglangRequest, FieldsWithoutEffectAreAccepted) {
-  const auto converted = ConvertTo<bfio::testing::Sglang>(With([](auto& r, auto& s) {
-    r.mutable_timestamp()->set_seconds(5);
-    r.set_log_metrics(true);
-    r.set_require_reasoning(true);
-    r.set_logprob_start_len(3);
-    s.set_no_stop_trim(true);
-    s.set_stream_interval(1);
-  }));
+  const auto converted = ConvertTo<Sglang>(
+      With("timestamp { seconds: 5 } log_metrics: true require_reasoning: true logprob_start_len: 3 " +
+           Sampling("no_stop_trim: true stream_interval: 1")));
   ASSERT_TRUE(converted.ok()) << converted.status();
   EXPECT_EQ(converted->request.sampling.top_k, std::nullopt) << "-1 is all tokens";
-}
-
-TEST_F(SglangRequest, FieldsOfSglangAloneMayPreventContinuationAndSharing) {
-  struct Case {
-    Set set;
-    bool continues, shares, kv_from_elsewhere = false;
-  };
-  const std::vector<Case> cases = {
-      {[](auto& r, auto&) { r.set_return_logprob(true); }, true, true},
-      {[](auto&, auto& s) { s.mutable_custom_params(); }, false, true},
-      {[](auto& r, auto&) { r.set_lora_id("a"); }, false, false},
-      {[](auto& r, auto&) { r.set_return_hidden_states(true); }, false, false},
-      {[](auto& r, auto&) { r.add_input_embeds(1); }, false, false},
-      {[](auto& r, auto&) { r.set_return_logprob(true), r.set_logprob_start_len(0); }, false, false},
-      {[](auto& r, auto&) { r.mutable_disaggregated_params(); }, false, false, true},
-  };
-  for (size_t i = 0; i < cases.size(); ++i) {
-    auto request = PlainOf<bfio::testing::Sglang>();
-    for (uint32_t id = 0; id < 130; ++id) request.mutable_tokenized()->add_input_ids(id);
-    const auto converted = Pass(cases[i].set, std::move(request));
-    ASSERT_TRUE(converted.ok()) << i << converted.status();
-    EXPECT_EQ(converted->request.passed.continues, cases[i].continues) << i;
-    EXPECT_EQ(converted->request.prefix != nullptr, cases[i].shares) << i;
-    EXPECT_EQ(converted->request.passed.kv_from_elsewhere, cases[i].kv_from_elsewhere) << i;
-  }
 }
 
 }  // namespace

@@ -3,9 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <tuple>
+
+#include "router/frontend/tokenizer/zip_archive.h"
 
 namespace bfio::router {
 namespace {
@@ -35,32 +39,25 @@ TEST_F(ModelFilesTest, FactsAreThoseOfConfigJson) {
   Put("tokenizer.json", kTokenizer);
   Put("config.json", R"({"vocab_size":324,"eos_token_id":[2,7],"bos_token_id":1,"pad_token_id":3,
                          "model_type":"llama","torch_dtype":"bfloat16","architectures":["LlamaForCausalLM"]})");
-  const auto model = LoadModelFiles(folder_.string() + "//");
+  auto model = LoadModelFiles(folder_.string() + "//");
   ASSERT_TRUE(model.ok()) << model.status();
+  const auto facts = [&] {
+    return std::tuple(model->vocab_size, model->bos_token_id, model->pad_token_id, model->model_type,
+                      model->dtype);
+  };
   EXPECT_EQ(model->directory, folder_.string());
-  EXPECT_EQ(model->vocab_size, 324u);
+  EXPECT_EQ(facts(), std::tuple(324, 1, 3, "llama", "bfloat16"));
   EXPECT_THAT(model->eos_token_ids, ElementsAre(2, 7));
-  EXPECT_EQ(model->bos_token_id, 1);
-  EXPECT_EQ(model->pad_token_id, 3);
-  EXPECT_EQ(model->model_type, "llama");
-  EXPECT_EQ(model->dtype, "bfloat16");
   EXPECT_THAT(model->architectures, ElementsAre("LlamaForCausalLM"));
   ASSERT_NE(model->text, nullptr);
   EXPECT_EQ(model->text->Of(0, false), "a");
-}
-
-TEST_F(ModelFilesTest, ConfigFieldsOfWrongTypesGiveDefaults) {
-  Put("tokenizer.json", kTokenizer);
+  // Fields of wrong types have their defaults.
   Put("config.json", R"({"vocab_size":"many","eos_token_id":null,"bos_token_id":-1,"pad_token_id":1e30,
                          "model_type":7,"dtype":7,"architectures":"x"})");
-  const auto model = Load();
+  model = Load();
   ASSERT_TRUE(model.ok()) << model.status();
-  EXPECT_EQ(model->vocab_size, 0u);
+  EXPECT_EQ(facts(), std::tuple(0, 0, 0, "", ""));
   EXPECT_THAT(model->eos_token_ids, IsEmpty());
-  EXPECT_EQ(model->bos_token_id, 0);
-  EXPECT_EQ(model->pad_token_id, 0);
-  EXPECT_EQ(model->model_type, "");
-  EXPECT_EQ(model->dtype, "");
 }
 
 TEST_F(ModelFilesTest, TheArchiveHasTheTokenizerAndNoWeights) {
@@ -95,6 +92,22 @@ TEST_F(ModelFilesTest, ADirectoryWithoutATokenizerIsAnError) {
   Put("config.json", "{");
   EXPECT_EQ(Load().status(),
             absl::InvalidArgumentError(folder_.string() + "/config.json is not a JSON object"));
+}
+
+// Python's own library reads the archive and verifies its checksums.
+TEST_F(ModelFilesTest, OthersCanReadTheArchive) {
+  Put("a.zip",
+      ZipArchive(
+          {{"tokenizer.json", "{}"}, {"large.model", std::string(300'000, 'x')}, {"empty.jinja", ""}}));
+  const std::string command =
+      "python3 -c 'import sys, zipfile; z = zipfile.ZipFile(sys.argv[1]); assert z.testzip() is None; "
+      "assert [(i.filename, i.file_size) for i in z.infolist()] == [(\"tokenizer.json\", 2), "
+      "(\"large.model\", 300000), (\"empty.jinja\", 0)]; assert z.read(\"large.model\") == b\"x\" * 300000; "
+      "assert z.read(\"tokenizer.json\") == b\"{}\"' " +
+      (folder_ / "a.zip").string();
+  EXPECT_EQ(std::system(command.c_str()), 0);
+  EXPECT_EQ(ZipArchive({{"a", "b"}}), ZipArchive({{"a", "b"}}));
+  EXPECT_NE(ZipArchive({{"a", "b"}}), ZipArchive({{"a", "c"}}));
 }
 
 }  // namespace

@@ -3,9 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <initializer_list>
+#include <memory>
 #include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
 
+#include "common/base/rng.h"
 #include "nlohmann/json.hpp"
+#include "router/frontend/tokenizer/stop_text.h"
 
 namespace bfio::router {
 namespace {
@@ -19,22 +25,20 @@ json ByteLevel() {
 }
 
 TEST(TokenText, ByteLevelSpellingsAreBytes) {
-  const auto text = TokenText::Parse(ByteLevel().dump());
+  json tokenizer = ByteLevel();
+  tokenizer["model"]["merges"] = json::array({"a b", json::array({"c", "d"})});  // not read
+  const auto text = TokenText::Parse(tokenizer.dump());
   ASSERT_TRUE(text.ok()) << text.status();
   EXPECT_EQ(text->size(), 6u);
-  EXPECT_EQ(text->Of(0, false), "a");
-  EXPECT_EQ(text->Of(1, false), " the");
-  EXPECT_EQ(text->Of(2, false), "\n");
-  EXPECT_EQ(text->Of(3, false), "\xe2") << "a part of a character";
-}
-
-TEST(TokenText, SpecialTokensAreTextOnlyWhereRequested) {
-  const auto text = TokenText::Parse(ByteLevel().dump());
-  ASSERT_TRUE(text.ok());
-  EXPECT_EQ(text->Of(5, false), "");
-  EXPECT_EQ(text->Of(5, true), "</s>");
-  EXPECT_EQ(text->Of(4, true), "") << "a gap";
-  EXPECT_EQ(text->Of(4'000'000'000, true), "");
+  for (const auto& [id, special, expected] : {std::tuple(0u, false, "a"),
+                                              {1, false, " the"},
+                                              {2, false, "\n"},
+                                              {3, false, "\xe2"},  // a part of a character
+                                              {5, false, ""},
+                                              {5, true, "</s>"},
+                                              {4, true, ""},  // a gap
+                                              {4'000'000'000, true, ""}})
+    EXPECT_EQ(text->Of(id, special), expected) << id;
 }
 
 TEST(TokenText, SentencePieceHasSpacesAndSingleBytes) {
@@ -55,13 +59,12 @@ TEST(TokenText, SentencePieceHasSpacesAndSingleBytes) {
 }
 
 TEST(TokenText, OtherKindsAreRefused) {
-  json tokenizer = ByteLevel();
-  tokenizer["decoder"] = {{"type", "WordPiece"}};
-  EXPECT_TRUE(absl::IsUnimplemented(TokenText::Parse(tokenizer.dump()).status()));
-  tokenizer["decoder"] = {{"type", 7}};
-  EXPECT_TRUE(absl::IsUnimplemented(TokenText::Parse(tokenizer.dump()).status()));
-  tokenizer.erase("decoder");
-  EXPECT_TRUE(absl::IsUnimplemented(TokenText::Parse(tokenizer.dump()).status()));
+  for (const json& decoder : {json{{"type", "WordPiece"}}, json{{"type", 7}}, json()}) {
+    json tokenizer = ByteLevel();
+    tokenizer["decoder"] = decoder;
+    if (decoder.is_null()) tokenizer.erase("decoder");
+    EXPECT_TRUE(absl::IsUnimplemented(TokenText::Parse(tokenizer.dump()).status())) << decoder;
+  }
 }
 
 TEST(TokenText, InvalidTokenizersAreErrors) {
@@ -83,10 +86,57 @@ TEST(TokenText, InvalidTokenizersAreErrors) {
   }
 }
 
-TEST(TokenText, MergesAreNotRead) {
-  json tokenizer = ByteLevel();
-  tokenizer["model"]["merges"] = json::array({"a b", json::array({"c", "d"})});
-  EXPECT_TRUE(TokenText::Parse(tokenizer.dump()).ok());
+// --- texts that end an output ---
+
+// Letters as tokens: a, b, c, "ab", "bc", and a special one.
+std::shared_ptr<const TokenText> Letters() {
+  auto text = TokenText::Parse(
+      R"({"model":{"vocab":{"a":0,"b":1,"c":2,"ab":3,"bc":4}},"decoder":{"type":"ByteLevel"},
+          "added_tokens":[{"id":5,"content":"<end>","special":true}]})");
+  EXPECT_TRUE(text.ok()) << text.status();
+  return std::make_shared<const TokenText>(*std::move(text));
+}
+
+// The index of the token that ends the output, and the stop text that was found.
+std::pair<int, std::string> Search(std::vector<std::string> stops, const std::vector<uint32_t>& tokens,
+                                   bool special = false) {
+  StopText text(Letters(), std::move(stops), special);
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (const auto stop = text.Add(tokens[i])) return {static_cast<int>(i), *stop};
+  }
+  return {-1, ""};
+}
+
+using Found = std::pair<int, std::string>;
+
+TEST(StopText, SpecialTokensCountWhereTheyAreText) {
+  EXPECT_EQ(Search({"<end>"}, {0, 5}), Found(-1, ""));
+  EXPECT_EQ(Search({"<end>"}, {0, 5}, /*special=*/true), Found(1, "<end>"));
+  EXPECT_EQ(Search({"ab"}, {0, 5, 1}), Found(2, "ab")) << "what is not text does not separate";
+  EXPECT_EQ(Search({"ab"}, {0, 99, 1}), Found(2, "ab"));
+}
+
+TEST(StopText, AgreesWithASearchOfTheWholeText) {
+  const std::vector<std::string> letters = {"a", "b", "c", "ab", "bc"};
+  Rng rng(7);
+  for (int round = 0; round < 2000; ++round) {
+    std::vector<std::string> stops(1 + rng.Below(3));
+    for (std::string& stop : stops) {
+      for (uint64_t n = 1 + rng.Below(5); n > 0; --n) stop += letters[rng.Below(5)];
+    }
+    std::vector<uint32_t> tokens(30);
+    for (uint32_t& token : tokens) token = static_cast<uint32_t>(rng.Below(5));
+    Found expected{-1, ""};
+    std::string text;
+    for (size_t i = 0; i < tokens.size() && expected.first < 0; ++i) {
+      text += letters[tokens[i]];
+      for (const std::string& stop : stops) {
+        if (expected.first < 0 && text.find(stop) != std::string::npos)
+          expected = {static_cast<int>(i), stop};
+      }
+    }
+    EXPECT_EQ(Search(stops, tokens), expected);
+  }
 }
 
 }  // namespace
