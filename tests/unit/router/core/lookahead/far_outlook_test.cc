@@ -110,18 +110,23 @@ TEST(FarOutlook, UnchangedWorkersGrowAndChangedOnesAreSummedAgain) {
   EXPECT_EQ(builder.View().load[0], 158) << "step 1,008: summed again in any case";
 }
 
+// The probabilities of the requests with these limits and predictions; and which of them share a curve.
+FarOutlook Waiting(FarOutlookBuilder& builder, Lookahead& lookahead,
+                   const std::vector<std::pair<int64_t, int64_t>>& lengths) {
+  std::vector<WaitingView> waiting;
+  for (const auto& [most, predicted] : lengths) {
+    waiting.push_back({.prefill_tokens = 100, .max_new_tokens = most});
+    if (predicted > 0) waiting.back().predicted_output_tokens = predicted;
+  }
+  builder.Begin(0);
+  builder.AddWaiting(lookahead, waiting);
+  return builder.View();
+}
+
 TEST(FarOutlook, RequestsOfOneKindShareACurve) {
   const auto lookahead = Geometric();
-  std::vector<WaitingView> waiting(3);
-  for (WaitingView& view : waiting) {
-    view.prefill_tokens = 100;
-    view.max_new_tokens = 1 << 20;
-  }
-  waiting[1].max_new_tokens = 5;
   FarOutlookBuilder builder;
-  builder.Begin(0);
-  builder.AddWaiting(*lookahead, waiting);
-  const FarOutlook far = builder.View();
+  const FarOutlook far = Waiting(builder, *lookahead, {{1 << 20, 0}, {5, 0}, {1 << 20, 0}});
   EXPECT_THAT(far.curve_of, ::testing::ElementsAre(0, 1, 0));
   for (size_t k = 0; k < kKnots; ++k) {
     EXPECT_NEAR(far.curves[k], Survives(far.steps[k]), 1e-6);
@@ -131,18 +136,8 @@ TEST(FarOutlook, RequestsOfOneKindShareACurve) {
 
 TEST(FarOutlook, EveryRequestStaysForItsOwnTime) {
   FixedLengthLookahead lookahead(FixedLengthLookahead::Kind::kOracle);
-  std::vector<WaitingView> waiting(3);
-  for (WaitingView& view : waiting) {
-    view.prefill_tokens = 100;
-    view.max_new_tokens = 1'000;
-    view.predicted_output_tokens = 100;
-  }
-  waiting[1].max_new_tokens = 80;
-  waiting[2].predicted_output_tokens = 350;
   FarOutlookBuilder builder;
-  builder.Begin(0);
-  builder.AddWaiting(lookahead, waiting);
-  const FarOutlook far = builder.View();
+  const FarOutlook far = Waiting(builder, lookahead, {{1'000, 100}, {80, 100}, {1'000, 350}});
   const int64_t stays[] = {100, 80, 350};
   for (size_t i = 0; i < 3; ++i) {
     for (size_t k = 0; k < kKnots; ++k)

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <string>
 
 #include "router/core/lookahead/lookahead.h"
 
@@ -17,22 +18,18 @@ TEST(LookaheadRegistry, EveryNameMakesALookaheadOfThatName) {
   }
 }
 
-TEST(LookaheadRegistry, AnUnknownNameIsRefusedWithTheKnownOnes) {
-  EXPECT_EQ(MakeLookahead("psychic").status().message(),
+TEST(LookaheadRegistry, UnknownNamesAndWrongSettingsAreRefusedByName) {
+  const auto refused = [](const char* name, const LookaheadOptions& options) {
+    return std::string(MakeLookahead(name, options).status().message());
+  };
+  EXPECT_EQ(refused("psychic", {}),
             "lookahead 'psychic' is unknown, choose one of none, survival, hint, max_tokens, oracle");
-}
-
-TEST(LookaheadRegistry, WrongSettingsAreNamed) {
-  LookaheadOptions options = {.memory_requests = std::nan("")};
-  EXPECT_EQ(MakeLookahead("survival", options).status().message(),
+  EXPECT_EQ(refused("survival", {.memory_requests = std::nan("")}),
             "lookahead: memory_requests is nan; must be at least 1");
-  options = {};
-  options.ages_per_octave = 12;
-  EXPECT_EQ(MakeLookahead("survival", options).status().message(),
+  EXPECT_EQ(refused("survival", {.ages_per_octave = 12}),
             "lookahead: ages_per_octave is 12; must be a power of two within 1..65536");
-  options = {};
-  options.prior_mean_tokens = 0.5;
-  EXPECT_EQ(MakeLookahead("hint", options).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(MakeLookahead("hint", {.prior_mean_tokens = 0.5}).status().code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

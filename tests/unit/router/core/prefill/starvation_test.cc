@@ -13,8 +13,8 @@
 #include "common/base/rng.h"
 #include "common/cost/prompt_work.h"
 #include "gtest/gtest.h"
-#include "router/core/prefill/prefill_planner.h"
 #include "router/core/prefill/release_planner.h"
+#include "tests/unit/router/core/prefill/prefill_case.h"
 
 namespace bfio::core::starvation_test {
 namespace {
@@ -52,15 +52,12 @@ struct TestRank {
     for (const Queued& queued : queue) tokens += queued.left.left;
     return tokens;
   }
-  double context() const {
-    int64_t context = 0;
-    for (const Decode& decode : decodes) context += decode.context;
-    return static_cast<double>(context);
-  }
-  std::vector<PromptLeft> prompts() const {
-    std::vector<PromptLeft> prompts;
-    for (const Queued& queued : queue) prompts.push_back(queued.left);
-    return prompts;
+  // As planners see it, without objectives.
+  PrefillRank View() const {
+    PrefillRank view = {.cost = cost, .decodes = std::ssize(decodes), .free_slots = free_slots()};
+    for (const Decode& decode : decodes) view.decode_context += static_cast<double>(decode.context);
+    for (const Queued& queued : queue) view.prompts.push_back(queued.left);
+    return view;
   }
 
   // Runs a step with this many prompt tokens; returns its duration by the cost model.
@@ -155,14 +152,9 @@ class LoopTest : public ::testing::Test {
   std::vector<PrefillRank> Ranks() const {
     std::vector<PrefillRank> ranks;
     for (const TestRank& from : ranks_) {
-      PrefillRank& rank = ranks.emplace_back();
-      rank.cost = from.cost;
-      rank.decodes = std::ssize(from.decodes);
-      rank.decode_context = from.context();
-      rank.free_slots = from.free_slots();
-      for (const Queued& queued : from.queue) {
-        rank.Add(queued.left, queued.request.due_s - Age(queued.request));
-      }
+      PrefillRank& rank = ranks.emplace_back(from.View());
+      for (const Queued& queued : from.queue)
+        rank.due_s.push_back(queued.request.due_s - Age(queued.request));
       if (!from.queue.empty()) {
         rank.first_bound_for_s = static_cast<double>(now_ - from.queue.front().bound_at) * traffic_.step_s;
       }
@@ -181,6 +173,7 @@ class LoopTest : public ::testing::Test {
   void Bind(const std::vector<PrefillDecision::Binding>& bindings, const Latest& latest) {
     std::vector<bool> bound(pool_.size());
     for (const auto& [index, g] : bindings) {
+      ASSERT_TRUE(index >= 0 && index < std::ssize(pool_) && g >= 0 && g < std::ssize(ranks_));
       ASSERT_FALSE(bound[index]) << "bound twice";
       bound[index] = true;
       TestRank& rank = ranks_[g];
@@ -273,30 +266,23 @@ class LevelLoopTest : public LoopTest {
     };
     double least_bound = std::numeric_limits<double>::infinity(), most_left = 0;
     for (size_t i = 0; i < pool_.size(); ++i) {
-      if (bound[i]) {
-        least_bound = std::min(least_bound, urgency(pool_[i]));
-      } else {
-        most_left = std::max(most_left, urgency(pool_[i]));
-      }
+      if (bound[i]) least_bound = std::min(least_bound, urgency(pool_[i]));
+      if (!bound[i]) most_left = std::max(most_left, urgency(pool_[i]));
     }
     EXPECT_GE(least_bound, most_left);
   }
 
   void Step(double level_s) {
-    double least_s = 0;
-    for (const TestRank& rank : ranks_) {
-      if (rank.decodes.empty()) continue;
-      const RankWork work{rank.cost, std::ssize(rank.decodes), rank.context(), {}};
-      least_s = std::max(least_s, work.SecondsWithoutPrompts());
-    }
-    if (least_s > 0) {
+    const double least_s = SlowestWithoutPrompts(Ranks());
+    if (least_s == 0) {
+      EXPECT_TRUE(std::isinf(level_s)) << "nobody decodes";
+    } else {
       EXPECT_GE(level_s, least_s);
       EXPECT_LE(level_s, least_s + kMostRise * std::max(least_s, traffic_.mean_prefill_s) + 1e-12);
     }
     for (TestRank& rank : ranks_) {
-      const std::vector<PromptLeft> prompts = rank.prompts();
-      const RankWork work{rank.cost, std::ssize(rank.decodes), rank.context(), prompts};
-      const int64_t tokens = TokensWithin(work, level_s);
+      const PrefillRank view = rank.View();
+      const int64_t tokens = TokensWithin(WorkOf(view), level_s);
       EXPECT_GE(tokens, 0);
       EXPECT_LE(tokens, rank.queued_tokens()) << "more than the rank has";
       EXPECT_LE(rank.Step(tokens, now_), level_s + 1e-9) << "decodes wait for longer than the level";

@@ -11,16 +11,13 @@
 #include "common/cost/prompt_work.h"
 #include "gtest/gtest.h"
 #include "router/core/prefill/prefill_planner.h"
+#include "tests/unit/router/core/prefill/prefill_case.h"
 
 namespace bfio::core {
 namespace {
 
 // A step takes at most three times the decodes' time, or the decodes' time plus two mean prompts.
 constexpr double kMostRise = 2;
-
-RankWork WorkOf(const PrefillRank& rank) {
-  return {rank.cost, rank.decodes, rank.decode_context, rank.prompts};
-}
 
 struct RandomGroup {
   explicit RandomGroup(uint64_t seed, int64_t most_waiting, int64_t most_slots) {
