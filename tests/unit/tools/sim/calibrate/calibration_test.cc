@@ -77,62 +77,34 @@ TEST(Calibration, KnownCostsAreFoundDespiteNoiseAndOutliers) {
   }
 }
 
-TEST(Calibration, WithoutNoiseTheyAreExact) {
-  Truth truth;
-  truth.noise = truth.outliers = 0;
+// Logs that do not determine every cost.
+Calibration Found(const Truth& truth) {
   const auto found = Calibrate(Synthetic(truth, 1));
-  ASSERT_TRUE(found.ok());
-  EXPECT_NEAR(found->c.value / truth.c, 1, 1e-9);
-  EXPECT_NEAR(found->tl->value / truth.tl, 1, 1e-9);
-  EXPECT_NEAR(found->prefill->value / truth.prefill, 1, 1e-9);
-  EXPECT_EQ(found->outliers, 0);
+  EXPECT_TRUE(found.ok()) << found.status();
+  return *found;
 }
 
-TEST(Calibration, AConstantLoadDeterminesNoTokenCost) {
-  Truth truth;
-  truth.loads_vary = false;
-  const auto found = Calibrate(Synthetic(truth, 1));
-  ASSERT_TRUE(found.ok());
-  EXPECT_FALSE(found->tl);
-  EXPECT_NEAR(found->c.value, truth.c + truth.tl * 50'000, 1e-4);
-  EXPECT_THAT(found->warnings, Contains(HasSubstr("the load hardly varies")));
-  EXPECT_THAT(SimFlags(*found), HasSubstr("--tl=0 "));
-}
-
-TEST(Calibration, WithoutPrefillItsCostIsAbsent) {
-  Truth truth;
-  truth.with_prefill = false;
-  const auto found = Calibrate(Synthetic(truth, 1));
-  ASSERT_TRUE(found.ok());
-  EXPECT_FALSE(found->prefill);
-  EXPECT_TRUE(found->tl);
-  EXPECT_THAT(found->warnings, Contains(HasSubstr("0 of 4000 rows have prefill")));
-  EXPECT_THAT(SimFlags(*found), ::testing::Not(HasSubstr("--prefill")));
-}
-
-TEST(Calibration, PrefillProportionalToTheLoadIsNotSeparated) {
-  Truth truth;
-  truth.together = true;
-  const auto found = Calibrate(Synthetic(truth, 1));
-  ASSERT_TRUE(found.ok());
-  EXPECT_FALSE(found->prefill);
-  EXPECT_THAT(found->warnings, Contains(HasSubstr("its cost cannot be determined")));
+TEST(Calibration, WhatALogDoesNotDetermineIsAbsentAndSaid) {
+  const auto constant = Found({.loads_vary = false});
+  EXPECT_FALSE(constant.tl);
+  EXPECT_NEAR(constant.c.value, Truth().c + Truth().tl * 50'000, 1e-4);
+  EXPECT_THAT(constant.warnings, Contains(HasSubstr("the load hardly varies")));
+  EXPECT_THAT(SimFlags(constant), HasSubstr("--tl=0 "));
+  const auto decodes = Found({.with_prefill = false});
+  EXPECT_FALSE(decodes.prefill);
+  EXPECT_TRUE(decodes.tl);
+  EXPECT_THAT(decodes.warnings, Contains(HasSubstr("0 of 4000 rows have prefill")));
+  EXPECT_THAT(SimFlags(decodes), ::testing::Not(HasSubstr("--prefill")));
+  const auto together = Found({.together = true});
+  EXPECT_FALSE(together.prefill);
+  EXPECT_THAT(together.warnings, Contains(HasSubstr("its cost cannot be determined")));
+  EXPECT_THAT(Calibrate(Synthetic({.steps = 5}, 1)).status().message(), HasSubstr("at least 30 are needed"));
 }
 
 TEST(Calibration, ASlowWorkerIsReported) {
-  Truth truth;
-  truth.slow_worker = 1.2;
-  truth.workers = 8;
-  const auto found = Calibrate(Synthetic(truth, 1));
-  ASSERT_TRUE(found.ok());
-  for (const WorkerDeviation& worker : found->workers) EXPECT_EQ(worker.slow, worker.worker == "worker2");
-  EXPECT_THAT(found->warnings, Contains(HasSubstr("worker2 is ")));
-}
-
-TEST(Calibration, TooFewStepsAreAnError) {
-  Truth truth;
-  truth.steps = 5;
-  EXPECT_THAT(Calibrate(Synthetic(truth, 1)).status().message(), HasSubstr("at least 30 are needed"));
+  const auto found = Found({.slow_worker = 1.2, .workers = 8});
+  for (const WorkerDeviation& worker : found.workers) EXPECT_EQ(worker.slow, worker.worker == "worker2");
+  EXPECT_THAT(found.warnings, Contains(HasSubstr("worker2 is ")));
 }
 
 constexpr char kHeader[] =
@@ -142,24 +114,27 @@ constexpr char kHeader[] =
 
 TEST(StepRows, ColumnsAreFoundByNameAndBadLinesCounted) {
   StepRows rows;
-  const std::string text = absl::StrCat(kHeader,
-                                        "a#0,1,1,0,2,100,3,1,0,50,1000,200,,9\n"
-                                        "a#1,1,1,1,2,120,3,1,0,0,1500,10,30,9\n"
-                                        "a#1,1,2,1,2,nonsense,3,1,0,0,1500,10,30,9\n"
-                                        "a#0,1,2,0,2,1");
-  ASSERT_TRUE(ParseStepRows(text, "x", rows).ok());
-  ASSERT_EQ(rows.samples.size(), 2u);
-  EXPECT_EQ(rows.bad_lines, 2);
+  std::string header = kHeader;
+  header.insert(header.size() - 1, ",batch_tokens,prefill_pairs,decode_context");
+  for (const std::string& text : {absl::StrCat(kHeader,
+                                               "a#0,1,1,0,2,100,3,1,0,50,1000,200,,9\n"
+                                               "a#1,1,1,1,2,120,3,1,0,0,1500,10,30,9\n"
+                                               "a#1,1,2,1,2,nonsense,3,1,0,0,1500,10,30,9\n"
+                                               "a#0,1,2,0,2,1"),
+                                  absl::StrCat(header, "a#0,1,1,0,2,100,3,1,0,50,1000,200,,9,53,1250,600\n",
+                                               "a#0,1,1,0,2,100,3,1,0,50,1000,200,,9,x,1250,600\n")})
+    ASSERT_TRUE(ParseStepRows(text, "x", rows).ok());
+  ASSERT_EQ(rows.samples.size(), 3u);
+  EXPECT_EQ(rows.bad_lines, 3);
   EXPECT_EQ(rows.first_bad, "x, line 4");
   EXPECT_EQ(rows.samples[0].load_tokens, 100);
-  EXPECT_FALSE(rows.samples[0].gap_s);
+  EXPECT_FALSE(rows.samples[0].gap_s || rows.samples[0].batch);
   EXPECT_DOUBLE_EQ(rows.samples[1].gap_s.value_or(0), 30e-9);
   EXPECT_DOUBLE_EQ(rows.samples[1].local_s, 1.5e-6);
+  ASSERT_TRUE(rows.samples[2].batch.has_value()) << "columns that newer logs have";
+  EXPECT_EQ(rows.samples[2].batch->tokens, 53);
+  EXPECT_EQ(rows.samples[2].batch->decode_context, 600);
   EXPECT_THAT(rows.workers, ::testing::ElementsAre("a#0", "a#1"));
-}
-
-TEST(StepRows, AFileThatIsNotAStepLogIsAnError) {
-  StepRows rows;
   EXPECT_THAT(ParseStepRows("a,b\n1,2\n", "x", rows).message(), HasSubstr("x: no column 'worker'"));
   EXPECT_TRUE(ParseStepRows("", "x", rows).ok());
   EXPECT_EQ(ReadStepRows({"/no/such/log"}).status().code(), absl::StatusCode::kNotFound);
@@ -208,20 +183,6 @@ TEST(BatchCalibrationTest, OldLogsAndEqualBatchesGiveNoBatchCosts) {
   for (StepSample& sample : rows.samples) sample.batch = {8, 0, 100};
   EXPECT_FALSE(CalibrateBatches(rows).has_value());
   EXPECT_FALSE(Calibrate(rows)->batch.has_value());
-}
-
-TEST(StepRows, BatchColumnsAreReadIfPresent) {
-  StepRows rows;
-  std::string header = kHeader;
-  header.insert(header.size() - 1, ",batch_tokens,prefill_pairs,decode_context");
-  const std::string text = absl::StrCat(header, "a#0,1,1,0,2,100,3,1,0,50,1000,200,,9,53,1250,600\n",
-                                        "a#0,1,1,0,2,100,3,1,0,50,1000,200,,9,x,1250,600\n");
-  ASSERT_TRUE(ParseStepRows(text, "x", rows).ok());
-  ASSERT_EQ(rows.samples.size(), 1u);
-  ASSERT_TRUE(rows.samples[0].batch.has_value());
-  EXPECT_EQ(rows.samples[0].batch->tokens, 53);
-  EXPECT_EQ(rows.samples[0].batch->decode_context, 600);
-  EXPECT_EQ(rows.bad_lines, 1);
 }
 
 TEST(RobustFit, AConstantColumnIsAnError) {

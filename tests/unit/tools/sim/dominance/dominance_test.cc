@@ -1,7 +1,10 @@
 // The dominance grid on a few cells that are small enough for a test.
 #include <gmock/gmock.h>
 
+#include <initializer_list>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "nlohmann/json.hpp"
 #include "tools/sim/dominance/dominance.h"
@@ -31,23 +34,34 @@ DominanceOptions Corner() {
   return options;
 }
 
-Dominance RunCorner(int32_t threads) {
-  DominanceOptions options = Corner();
-  options.threads = threads;
+Dominance RunAll(DominanceOptions options) {
   Dominance dominance = *Dominance::Create(std::move(options));
   EXPECT_TRUE(dominance.Run([](const DominanceCell&, size_t) {}, [] { return true; }).ok());
   return dominance;
 }
 
 TEST(DominanceTest, EveryCellOfTheGridInOrder) {
-  const Dominance dominance = *Dominance::Create(Corner());
+  DominanceOptions options = Corner();
+  options.threads = 3;
+  Dominance dominance = *Dominance::Create(std::move(options));
   EXPECT_THAT(dominance.policies(), ElementsAre("lpt", "fcfs", "power_of_two"));
   ASSERT_EQ(dominance.cells().size(), 2u * 2u * 3u * 2u);
-  const DominanceCell& first = dominance.cells()[0];
-  EXPECT_EQ(first.mode, "arrivals");
-  EXPECT_EQ(first.seed, 1u);
-  EXPECT_EQ(dominance.cells()[1].seed, 2u);
-  EXPECT_EQ(dominance.cells()[2].mode, "overload");
+  for (const size_t i : {0, 1, 2}) {
+    EXPECT_EQ(dominance.cells()[i].mode, i < 2 ? "arrivals" : "overload");
+    EXPECT_EQ(dominance.cells()[i].seed, 1 + i % 2);
+  }
+  size_t next = 0;
+  const auto done = [&](const DominanceCell& cell, size_t index) {
+    EXPECT_EQ(index, next++);
+    for (const RunMeasurements& run : cell.runs) EXPECT_GT(run.step_s_mean, 0);
+  };
+  EXPECT_EQ(dominance.Run(done, [] { return false; }).code(), absl::StatusCode::kCancelled);
+  next = 0;
+  EXPECT_TRUE(dominance.Run(done, [] { return true; }).ok());
+  EXPECT_EQ(next, 24u);
+  const std::string three = DominanceJson(dominance).dump();
+  EXPECT_EQ(three, DominanceJson(RunAll(Corner())).dump()) << "of one thread";
+  EXPECT_THAT(three, HasSubstr("\"by_cell\":{\"cells\":24"));
 }
 
 TEST(DominanceTest, RevealIsTheDepthInMeanFreeSlotsAndAtLeastOne) {
@@ -58,35 +72,10 @@ TEST(DominanceTest, RevealIsTheDepthInMeanFreeSlotsAndAtLeastOne) {
   options.loads = {};
   options.depths = {0.1, 1, 4};
   options.seeds = 1;
-  const Dominance dominance = *Dominance::Create(std::move(options));
+  const auto dominance = Dominance::Create(std::move(options));
   std::vector<int64_t> reveals;
-  for (const DominanceCell& cell : dominance.cells()) reveals.push_back(cell.reveal);
+  for (const DominanceCell& cell : dominance->cells()) reveals.push_back(cell.reveal);
   EXPECT_THAT(reveals, ElementsAre(1, 4, 16, 1, 8, 32));
-}
-
-TEST(DominanceTest, OneThreadAndTwoGiveIdenticalResults) {
-  const std::string one = DominanceJson(RunCorner(1)).dump(), two = DominanceJson(RunCorner(2)).dump();
-  EXPECT_EQ(one, two);
-  EXPECT_THAT(one, HasSubstr("\"by_cell\":{\"cells\":24"));
-}
-
-TEST(DominanceTest, CellsAreReportedInOrder) {
-  DominanceOptions options = Corner();
-  options.threads = 3;
-  Dominance dominance = *Dominance::Create(std::move(options));
-  size_t next = 0;
-  const auto done = [&](const DominanceCell& cell, size_t index) {
-    EXPECT_EQ(index, next++);
-    for (const RunMeasurements& run : cell.runs) EXPECT_GT(run.step_s_mean, 0);
-  };
-  EXPECT_TRUE(dominance.Run(done, [] { return true; }).ok());
-  EXPECT_EQ(next, 24u);
-}
-
-TEST(DominanceTest, StoppingEndsItWithCancelled) {
-  Dominance dominance = *Dominance::Create(Corner());
-  const absl::Status status = dominance.Run([](const DominanceCell&, size_t) {}, [] { return false; });
-  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
 }
 
 TEST(DominanceTest, StructuredWorkloadsRun) {
@@ -97,13 +86,13 @@ TEST(DominanceTest, StructuredWorkloadsRun) {
   options.depths = {4};
   options.seeds = 1;
   options.base.steps = 300;
-  Dominance dominance = *Dominance::Create(std::move(options));
-  ASSERT_TRUE(dominance.Run([](const DominanceCell&, size_t) {}, [] { return true; }).ok());
-  const auto idle = [&](size_t workload) { return dominance.cells()[2 * workload].runs[1].idle_fraction; };
-  EXPECT_EQ(idle(1), idle(2)) << "under fcfs with slots for all, neither classes nor tenants matter";
-  EXPECT_NE(idle(0), idle(1)) << "bursts do";
+  const Dominance dominance = RunAll(std::move(options));
+  const auto fcfs = [&](size_t cell) { return dominance.cells()[cell].runs[1]; };
+  EXPECT_EQ(fcfs(2).idle_fraction, fcfs(4).idle_fraction)
+      << "with slots for all neither classes nor tenants matter";
+  EXPECT_NE(fcfs(0).idle_fraction, fcfs(2).idle_fraction) << "bursts do";
   // KV binds before slots do, so requests wait longer.
-  EXPECT_GT(dominance.cells()[9].runs[1].wait_steps_p99, dominance.cells()[7].runs[1].wait_steps_p99);
+  EXPECT_GT(fcfs(9).wait_steps_p99, fcfs(7).wait_steps_p99);
 }
 
 TEST(DominanceTest, BelowSaturationTenMeanOutputsAreCounted) {
@@ -114,45 +103,33 @@ TEST(DominanceTest, BelowSaturationTenMeanOutputsAreCounted) {
   options.loads = {72, 144};
   options.depths = {4};
   options.seeds = 1;
-  Dominance dominance = *Dominance::Create(std::move(options));
-  ASSERT_TRUE(dominance.Run([](const DominanceCell&, size_t) {}, [] { return true; }).ok());
+  const Dominance dominance = RunAll(std::move(options));
   for (const size_t cell : {0, 1}) EXPECT_EQ(dominance.cells()[cell].runs[0].steps, 1000) << cell;
   EXPECT_EQ(dominance.cells()[2].runs[0].steps, 60) << "a pool that is always full has nothing to fill";
 }
 
-// A cell with the runs of the candidate, fcfs and two others, in this order.
-DominanceCell Judged(std::vector<double> step_s, std::vector<int64_t> wait_p99) {
+// With these step times and 99th percentiles of waits of the candidate, fcfs and two others.
+Verdict Judged(const std::vector<double>& step_s, const std::vector<int64_t>& wait_p99) {
+  DominanceOptions options = Corner();
+  options.baselines = {"fcfs", "least_tokens", "lpt"};
   DominanceCell cell;
-  for (size_t i = 0; i < step_s.size(); ++i) {
-    RunMeasurements run = {.step_s_mean = step_s[i], .wait_steps_p99 = wait_p99[i]};
-    cell.runs.push_back(run);
-  }
-  return cell;
+  for (size_t i = 0; i < step_s.size(); ++i)
+    cell.runs.push_back({.step_s_mean = step_s[i], .wait_steps_p99 = wait_p99[i]});
+  return Dominance::Create(std::move(options))->Judge(cell);
 }
 
 TEST(JudgeTest, AllowsHalfAPercentInStepTimeAndAFifthInWaits) {
-  DominanceOptions options = Corner();
-  options.baselines = {"fcfs", "least_tokens", "lpt"};
-  const Dominance dominance = *Dominance::Create(std::move(options));
-  const Verdict even = dominance.Judge(Judged({1.005, 1.2, 1.0, 1.1}, {12, 10, 9, 9}));
-  EXPECT_FALSE(even.step_loss);
-  EXPECT_FALSE(even.wait_loss);
+  const Verdict even = Judged({1.005, 1.2, 1.0, 1.1}, {12, 10, 9, 9});
+  EXPECT_FALSE(even.step_loss || even.wait_loss);
   EXPECT_EQ(even.best, 2);
-  const Verdict lost = dominance.Judge(Judged({1.006, 1.2, 1.0, 1.1}, {13, 10, 9, 9}));
+  const Verdict lost = Judged({1.006, 1.2, 1.0, 1.1}, {13, 10, 9, 9});
   EXPECT_TRUE(lost.step_loss && lost.fair_step_loss && lost.wait_loss);
   // Under FCFS no request waits, so a wait of one step is a loss.
-  EXPECT_TRUE(dominance.Judge(Judged({1, 1, 1, 1}, {1, 0, 0, 0})).wait_loss);
-}
-
-TEST(JudgeTest, BaselineThatStarvesIsTheBestButNotTheBestFairOne) {
-  DominanceOptions options = Corner();
-  options.baselines = {"fcfs", "least_tokens", "lpt"};
-  const Dominance dominance = *Dominance::Create(std::move(options));
-  const Verdict verdict = dominance.Judge(Judged({1.0, 1.2, 1.1, 0.9}, {10, 10, 9, 400}));
-  EXPECT_EQ(verdict.best, 3);
-  EXPECT_TRUE(verdict.step_loss);
-  EXPECT_EQ(verdict.best_fair, 2);
-  EXPECT_FALSE(verdict.fair_step_loss);
+  EXPECT_TRUE(Judged({1, 1, 1, 1}, {1, 0, 0, 0}).wait_loss);
+  const Verdict starves = Judged({1.0, 1.2, 1.1, 0.9}, {10, 10, 9, 400});
+  EXPECT_EQ(starves.best, 3);
+  EXPECT_EQ(starves.best_fair, 2) << "a baseline that starves is the best, but not the best fair one";
+  EXPECT_TRUE(starves.step_loss && !starves.fair_step_loss);
 }
 
 // fcfs is worse than lpt on every seed, by far more than the spread between seeds.
@@ -168,8 +145,7 @@ TEST(DominanceTest, TheSummaryCountsLossesBeyondTheSpreadOfSeeds) {
   options.base.batch = 72;
   options.base.warmup = 500;
   options.base.steps = 1000;
-  Dominance dominance = *Dominance::Create(std::move(options));
-  ASSERT_TRUE(dominance.Run([](const DominanceCell&, size_t) {}, [] { return true; }).ok());
+  const Dominance dominance = RunAll(std::move(options));
   const nlohmann::ordered_json json = DominanceJson(dominance);
   EXPECT_EQ(json.at("by_cell").at("step_losses"), 3);
   EXPECT_EQ(json.at("by_seed_mean").at("step_losses"), 1);
@@ -183,18 +159,19 @@ TEST(DominanceTest, TheSummaryCountsLossesBeyondTheSpreadOfSeeds) {
 }
 
 TEST(DominanceTest, BadListsAreRefused) {
-  const auto code = [](auto change) {
+  using Change = void (*)(DominanceOptions&);
+  const auto code = [](Change change) {
     DominanceOptions options = Corner();
     change(options);
     return Dominance::Create(std::move(options)).status().code();
   };
-  EXPECT_EQ(code([](auto& o) { o.workloads.clear(); }), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(code([](auto& o) { o.groups.clear(); }), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(code([](auto& o) { o.groups = {0}; }), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(code([](auto& o) { o.loads = {-1}; }), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(code([](auto& o) { o.candidate = "best"; }), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(code([](auto& o) { o.candidate = "fcfs", o.baselines = {"fcfs"}; }),
-            absl::StatusCode::kInvalidArgument);
+  for (const Change change :
+       std::initializer_list<Change>{[](auto& o) { o.workloads.clear(); }, [](auto& o) { o.groups.clear(); },
+                                     [](auto& o) { o.groups = {0}; }, [](auto& o) { o.loads = {-1}; },
+                                     [](auto& o) { o.candidate = "best"; },
+                                     [](auto& o) { o.candidate = "fcfs", o.baselines = {"fcfs"}; }}) {
+    EXPECT_EQ(code(change), absl::StatusCode::kInvalidArgument);
+  }
   EXPECT_EQ(code([](auto& o) { o.workloads[1].profile = "poetry"; }), absl::StatusCode::kNotFound);
 }
 

@@ -1,21 +1,82 @@
-// Whole runs: reproducible for a seed, equal where a rule has no choice, the effects of caches.
+// Traffic with shared prefixes, and whole runs: reproducible for a seed, equal where a rule has no choice,
+// the effects of caches.
 #include "tools/sim/prefixes/prefix_run.h"
 
+#include <algorithm>
 #include <string>
 
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
+#include "tools/sim/prefixes/prefix_workload.h"
 
 namespace bfio::sim {
 namespace {
 
 using ::testing::HasSubstr;
 
-PrefixRunOptions RunWith(const std::string& workload, const std::string& policy, int32_t ranks = 2) {
+PrefixWorkload Workload(const char* name) {
+  return {*FindWorkload(name), /*seed=*/1};
+}
+
+TEST(PrefixWorkloadTest, ATurnBeginsWithAllThatWasSaid) {
+  const PrefixWorkload workload = Workload("agents");
+  int turns = 0;
+  for (int64_t number = 0; number < 5; ++number) {
+    PrefixWorkload::Session session = workload.NewSession(number);
+    auto before = workload.NextTurn(session);
+    for (auto next = workload.NextTurn(session); next; next = workload.NextTurn(session), ++turns) {
+      EXPECT_GT(next->prompt_tokens, before->prompt_tokens + before->output_tokens);
+      ASSERT_GE(next->blocks.size(), before->blocks.size());
+      EXPECT_TRUE(std::equal(before->blocks.begin(), before->blocks.end(), next->blocks.begin()));
+      EXPECT_TRUE(std::equal(before->prefix->begin(), before->prefix->end(), next->prefix->begin()));
+      EXPECT_EQ(next->prefix->size(), static_cast<size_t>(next->prompt_tokens / core::kPrefixBlockTokens));
+      for (size_t i = 0; i < next->prefix->size(); ++i)
+        ASSERT_EQ((*next->prefix)[i], next->blocks[4 * i + 3]);
+      before = next;
+    }
+  }
+  EXPECT_GT(turns, 10);
+}
+
+TEST(PrefixWorkloadTest, SessionsShareTheirFirstTextAlone) {
+  for (const char* name : {"agents", "none"}) {
+    const PrefixWorkload workload = Workload(name);
+    PrefixWorkload::Session a = workload.NewSession(1), b = workload.NewSession(2);
+    const auto first = workload.NextTurn(a)->blocks, second = workload.NextTurn(b)->blocks;
+    const auto ends = std::mismatch(first.begin(), first.end(), second.begin(), second.end());
+    EXPECT_EQ(ends.first - first.begin(), std::string(name) == "none" ? 0 : 3'000 / kEngineBlockTokens);
+  }
+  EXPECT_THAT(std::string(FindWorkload("x").status().message()),
+              HasSubstr("none, reasoning, system_prompts"));
+}
+
+TEST(PrefixWorkloadTest, MeanLengthsAndCapacityAreThoseOfTheShape) {
+  constexpr int kSessions = 4'000;
+  double output = 0, turns = 0;
+  const PrefixWorkload prompts = Workload("system_prompts"), chat = Workload("chat");
+  for (int i = 0; i < kSessions; ++i) {
+    PrefixWorkload::Session one = prompts.NewSession(i), session = chat.NewSession(i);
+    output += static_cast<double>(prompts.NextTurn(one)->output_tokens) / kSessions;
+    while (chat.NextTurn(session)) turns += 1.0 / kSessions;
+  }
+  EXPECT_NEAR(output, 200, 15);
+  EXPECT_NEAR(turns, 5, 0.4);
+  // Prompts of 160 tokens and outputs of 3,569 in 64 slots: decodes take nearly all of the time.
+  EngineModelOptions engine;
+  engine.kv_tokens = 100'000'000;
+  engine.cost = {.c_s = 0.01, .a_s_per_token = 0, .b0_tokens = 0};
+  EXPECT_NEAR(Workload("reasoning").Capacity(engine) * 3'569 / (64 / 0.01), 1, 0.05);
+}
+
+// --- runs ---
+
+PrefixRunOptions RunWith(const std::string& workload, const std::string& policy, int32_t ranks = 2,
+                         bool barrier = false) {
   PrefixRunOptions options;
   options.workload = workload;
   options.policy = policy;
   options.ranks = ranks;
+  options.barrier = barrier;
   options.requests = 300;
   return options;
 }
@@ -28,13 +89,14 @@ std::string Outcome(const PrefixRunOptions& options) {
 }
 
 TEST(PrefixRunTest, ASeedDeterminesTheRun) {
-  for (const char* policy : {"least_work", "sglang_cache_aware"}) {
-    PrefixRunOptions options = RunWith("chat", policy);
+  for (const char* policy : {"least_work", "sglang_cache_aware", "bf_io_auto"}) {
+    PrefixRunOptions options = RunWith("chat", policy, 2, std::string(policy) == "bf_io_auto");
     const std::string once = Outcome(options);
     EXPECT_EQ(Outcome(options), once);
     options.seed = 2;
     EXPECT_NE(Outcome(options), once);
   }
+  EXPECT_THAT(std::string(RunPrefixes(RunWith("none", "x")).status().message()), HasSubstr("x"));
 }
 
 TEST(PrefixRunTest, WithOneRankAllRulesAreAlike) {
@@ -48,68 +110,45 @@ TEST(PrefixRunTest, WithOneRankAllRulesAreAlike) {
       options.policy = policy;
       EXPECT_EQ(Outcome(options), alone) << policy << " on " << workload;
     }
+    options.barrier = true;
+    EXPECT_EQ(RunPrefixes(options)->e2e_s.mean, nlohmann::json::parse(alone)["e2e_s_mean"]);
   }
 }
 
-TEST(PrefixRunTest, NothingSharedMeansNoHits) {
+TEST(PrefixRunTest, HitsAreFoundWhereTextsAreSharedAndCached) {
   EXPECT_EQ(RunPrefixes(RunWith("none", "least_work"))->hit_share, 0);
-}
-
-TEST(PrefixRunTest, SessionsFindTheirTurnsWhereTheyWere) {
-  const auto run = RunPrefixes(RunWith("agents", "sglang_cache_aware"));
-  EXPECT_GT(run->hit_share, 0.8);
-  EXPECT_LT(run->hit_share, 1);
-}
-
-TEST(PrefixRunTest, ExpectedCacheHitsAreNotFoundWithoutCaches) {
+  const double sessions = RunPrefixes(RunWith("agents", "sglang_cache_aware"))->hit_share;
+  EXPECT_TRUE(sessions > 0.8 && sessions < 1) << sessions << ": turns go where the earlier ones were";
   PrefixRunOptions options = RunWith("system_prompts", "least_work");
   EXPECT_GT(RunPrefixes(options)->found_share, 0.9);
   options.engine.caches = false;
-  const auto run = RunPrefixes(options);
-  EXPECT_EQ(run->hit_share, 0);
-  EXPECT_EQ(run->found_share, 0);
+  EXPECT_EQ(RunPrefixes(options)->hit_share + RunPrefixes(options)->found_share, 0);
 }
 
-TEST(PrefixRunTest, InABarrierEveryStepTakesAsLongAsTheSlowest) {
-  PrefixRunOptions options = RunWith("none", "direct_least_requests", 1);
-  options.load = 0.3;
-  const std::string alone = Outcome(options);
-  options.barrier = true;
-  EXPECT_EQ(RunPrefixes(options)->e2e_s.mean, nlohmann::json::parse(alone)["e2e_s_mean"]) << "with one rank";
-  options.ranks = 4;
-  const double together = RunPrefixes(options)->tpot_s.mean;
-  options.barrier = false;
-  EXPECT_GT(together, 1.1 * RunPrefixes(options)->tpot_s.mean);
-}
-
-// bf_io_auto uses waves and prefixes; vllm uses neither, sglang_cache_aware only prefixes.
+// In a barrier every step takes as long as the slowest. bf_io_auto uses waves and prefixes; vllm uses
+// neither, sglang_cache_aware only prefixes. Ranks that follow levels get prompts of which they hold the
+// prefix.
 TEST(PrefixRunTest, InABarrierPromptsGoTogetherAndToTheirPrefixes) {
-  PrefixRunOptions options = RunWith("documents", "bf_io_auto", 4);
+  PrefixRunOptions options = RunWith("none", "direct_least_requests", 4);
+  options.load = 0.3;
+  const double apart = RunPrefixes(options)->tpot_s.mean;
   options.barrier = true;
-  const auto ours = RunPrefixes(options);
-  EXPECT_GT(ours->hit_share, 0.5);
-  EXPECT_EQ(Outcome(options), Outcome(options));
-  for (const char* other : {"vllm", "sglang_cache_aware"}) {
-    options.policy = other;
-    EXPECT_LT(ours->e2e_s.mean, 0.9 * RunPrefixes(options)->e2e_s.mean) << other;
-  }
-}
-
-// Engines with the scheduler class; without regard to prefixes they find a third of these prompts.
-TEST(PrefixRunTest, RanksThatFollowLevelsGetPromptsOfWhichTheyHoldThePrefix) {
-  PrefixRunOptions options = RunWith("documents", "bf_io_auto", 4);
-  options.barrier = true;
+  EXPECT_GT(RunPrefixes(options)->tpot_s.mean, 1.1 * apart);
+  options = RunWith("documents", "bf_io_auto", 4, true);
   const auto waves = RunPrefixes(options);
+  EXPECT_GT(waves->hit_share, 0.5);
   options.engine.metered = true;
   const auto levels = RunPrefixes(options);
-  EXPECT_GT(levels->hit_share, 0.4);
+  EXPECT_GT(levels->hit_share, 0.4) << "a third without regard to prefixes";
   EXPECT_LT(levels->ttft_s.mean, 0.8 * waves->ttft_s.mean);
   EXPECT_LT(levels->e2e_s.mean, 0.9 * waves->e2e_s.mean);
+  for (const char* other : {"vllm", "sglang_cache_aware"})
+    EXPECT_LT(waves->e2e_s.mean, 0.9 * RunPrefixes(RunWith("documents", other, 4, true))->e2e_s.mean)
+        << other;
 }
 
 TEST(PrefixRunTest, InABarrierAnObjectiveBoundsTheWaitForAWave) {
-  PrefixRunOptions options = RunWith("agents", "bf_io_auto", 4);
-  options.barrier = true;
+  PrefixRunOptions options = RunWith("agents", "bf_io_auto", 4, true);
   options.requests = 1'500;
   const auto without = RunPrefixes(options);
   options.ttft_objective_s = 0.5;
@@ -121,18 +160,13 @@ TEST(PrefixRunTest, InABarrierAnObjectiveBoundsTheWaitForAWave) {
 
 TEST(PrefixRunTest, EveryRequestEndsAlsoInOverload) {
   for (const char* policy : {"least_work", "dynamo_kv", "bf_io_auto"}) {
-    PrefixRunOptions options = RunWith("none", policy);
+    PrefixRunOptions options = RunWith("none", policy, 2, std::string(policy) == "bf_io_auto");
     options.load = 2;
-    options.barrier = std::string(policy) == "bf_io_auto";
     const auto run = RunPrefixes(options);
     EXPECT_NEAR(static_cast<double>(run->requests), 240, 45) << "four fifths of about 300";
     EXPECT_GT(run->queue_max, 10);
     EXPECT_LT(run->throughput_per_s, 1.3 * run->capacity_per_s);
   }
-}
-
-TEST(PrefixRunTest, UnknownPoliciesAreRefused) {
-  EXPECT_THAT(std::string(RunPrefixes(RunWith("none", "x")).status().message()), HasSubstr("x"));
 }
 
 }  // namespace

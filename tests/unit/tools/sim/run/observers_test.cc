@@ -1,13 +1,14 @@
 // The CSV of steps and the overload condition observe a run without changing it.
 #include <gmock/gmock.h>
 
-#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 #include <string>
+#include <vector>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/uniform_prompts.h"
 #include "tools/sim/run/overload_watch.h"
@@ -17,23 +18,16 @@
 namespace bfio::sim {
 namespace {
 
-using ::testing::HasSubstr;
-
 SimOptions Short() {
   return {.policy = "least_tokens", .reveal = 12, .warmup = 10, .steps = 20, .workers = 4, .batch = 8};
-}
-
-// Requests of one step each, so that every step has a decision.
-Trace OneStepRequests() {
-  Trace trace = *SampleProfile("code", 500, 2);
-  for (TraceRequest& request : trace.requests) request.output_tokens = 1;
-  return trace;
 }
 
 TEST(StepsCsvTest, EveryStepIsALineThatAgreesWithTheRun) {
   SimOptions options = Short();
   options.workers = 2;
-  const Trace trace = OneStepRequests();
+  // Requests of one step each, so that every step has a decision.
+  Trace trace = *SampleProfile("code", 500, 2);
+  for (TraceRequest& request : trace.requests) request.output_tokens = 1;
   const std::string path = (std::filesystem::path(::testing::TempDir()) / "steps_csv_test.csv").string();
   StepsCsv steps(path, options.workers);
   const auto run =
@@ -45,27 +39,23 @@ TEST(StepsCsvTest, EveryStepIsALineThatAgreesWithTheRun) {
   EXPECT_EQ(line, "step,begin_s,seconds,waiting,load_0,load_1,active_0,active_1");
   double seconds = 0, imbalance = 0, step = 0;
   while (std::getline(file, line)) {
-    std::replace(line.begin(), line.end(), ',', ' ');
-    std::istringstream fields(line);
-    double number, begin, length, waiting, load[2], active[2];
-    fields >> number >> begin >> length >> waiting >> load[0] >> load[1] >> active[0] >> active[1];
-    ASSERT_TRUE(fields) << line;
-    EXPECT_EQ(number, ++step);
-    EXPECT_EQ(active[0] + active[1], static_cast<double>(options.reveal));
+    std::vector<double> of;
+    for (const absl::string_view field : absl::StrSplit(line, ','))
+      ASSERT_TRUE(absl::SimpleAtod(field, &of.emplace_back())) << line;
+    ASSERT_EQ(of.size(), 8u);
+    EXPECT_EQ(of[0], ++step);
+    EXPECT_EQ(of[6] + of[7], static_cast<double>(options.reveal));
     if (step <= static_cast<double>(options.warmup)) continue;
-    seconds += length;
-    imbalance += std::abs(load[0] - load[1]);
+    seconds += of[2];
+    imbalance += std::abs(of[4] - of[5]);
   }
   EXPECT_EQ(step, 30);
   EXPECT_NEAR(seconds, run.at("simulated_s").get<double>(), 1e-8);
   EXPECT_NEAR(imbalance / 20, run.at("avg_imbalance_tokens").get<double>(), 1e-9);
-}
-
-TEST(StepsCsvTest, FileThatCannotBeWrittenIsNamed) {
-  StepsCsv steps("/dev/null/steps.csv", 1);
-  const absl::Status status = steps.Close();
+  StepsCsv nowhere("/dev/null/steps.csv", 1);
+  const absl::Status status = nowhere.Close();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(status.message(), HasSubstr("/dev/null/steps.csv"));
+  EXPECT_THAT(status.message(), ::testing::HasSubstr("/dev/null/steps.csv"));
 }
 
 TEST(OverloadWatchTest, OneLengthSetAsideMustLeaveEnoughForTheFreeSlots) {

@@ -2,8 +2,12 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 #include <tuple>
+#include <vector>
 
+#include "common/base/rng.h"
 #include "nlohmann/json.hpp"
 #include "tools/sim/run/request_source.h"
 #include "tools/sim/run/simulation.h"
@@ -65,18 +69,6 @@ TEST(RotatedTest, OtherSeedsStartElsewhereAndKeepTheGaps) {
   EXPECT_TRUE(seen[0] && seen[1] && seen[2]) << "38 seeds and some start was never drawn";
 }
 
-TEST(RotatedTest, SeedsOfATraceGiveDifferentRunsAndTheSameSeedTheSame) {
-  const Trace trace = *SampleProfile("conversation", 2000, 1);
-  SimOptions options = {.policy = "fcfs", .warmup = 50, .steps = 100};
-  const auto imbalance = [&](uint64_t seed) {
-    const Trace rotated = Rotated(trace, seed);
-    return (*(*Simulation::Create(options, rotated))->Run())["avg_imbalance_tokens"].get<double>();
-  };
-  EXPECT_EQ(imbalance(2), imbalance(2));
-  EXPECT_NE(imbalance(1), imbalance(2));
-  EXPECT_NE(imbalance(2), imbalance(3));
-}
-
 TEST(PoissonTest, ArrivalsAreOnePerSecondOrderedAndSeeded) {
   const Trace trace = *SampleProfile("code", 20'000, 1);
   const Trace arrivals = WithPoissonArrivals(trace, 4);
@@ -110,30 +102,25 @@ TEST(FullSlotRateTest, IsWhereQueuesBegin) {
   EXPECT_GT(wait(1.1), 20);
 }
 
-TEST(WaitCountsTest, QuantilesAreExact) {
-  WaitCounts counts;
-  EXPECT_EQ(counts.Quantile(0.99), 0);
-  for (int i = 0; i < 98; ++i) counts.Add(1);
-  counts.Add(2);
-  counts.Add(1000);
-  EXPECT_EQ(counts.Quantile(0.5), 1);
-  EXPECT_EQ(counts.Quantile(0.98), 1);
-  EXPECT_EQ(counts.Quantile(0.99), 2);
-  EXPECT_EQ(counts.Quantile(1), 1000);
-  EXPECT_EQ(counts.Quantile(0), 1);
-  EXPECT_EQ(counts.max(), 1000);
-  EXPECT_EQ(counts.count(), 100);
-  EXPECT_DOUBLE_EQ(counts.mean(), 11);
-}
-
 // Exact counts distinguish adjacent values, such as 200 and 201, which a bucketed histogram merges.
-TEST(WaitCountsTest, NeighboursAreDistinguished) {
-  for (int64_t wait = 0; wait < 3000; wait += 7) {
+TEST(WaitCountsTest, QuantilesAreThoseOfTheSortedWaits) {
+  Rng rng(4);
+  for (int trial = 0; trial < 100; ++trial) {
     WaitCounts counts;
-    counts.Add(wait);
-    counts.Add(wait + 1);
-    EXPECT_EQ(counts.Quantile(0.5), wait);
-    EXPECT_EQ(counts.Quantile(0.51), wait + 1);
+    EXPECT_EQ(counts.Quantile(0.99), 0);
+    std::vector<int64_t> waits(1 + rng.Below(100));
+    for (int64_t& wait : waits)
+      counts.Add(wait = static_cast<int64_t>(rng.Below(rng.Below(9) == 0 ? 3000 : 4)));
+    std::sort(waits.begin(), waits.end());
+    const auto size = static_cast<double>(waits.size());
+    for (const double p : {0.0, 0.5, 0.51, 0.98, 0.99, 1.0}) {
+      const auto rank = static_cast<size_t>(std::max(1.0, std::ceil(p * size - 1e-9)));
+      EXPECT_EQ(counts.Quantile(p), waits[rank - 1]) << p << " of " << size;
+    }
+    EXPECT_EQ(counts.max(), waits.back());
+    EXPECT_EQ(counts.count(), static_cast<int64_t>(waits.size()));
+    EXPECT_NEAR(counts.mean(),
+                static_cast<double>(std::accumulate(waits.begin(), waits.end(), int64_t{0})) / size, 1e-9);
   }
 }
 
