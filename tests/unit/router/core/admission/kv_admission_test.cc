@@ -1,7 +1,6 @@
 // The router's KV-memory admission: what it admits, against what the admitted requests then hold.
 #include "router/core/admission/kv_admission.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,8 +13,6 @@
 
 namespace bfio::core {
 namespace {
-
-using ::testing::HasSubstr;
 
 // Geometric lengths beyond the first token: every later token is the last with the same probability.
 class GeometricLookahead final : public NoLookahead {
@@ -116,32 +113,6 @@ void AddWaiting(Case& of, int64_t prompt, int64_t output, int64_t most) {
   of.outputs.push_back(output);
 }
 
-TEST(KvAdmission, ParsesItsSettingsAndExplainsErrors) {
-  EXPECT_EQ(ParseKvAdmission("none")->kind, KvAdmissionOptions::Kind::kNone);
-  EXPECT_EQ(ParseKvAdmission("kv_feasible:confidence=0.9")->confidence, 0.9);
-  EXPECT_EQ(ParseKvAdmission("protection:alpha=0.25")->alpha, 0.25);
-  for (const char* text : {"", "wait", "protection", "protection:alpha=", "protection:alpha=1",
-                           "protection:alpha=-0.1", "protection:alpha=nan", "kv_feasible:x"}) {
-    EXPECT_EQ(ParseKvAdmission(text).status().code(), absl::StatusCode::kInvalidArgument) << text;
-  }
-  for (const char* confidence : {"0", "0.49", "1", "-1", "nan", ""}) {
-    EXPECT_THAT(
-        std::string(ParseKvAdmission(absl::StrCat("kv_feasible:confidence=", confidence)).status().message()),
-        HasSubstr("confidence of kv_feasible"));
-  }
-  const KvAdmissionOptions feasible = *ParseKvAdmission("kv_feasible");
-  EXPECT_THAT(std::string(CheckKvAdmission(feasible, **MakeLookahead("none")).message()),
-              HasSubstr("survival"));
-  EXPECT_TRUE(CheckKvAdmission(feasible, **MakeLookahead("survival")).ok());
-  const KvAdmissionOptions wrong_by_a_half = *ParseKvAdmission("mc_sf:error=0.5");
-  EXPECT_EQ(wrong_by_a_half.length_error, 0.5);
-  EXPECT_FALSE(CheckKvAdmission(wrong_by_a_half, **MakeLookahead("survival")).ok());
-  EXPECT_TRUE(CheckKvAdmission(wrong_by_a_half, **MakeLookahead("oracle")).ok());
-  for (const char* error : {"-0.1", "nan", "x", ""})
-    EXPECT_FALSE(ParseKvAdmission(absl::StrCat("mc_sf:error=", error)).ok()) << error;
-  EXPECT_TRUE(CheckKvAdmission(*ParseKvAdmission("protection:alpha=0"), **MakeLookahead("none")).ok());
-}
-
 TEST(KvAdmission, KnownLengthsNeverExceedMemoryAndAnyFitsAnEmptyWorker) {
   const auto oracle = *MakeLookahead("oracle");
   KvAdmission admission(*ParseKvAdmission("kv_feasible"));
@@ -177,9 +148,25 @@ TEST(KvAdmission, KnownLengthsNeverExceedMemoryAndAnyFitsAnEmptyWorker) {
   EXPECT_GT(taken_all, reserved_all * 3 / 2) << "more than by reservation, or nothing is gained";
 }
 
+// How often of `draws` times the taken requests exceed the memory, when lengths have this mean.
+int Overflows(Case c, const std::vector<size_t>& taken, double mean, int draws, Rng& rng) {
+  const auto draw = [&](int64_t limit) {
+    const double steps = std::log(1 - rng.Uniform()) / std::log(1 - 1 / mean);
+    return std::clamp<int64_t>(1 + static_cast<int64_t>(steps), 1, limit);
+  };
+  int over = 0;
+  for (int i = 0; i < draws; ++i) {
+    for (size_t r = 0; r < c.stays.size(); ++r)
+      c.stays[r] = draw(c.residents[r].max_new_tokens - (101 - c.residents[r].first_step));
+    for (size_t w = 0; w < c.outputs.size(); ++w) c.outputs[w] = draw(c.waiting[w].max_new_tokens);
+    over += c.Peak(taken) > c.memory ? 1 : 0;
+  }
+  return over;
+}
+
 TEST(KvAdmission, OverflowIsNoMoreLikelyThanTheConfidenceAllows) {
   for (const double confidence : {0.6, 0.9, 0.99}) {
-    KvAdmission admission(*ParseKvAdmission(absl::StrCat("kv_feasible:confidence=", confidence)));
+    KvAdmission admission({.kind = KvAdmissionOptions::Kind::kFeasible, .confidence = confidence});
     Rng rng(11);
     constexpr int kCases = 60, kDraws = 200;
     int over = 0;
@@ -197,17 +184,7 @@ TEST(KvAdmission, OverflowIsNoMoreLikelyThanTheConfidenceAllows) {
       const std::vector<size_t> taken = c.Admit(admission, lookahead);
       taken_all += static_cast<int64_t>(taken.size());
       reserved_all += c.memory / (sizes / 2 + most);
-      const auto draw = [&](int64_t limit) {
-        const double steps = std::log(1 - rng.Uniform()) / std::log(1 - 1 / mean);
-        return std::clamp<int64_t>(1 + static_cast<int64_t>(steps), 1, limit);
-      };
-      for (int i = 0; i < kDraws; ++i) {
-        for (size_t r = 0; r < c.stays.size(); ++r) {
-          c.stays[r] = draw(c.residents[r].max_new_tokens - (101 - c.residents[r].first_step));
-        }
-        for (size_t w = 0; w < c.outputs.size(); ++w) c.outputs[w] = draw(most);
-        if (c.Peak(taken) > c.memory) ++over;
-      }
+      over += Overflows(c, taken, mean, kDraws, rng);
     }
     EXPECT_LE(over, (1 - confidence) * kCases * kDraws) << "confidence " << confidence;
     if (confidence < 0.7) {
@@ -218,7 +195,7 @@ TEST(KvAdmission, OverflowIsNoMoreLikelyThanTheConfidenceAllows) {
 }
 
 TEST(KvAdmission, ALimitOfHalfTheMemoryThatIsRarelyReachedAdmitsOthers) {
-  KvAdmission admission(*ParseKvAdmission("kv_feasible"));
+  KvAdmission admission({.kind = KvAdmissionOptions::Kind::kFeasible});
   Rng rng(17);
   constexpr int kCases = 30, kDraws = 200;
   int over = 0;
@@ -232,13 +209,7 @@ TEST(KvAdmission, ALimitOfHalfTheMemoryThatIsRarelyReachedAdmitsOthers) {
     const std::vector<size_t> taken = c.Admit(admission, lookahead);
     // 30 to 50 requests of mean size would fill the memory; with their limits reserved only one fits.
     EXPECT_GE(taken.size(), 8U) << "mean " << mean << ", limit " << most;
-    for (int i = 0; i < kDraws; ++i) {
-      for (int64_t& output : c.outputs) {
-        const double steps = std::log(1 - rng.Uniform()) / std::log(1 - 1 / mean);
-        output = std::clamp<int64_t>(1 + static_cast<int64_t>(steps), 1, most);
-      }
-      if (c.Peak(taken) > c.memory) ++over;
-    }
+    over += Overflows(c, taken, mean, kDraws, rng);
   }
   EXPECT_LE(over, 0.01 * kCases * kDraws);
 }
@@ -260,72 +231,73 @@ TEST(KvAdmission, DriftCountsAndAWorkerThatIsNotOpenTakesNothing) {
   EXPECT_FALSE(capacity.Fits(0, 2));
 }
 
-TEST(KvAdmission, ProtectionCountsAllThatAResidentHasReserved) {
+TEST(KvAdmission, ProtectionFitsThePromptBesideWhatIsHeldAndReserved) {
   GeometricLookahead lookahead(0.1);
-  KvAdmission admission(*ParseKvAdmission("protection:alpha=0"));
-  Case of;
-  of.memory = 1000;
-  AddResident(of, 100, 10, 5, 200);
-  AddWaiting(of, 600, 5, 10);
-  EXPECT_EQ(of.Admit(admission, lookahead).size(), 1u) << "110 tokens are held";
-  of.residents[0].reserves_kv = true;
-  EXPECT_EQ(of.Admit(admission, lookahead).size(), 1u) << "299 tokens are reserved";
-  of.waiting[0].prefill_tokens = 701;
-  EXPECT_EQ(of.Admit(admission, lookahead).size(), 1u);
-  of.waiting[0].prefill_tokens = 702;
-  EXPECT_EQ(of.Admit(admission, lookahead).size(), 0u);
+  // Free memory for 1,000 tokens; a resident of 110, or of 299 where it has reserved them.
+  const struct {
+    double alpha;
+    bool reserves;
+    std::vector<int64_t> prompts;
+    size_t taken;
+  } kCases[] = {{0, false, {600}, 1},       {0, false, {891}, 0},      {0, true, {701}, 1},
+                {0, true, {702}, 0},        {0.1, false, {790}, 1},    {0.1, false, {791}, 0},
+                {0.1, false, {740, 51}, 1}, {0.1, false, {740, 50}, 2}};
+  for (const auto& row : kCases) {
+    KvAdmission admission({.kind = KvAdmissionOptions::Kind::kProtection, .alpha = row.alpha});
+    Case of;
+    of.memory = 1000;
+    AddResident(of, 100, 10, 5, 200);
+    of.residents[0].reserves_kv = row.reserves;
+    for (const int64_t prompt : row.prompts) AddWaiting(of, prompt, 5, 10);
+    EXPECT_EQ(of.Admit(admission, lookahead).size(), row.taken) << row.alpha << ", " << row.prompts[0];
+  }
 }
 
-TEST(KvAdmission, ProtectionFitsThePromptWithinItsShare) {
-  const auto none = *MakeLookahead("none");
-  KvAdmission admission(*ParseKvAdmission("protection:alpha=0.1"));
-  std::vector<WaitingView> waiting(2);
-  waiting[0].prefill_tokens = 50;
-  waiting[1].prefill_tokens = 41;
-  waiting[0].max_new_tokens = waiting[1].max_new_tokens = 1000;
-  KvAdmission::Worker worker;
-  worker.kv_tokens = 1000;
-  worker.load_tokens = 850;
-  KvCapacity capacity;
-  capacity.Reset(admission.MakeOutlook(*none, {&worker, 1}, absl::MakeSpan(waiting)));
-  EXPECT_TRUE(capacity.Fits(waiting[0].kv_need, 0));
-  EXPECT_TRUE(capacity.Fits(waiting[1].kv_need, 0));
-  capacity.Put(waiting[1].kv_need, 0, +1);
-  EXPECT_FALSE(capacity.Fits(waiting[0].kv_need, 0));
-  EXPECT_TRUE(capacity.FitsInstead(waiting[0].kv_need, waiting[1].kv_need, 0));
-}
+// An outlook with random numbers of times and ways. Many needs have the same shape, so that those of one
+// exceed those of another at every time.
+struct RandomOutlook {
+  static constexpr int32_t kWorkers = 3, kNeeds = 8;
+  RandomOutlook(Rng& rng, int32_t least_times) {
+    outlook.times = least_times + static_cast<int32_t>(rng.Below(4));
+    outlook.ways = outlook.times == 0 ? 0 : 1 + static_cast<int32_t>(rng.Below(3));
+    for (size_t i = 0; i < kWorkers * outlook.row(); ++i) capacity.push_back(Below(rng, 100) - 10);
+    for (int32_t n = 0; n < kNeeds; ++n) {
+      const int64_t size = Below(rng, 41);
+      for (size_t i = 0; i < outlook.row(); ++i) need.push_back(size + (n % 3 == 0 ? Below(rng, 20) : 0));
+    }
+    outlook.capacity = capacity;
+    outlook.need = need;
+    kept.Reset(outlook);
+  }
+  KvOutlook outlook;
+  std::vector<int64_t> capacity, need;
+  KvCapacity kept;
+};
 
 // Incrementally kept sums at several times and ways against sums computed from scratch.
 TEST(KvCapacity, AgreesWithSumsFromScratch) {
   Rng rng(3);
   for (int trial = 0; trial < 2'000; ++trial) {
-    KvOutlook outlook;
-    outlook.times = 1 + static_cast<int32_t>(rng.Below(4));
-    outlook.ways = 1 + static_cast<int32_t>(rng.Below(3));
-    constexpr int32_t kWorkers = 3, kNeeds = 6;
-    std::vector<int64_t> capacity, need;
-    for (size_t i = 0; i < kWorkers * outlook.row(); ++i) capacity.push_back(Below(rng, 100) - 10);
-    for (size_t i = 0; i < kNeeds * outlook.row(); ++i) need.push_back(Below(rng, 40));
-    outlook.capacity = capacity;
-    outlook.need = need;
+    RandomOutlook random(rng, 1);
+    const KvOutlook& outlook = random.outlook;
+    KvCapacity& kept = random.kept;
     const auto holds = [&](const std::vector<int32_t>& set, int32_t worker) {
       for (int32_t t = 0; t < outlook.times; ++t) {
         bool any = false;
         for (int32_t w = 0; w < outlook.ways; ++w) {
           const size_t at = static_cast<size_t>(t * outlook.ways + w);
           int64_t sum = 0;
-          for (const int32_t n : set) sum += need[static_cast<size_t>(n) * outlook.row() + at];
-          any = any || sum <= capacity[static_cast<size_t>(worker) * outlook.row() + at];
+          for (const int32_t n : set) sum += outlook.need[static_cast<size_t>(n) * outlook.row() + at];
+          any = any || sum <= outlook.capacity[static_cast<size_t>(worker) * outlook.row() + at];
         }
         if (!any) return false;
       }
       return true;
     };
-    KvCapacity kept;
-    kept.Reset(outlook);
-    std::vector<std::vector<int32_t>> sets(kWorkers);
+    std::vector<std::vector<int32_t>> sets(RandomOutlook::kWorkers);
     for (int move = 0; move < 12; ++move) {
-      const auto g = static_cast<int32_t>(rng.Below(kWorkers)), n = static_cast<int32_t>(rng.Below(kNeeds));
+      const auto g = static_cast<int32_t>(rng.Below(RandomOutlook::kWorkers));
+      const auto n = static_cast<int32_t>(rng.Below(RandomOutlook::kNeeds));
       std::vector<int32_t> with = sets[g];
       with.push_back(n);
       ASSERT_EQ(kept.Fits(n, g), holds(with, g));
@@ -350,30 +322,17 @@ TEST(KvRefusals, NoRequestThatFitsIsRefused) {
   Rng rng(4);
   int64_t known = 0, asked = 0;
   for (int trial = 0; trial < 2'000; ++trial) {
-    KvOutlook outlook;
-    outlook.times = static_cast<int32_t>(rng.Below(4));
-    outlook.ways = outlook.times == 0 ? 0 : 1 + static_cast<int32_t>(rng.Below(3));
-    constexpr int32_t kWorkers = 3, kNeeds = 8;
-    std::vector<int64_t> capacity, need, reserve;
-    for (size_t i = 0; i < kWorkers * outlook.row(); ++i) capacity.push_back(Below(rng, 100));
-    for (int32_t n = 0; n < kNeeds; ++n) {
-      // Many have the same shape, so that the needs of one exceed those of another at every time.
-      const int64_t size = 1 + Below(rng, 40);
-      for (size_t i = 0; i < outlook.row(); ++i) need.push_back(size + (n % 3 == 0 ? Below(rng, 20) : 0));
-    }
-    outlook.capacity = capacity;
-    outlook.need = need;
-    KvCapacity kept;
-    kept.Reset(outlook);
+    RandomOutlook random(rng, 0);
+    KvCapacity& kept = random.kept;
     KvRefusals refusals;
-    refusals.Reset(outlook);
-    std::vector<int64_t> free_kv(kWorkers);
+    refusals.Reset(random.outlook);
+    std::vector<int64_t> free_kv(RandomOutlook::kWorkers);
     for (int64_t& free : free_kv) free = Below(rng, 80);
     for (int i = 0; i < 30; ++i) {
-      const auto n = static_cast<int32_t>(rng.Below(kNeeds));
+      const auto n = static_cast<int32_t>(rng.Below(RandomOutlook::kNeeds));
       const int64_t reserves = 20 + Below(rng, 60);
       int32_t fits = -1;
-      for (int32_t g = 0; g < kWorkers; ++g) {
+      for (int32_t g = 0; g < RandomOutlook::kWorkers; ++g) {
         if (reserves <= free_kv[g] || kept.Fits(n, g)) fits = g;
       }
       ++asked;

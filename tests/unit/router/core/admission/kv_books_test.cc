@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
 #include "common/base/rng.h"
@@ -78,35 +77,6 @@ TEST(KvBooks, IncrementalUpdatesEqualBooksFromScratch) {
             << "seed " << seed << ", plan " << plan << ", step " << step;
       }
       ASSERT_EQ(books.memory(0).size(), fresh.memory(0).size());
-    }
-  }
-}
-
-// For every length within the error, at every age: memory is counted for as long as the request runs.
-TEST(KvBooks, RequestsWithinTheErrorOfTheirPredictionAreCountedUntilTheyEnd) {
-  const double error = 0.4;
-  const auto oracle = *MakeLookahead("oracle");
-  for (int64_t predicted = 1; predicted <= 40; ++predicted) {
-    for (int64_t length = 1; length <= 80; ++length) {
-      if (std::abs(static_cast<double>(length - predicted)) > error * static_cast<double>(predicted))
-        continue;
-      const Resident resident = {.id = 1,
-                                 .first_step = 1,
-                                 .prefill_tokens = 10,
-                                 .max_new_tokens = 1'000,
-                                 .expected_tokens = predicted};
-      KvBooks books(error);
-      books.Reset(1);
-      KvChanges changes;
-      changes.changed.push_back({0, 0});
-      for (int64_t reported = 1; reported < length; ++reported) {
-        books.Update(0, *oracle, {&resident, 1}, {reported, reported + 1}, changes);
-        changes.Clear();
-        for (int64_t step = reported + 1; step <= length; ++step)
-          ASSERT_EQ(books.memory(0).At(step), 10 + step - 1)
-              << predicted << ", " << length << ", " << reported;
-      }
-      EXPECT_GE(books.Most(predicted, 0), length);
     }
   }
 }

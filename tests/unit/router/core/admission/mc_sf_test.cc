@@ -65,18 +65,6 @@ KvCourse RandomCourse(Rng& rng, int64_t now) {
   return course;
 }
 
-TEST(McSf, TheLinesAreWhatARequestHoldsInEveryStep) {
-  Rng rng(5);
-  for (int i = 0; i < 2'000; ++i) {
-    const KvCourse course = RandomCourse(rng, static_cast<int64_t>(rng.Below(10)));
-    for (int64_t step = 0; step < course.last() + 4; ++step) {
-      int64_t sum = 0;
-      for (const KvLine& line : course.Lines()) sum += line.At(step);
-      ASSERT_EQ(sum, Holds(course, step)) << "case " << i << ", step " << step;
-    }
-  }
-}
-
 TEST(McSf, IsTheSumOverAllRequestsUnderRandomEvents) {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     Rng rng(seed);
@@ -114,65 +102,6 @@ TEST(McSf, IsTheSumOverAllRequestsUnderRandomEvents) {
       ASSERT_EQ(memory.At(step), plain.At(step)) << "seed " << seed << ", event " << i;
     }
   }
-}
-
-// Algorithm 1 literally: candidates shortest first. Each is tested at the ends of all running requests, of
-// those admitted before it, and at its own; the first that does not fit stops the search.
-std::vector<size_t> AsWritten(PlainSum plain, std::vector<KvCourse> candidates, int64_t memory) {
-  std::vector<size_t> begin;
-  for (size_t i = 0; i < candidates.size(); ++i) {
-    plain.entries[1'000 + i].course = candidates[i];
-    bool fits = true;
-    for (const auto& [id, entry] : plain.entries) {
-      const int64_t end = entry.course.last();
-      fits = fits && (end > candidates[i].last() || plain.At(end) <= memory);
-    }
-    if (!fits) return begin;
-    begin.push_back(i);
-  }
-  return begin;
-}
-
-TEST(McSf, AdmitsWhatTheAlgorithmAsWrittenAdmits) {
-  int64_t stopped = 0;
-  for (uint64_t seed = 1; seed <= 400; ++seed) {
-    Rng rng(seed);
-    McSf memory;
-    PlainSum plain;
-    const auto size = static_cast<int64_t>(150 + rng.Below(400));
-    for (uint64_t id = 1; id <= 10; ++id) {
-      const KvCourse course = RandomCourse(rng, 0);
-      if (memory.PeakWith(course) > size) continue;
-      memory.Add(id, course);
-      plain.entries[id].course = course;
-    }
-    std::vector<KvCourse> candidates(8);
-    for (KvCourse& candidate : candidates) {
-      candidate = RandomCourse(rng, 0);
-      candidate.begin = 0;
-    }
-    std::stable_sort(candidates.begin(), candidates.end(),
-                     [](const KvCourse& a, const KvCourse& b) { return a.output < b.output; });
-    std::vector<size_t> begin;
-    for (size_t i = 0; i < candidates.size(); ++i) {
-      if (memory.PeakWith(candidates[i]) > size) break;
-      memory.Add(1'000 + i, candidates[i]);
-      begin.push_back(i);
-    }
-    EXPECT_EQ(begin, AsWritten(plain, candidates, size)) << "seed " << seed;
-    stopped += begin.size() < candidates.size();
-  }
-  EXPECT_GT(stopped, 200);
-}
-
-TEST(McSf, APromptInChunksLeavesItsMemoryToOthersUntilItIsComputed) {
-  // One that ends in step 4 holds up to 54. A prompt of 60 in chunks of 10 holds 50 by then and generates
-  // from step 5 on.
-  McSf memory;
-  memory.Add(1, {0, 50, 5});
-  EXPECT_EQ(memory.PeakWith({0, 60, 5, 10}), 54 + 50);
-  EXPECT_EQ(memory.PeakWith({0, 60, 5}), 54 + 64);
-  EXPECT_EQ((KvCourse{0, 60, 5, 10}.last()), 9);
 }
 
 }  // namespace

@@ -9,10 +9,13 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/rng.h"
 #include "router/core/admission/admission_text.h"
+#include "router/core/lookahead/lookahead.h"
 
 namespace bfio::core {
 namespace {
@@ -126,8 +129,13 @@ TEST(WaitAdmission, ThresholdsHoldNoMoreThanTheWorkersMemory) {
       if (memory) admission.OnMemory(*memory);
       if (kind == Kind::kNestedWait)
         for (int i = 0; i < 50; ++i) admission.OnEnd(100, 200);
-      Stream(admission, 1).Run(2000, 16, 100, 200);
-      return Largest(admission);
+      Stream stream(admission, 1);
+      stream.Run(2000, 16, 100, 200);
+      const int64_t largest = Largest(admission);
+      admission.OnMemory(7.5 * StageTokens({1, 100, 199}));
+      stream.Run(1, 16, 100, 200);
+      EXPECT_EQ(Largest(admission), 7) << "it follows at once";
+      return largest;
     };
     const double held = StageTokens({1, 100, 199});
     const int64_t free = threshold(std::nullopt);
@@ -154,15 +162,6 @@ TEST(WaitAdmission, MemoryIsSharedByTheClassesAsTheirRates) {
   EXPECT_LE(first * StageTokens({1, 100, 19}) + second * StageTokens({1, 100, 199}), 12 * both);
 }
 
-TEST(WaitAdmission, ThresholdsFollowAChangeOfMemoryAtOnce) {
-  WaitAdmission admission = Admission(Kind::kWait);
-  Stream stream(admission, 1);
-  stream.Run(2000, 8, 100, 200);
-  admission.OnMemory(7.5 * StageTokens({1, 100, 199}));
-  stream.Run(1, 8, 100, 200);
-  EXPECT_EQ(Largest(admission), 7);
-}
-
 TEST(WaitAdmission, SmallChangesOfCostsChangeNothing) {
   WaitAdmission admission({Kind::kWait, std::nullopt, 32});
   admission.OnCost(100'000);
@@ -174,12 +173,6 @@ TEST(WaitAdmission, SmallChangesOfCostsChangeNothing) {
   EXPECT_EQ(admission.fixed_tokens(), 111'000);
   admission.OnCost(-5);
   EXPECT_EQ(admission.fixed_tokens(), 1) << "a fit may extrapolate to less than nothing";
-}
-
-TEST(WaitAdmission, AnExplicitSettingOverridesWorkersCosts) {
-  WaitAdmission admission({Kind::kWait, 30'000, 32});
-  admission.OnCost(90'000);
-  EXPECT_EQ(admission.fixed_tokens(), 30'000);
 }
 
 TEST(ArrivalRate, ItsTimeConstantChangesWithoutAJumpOfTheRate) {
@@ -201,18 +194,63 @@ TEST(ParseAdmission, ParsesAMemoryRuleABatchRuleOrBoth) {
   EXPECT_EQ(both->wait.fixed_tokens, 1000);
   EXPECT_EQ(both->wait.most_steps, 7);
   EXPECT_EQ(ParseAdmission("wait")->kv.kind, KvAdmissionOptions::Kind::kNone);
-  EXPECT_EQ(ParseAdmission("wait+protection:alpha=0.1")->kv.alpha, 0.1);
+  EXPECT_EQ(ParseAdmission("none")->wait.kind, Kind::kNone);
+  EXPECT_EQ(ParseAdmission("wait+protection:alpha=0.25")->kv.alpha, 0.25);
   const auto sorted = ParseAdmission("wait+mc_sf:most=9,confidence=0.9");
   ASSERT_TRUE(sorted.ok()) << sorted.status();
   EXPECT_EQ(sorted->kv.kind, KvAdmissionOptions::Kind::kMcSf);
   EXPECT_EQ(sorted->kv.most_steps, 9);
   EXPECT_EQ(sorted->kv.confidence, 0.9);
-  EXPECT_EQ(ParseAdmission("none")->wait.kind, Kind::kNone);
-  for (const char* text :
-       {"", "+", "wait+", "wait+nested_wait", "none+kv_feasible", "waits", "wait:most=0", "wait:most=1.5",
-        "wait:tokens=x", "wait:tokens=nan", "wait:a=1", "kv_feasible:most=3", "mc_sf:", "mc_sf:most=0",
-        "mc_sf:alpha=0", "mc_sf:most=nan", "mc_sf:most=3,", "mc_sf_paced"}) {
-    EXPECT_EQ(ParseAdmission(text).status().code(), absl::StatusCode::kInvalidArgument) << text;
+  EXPECT_EQ(ParseAdmission("mc_sf:error=0.5")->kv.length_error, 0.5);
+  for (const char* text : {"",
+                           "+",
+                           "wait+",
+                           "wait+nested_wait",
+                           "none+kv_feasible",
+                           "waits",
+                           "wait:most=0",
+                           "wait:most=1.5",
+                           "wait:tokens=x",
+                           "wait:tokens=nan",
+                           "wait:a=1",
+                           "kv_feasible:most=3",
+                           "kv_feasible:x",
+                           "protection",
+                           "protection:alpha=",
+                           "protection:alpha=1",
+                           "protection:alpha=-0.1",
+                           "protection:alpha=nan",
+                           "mc_sf:",
+                           "mc_sf:most=0",
+                           "mc_sf:alpha=0",
+                           "mc_sf:most=nan",
+                           "mc_sf:most=3,",
+                           "mc_sf_paced",
+                           "mc_sf:error=-0.1",
+                           "mc_sf:error=nan",
+                           "mc_sf:error=x",
+                           "mc_sf:error="}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(ParseAdmission(text).status())) << text;
+  }
+  for (const char* confidence : {"0", "0.49", "1", "-1", "nan", ""}) {
+    EXPECT_THAT(
+        std::string(ParseAdmission(absl::StrCat("kv_feasible:confidence=", confidence)).status().message()),
+        HasSubstr("confidence of kv_feasible"));
+  }
+}
+
+TEST(CheckKvAdmission, RulesThatNeedLengthsAreRefusedWithoutThem) {
+  const std::tuple<const char*, const char*, bool> kCases[] = {{"kv_feasible", "none", false},
+                                                               {"kv_feasible", "survival", true},
+                                                               {"protection:alpha=0", "none", true},
+                                                               {"mc_sf:error=0.5", "survival", false},
+                                                               {"mc_sf:error=0.5", "oracle", true}};
+  for (const auto& [rule, lookahead, accepted] : kCases) {
+    const absl::Status status = CheckKvAdmission(ParseAdmission(rule)->kv, **MakeLookahead(lookahead));
+    EXPECT_EQ(status.ok(), accepted) << rule << ", " << lookahead;
+    if (absl::string_view(lookahead) == "none" && !accepted) {
+      EXPECT_THAT(std::string(status.message()), HasSubstr("survival"));
+    }
   }
 }
 
@@ -247,22 +285,6 @@ TEST(WaitAdmission, AClassIsReleasedAtTheFluidModelsThreshold) {
   admission.Release(stream.step(), false, out);
   EXPECT_EQ(static_cast<int64_t>(out.size()), threshold);
   EXPECT_EQ(admission.size(), 0);
-}
-
-TEST(WaitAdmission, ThresholdsFollowRatesUpAndDown) {
-  for (const Kind kind : {Kind::kWait, Kind::kNestedWait}) {
-    WaitAdmission admission = Admission(kind);
-    Stream stream(admission, 3);
-    const size_t of = kind == Kind::kWait ? WaitAdmission::ClassOf(100) : 0;
-    for (int i = 0; i < 1000; ++i) admission.OnEnd(400, 100);
-    stream.Run(4000, 4, 400, 100);
-    const int64_t many = admission.thresholds()[of];
-    stream.Run(4000, 1, 400, 100);
-    const int64_t few = admission.thresholds()[of];
-    stream.Run(4000, 4, 400, 100);
-    EXPECT_GE(many, 2 * few);
-    EXPECT_GE(admission.thresholds()[of], 2 * few);
-  }
 }
 
 TEST(WaitAdmission, NestedWaitLearnsSegmentsFromEndedRequests) {

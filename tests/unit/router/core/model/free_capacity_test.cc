@@ -54,18 +54,6 @@ TEST(FreeCapacityTest, ARequestFitsByItsReservationOrByTheOutlook) {
   EXPECT_TRUE(free.Fits(Request(100), 0));
 }
 
-TEST(FreeCapacityTest, MemoryMustSufficeAtEveryTimeInAtLeastOneWay) {
-  const std::vector<WorkerView> workers = {Worker(4, 0)};
-  FreeCapacity free;
-  const Memory never_first({9, 4, 20, 15}), never_last({10, 5, 19, 14}), other_ways({9, 5, 20, 14});
-  free.Reset(workers, never_first.view());
-  EXPECT_FALSE(free.Fits(Request(101), 0));
-  free.Reset(workers, never_last.view());
-  EXPECT_FALSE(free.Fits(Request(101), 0));
-  free.Reset(workers, other_ways.view());
-  EXPECT_TRUE(free.Fits(Request(101), 0));
-}
-
 TEST(FreeCapacityTest, TakeAndReturnCancelOut) {
   const std::vector<WorkerView> workers = {Worker(2, 100), Worker(1, 10)};
   const Memory outlook({20, 10, 40, 30, 0, 0, 0, 0});
@@ -114,22 +102,6 @@ TEST(FreeCapacityTest, SlotsThatMemoryCannotFillAreClosed) {
   free.Reset(workers, {});
   free.LimitSlotsToMemory(waiting);
   EXPECT_EQ(free.free_slots(), 27) << "without an outlook";
-}
-
-TEST(KvRefusalsTest, ARequestWithTheSameNeedsIsNotTestedAgain) {
-  const Memory outlook({0, 0, 0, 0});
-  KvRefusals refusals;
-  refusals.Reset(outlook.view());
-  EXPECT_FALSE(refusals.Refused(0, 50));
-  refusals.Note(0, 50);
-  EXPECT_TRUE(refusals.Refused(0, 50));
-  EXPECT_FALSE(refusals.Refused(0, 49)) << "its reservation may fit";
-  EXPECT_FALSE(refusals.Refused(1, 49)) << "the same of one that needs more";
-  EXPECT_TRUE(refusals.Refused(1, 50));
-  refusals.Reset(outlook.view());
-  EXPECT_FALSE(refusals.Refused(0, 50)) << "capacity is back";
-  refusals.Note(1, 50);
-  EXPECT_FALSE(refusals.Refused(0, 50)) << "it needs less";
 }
 
 }  // namespace

@@ -17,80 +17,6 @@ namespace {
 constexpr int64_t kBlock = kPrefixBlockTokens;
 using Blocks = std::vector<uint64_t>;
 
-TEST(PrefixCache, FindsWhatAPromptSharesWithEarlierOnes) {
-  PrefixCache cache(100 * kBlock, 100);
-  cache.Touch({1, 2, 3});
-  EXPECT_EQ(cache.Find({1, 2, 3, 4}), 3 * kBlock);
-  EXPECT_EQ(cache.Find({1, 2, 9}), 2 * kBlock);
-  EXPECT_EQ(cache.Find({9, 12, 13}), 0);
-  EXPECT_EQ(cache.Find({}), 0);
-  EXPECT_EQ(cache.tokens(), 3 * kBlock);
-}
-
-TEST(PrefixCache, TheLeastRecentlyUsedGoFirstAndAPromptLosesItsEnd) {
-  PrefixCache cache(4 * kBlock, 100);
-  cache.Touch({1, 2});
-  cache.Touch({5, 6});
-  cache.Touch({1, 2});
-  cache.Touch({7});
-  EXPECT_EQ(cache.Find({5, 6}), kBlock);
-  EXPECT_EQ(cache.Find({1, 2}), 2 * kBlock);
-  EXPECT_EQ(cache.Find({7}), kBlock);
-}
-
-TEST(PrefixCache, GeneratedTokensTakeMemory) {
-  PrefixCache cache(4 * kBlock, 100);
-  cache.Touch({1, 2});
-  cache.Write(2 * kBlock);
-  EXPECT_EQ(cache.Find({1, 2}), 2 * kBlock);
-  for (int64_t i = 1; i < kBlock; ++i) cache.Write(1);
-  EXPECT_EQ(cache.Find({1, 2}), 2 * kBlock) << "not yet a block";
-  cache.Write(1);
-  EXPECT_EQ(cache.Find({1, 2}), kBlock);
-  cache.Write(4 * kBlock);
-  EXPECT_EQ(cache.Find({1, 2}), 0);
-  cache.Write(5 * kBlock);
-  EXPECT_EQ(cache.tokens(), 0) << "more than there is room for";
-}
-
-TEST(PrefixCache, APromptLargerThanTheMemoryKeepsItsBeginning) {
-  PrefixCache cache(3 * kBlock, 100);
-  cache.Touch({1, 2, 3, 4, 5});
-  EXPECT_EQ(cache.Find({1, 2, 3, 4, 5}), 3 * kBlock);
-  PrefixCache few(100 * kBlock, 2);
-  few.Touch({1, 2, 3, 4, 5});
-  EXPECT_EQ(few.Find({1, 2, 3, 4, 5}), 2 * kBlock);
-  EXPECT_EQ(few.entries(), 2);
-  EXPECT_EQ(few.allocated_entries(), 2) << "nor was there memory for more";
-}
-
-TEST(PrefixCache, BlocksThatNoRequestComputesLeaveWithTheirRequest) {
-  PrefixCache cache(100 * kBlock, 100);
-  cache.Touch({1, 2});
-  cache.Await({1, 2, 3, 4, 5, 6});
-  EXPECT_EQ(cache.Find({1, 2, 3, 4, 5, 6}), 6 * kBlock) << "it will be there";
-  cache.Withdraw({1, 2, 3, 4, 5, 6}, 3);
-  EXPECT_EQ(cache.Find({1, 2, 3, 4, 5, 6}), 3 * kBlock) << "two were there, and it has computed a third";
-  EXPECT_EQ(cache.tokens(), 3 * kBlock);
-  cache.Withdraw({1, 2, 3}, 0);
-  EXPECT_EQ(cache.Find({1, 2, 3}), 3 * kBlock) << "computed once";
-}
-
-TEST(PrefixCache, BlocksThatOthersComputeStay) {
-  PrefixCache cache(100 * kBlock, 100);
-  for (int request = 0; request < 3; ++request) cache.Await({1, 2, 3});
-  cache.Await({1, 2, 9});
-  cache.Withdraw({1, 2, 3}, 0);
-  cache.Withdraw({1, 2, 3}, 0);
-  EXPECT_EQ(cache.Find({1, 2, 3}), 3 * kBlock);
-  cache.Withdraw({1, 2, 3}, 0);
-  EXPECT_EQ(cache.Find({1, 2, 3}), 2 * kBlock) << "the last of three";
-  cache.Complete({1, 2, 9});
-  cache.Await({1, 2, 9});
-  cache.Withdraw({1, 2, 9}, 0);
-  EXPECT_EQ(cache.Find({1, 2, 9}), 3 * kBlock) << "a request before it has computed them";
-}
-
 TEST(PrefixCache, ARequestWhoseBlocksAreEvictedMayStillEnd) {
   PrefixCache cache(2 * kBlock, 100);
   cache.Await({1, 2});
@@ -102,15 +28,6 @@ TEST(PrefixCache, ARequestWhoseBlocksAreEvictedMayStillEnd) {
   cache.Await({5, 6});
   cache.Withdraw({5, 6}, 0);
   EXPECT_EQ(cache.Find({5, 6}), 2 * kBlock) << "more have ended than were awaited";
-}
-
-TEST(PrefixCache, WithoutMemoryNothingIsFound) {
-  PrefixCache cache(0, 0);
-  cache.Touch({1, 2});
-  cache.Write(100);
-  EXPECT_EQ(cache.Find({1, 2}), 0);
-  EXPECT_EQ(cache.entries(), 0);
-  EXPECT_EQ(cache.tokens(), 0);
 }
 
 // A reference implementation by the definition: a list that is searched from the front.
@@ -170,10 +87,13 @@ Blocks AnyPrompt(Rng& rng) {
 TEST(PrefixCache, FindsWhatAPlainListFinds) {
   for (uint64_t seed = 1; seed <= 50; ++seed) {
     Rng rng(seed);
-    const auto capacity = static_cast<int64_t>(kBlock * (1 + rng.Below(60)));
-    const auto most = static_cast<int64_t>(1 + rng.Below(60));
+    const auto capacity = static_cast<int64_t>(kBlock * rng.Below(seed % 4 == 0 ? 6 : 61));
+    const auto most = static_cast<int64_t>(rng.Below(seed % 4 == 1 ? 6 : 61));
     PrefixCache cache(capacity, most);
     PlainCache plain(capacity, most);
+    PrefixCache once(capacity, most);
+    once.Touch({1, 2, 3, 4, 5, 6, 7, 8});
+    ASSERT_LE(once.allocated_entries(), most) << "no memory is allocated for more";
     for (int turn = 0; turn < 400; ++turn) {
       if (rng.Below(4) == 0) {
         const auto tokens = static_cast<int64_t>(1 + rng.Below(rng.Below(2) == 0 ? 3 : 3 * kBlock));
@@ -188,7 +108,6 @@ TEST(PrefixCache, FindsWhatAPlainListFinds) {
       ASSERT_EQ(cache.Find(blocks), plain.Find(blocks)) << "seed " << seed << ", turn " << turn;
       ASSERT_LE(cache.tokens(), capacity);
       ASSERT_EQ(cache.entries(), plain.entries());
-      ASSERT_LE(cache.entries(), most);
       ASSERT_LE(cache.entries(), capacity / kBlock) << "however short the writes";
     }
   }

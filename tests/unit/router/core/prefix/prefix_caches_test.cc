@@ -11,19 +11,26 @@ namespace {
 constexpr int64_t kTokens = kPrefixBlockTokens;
 const std::vector<uint64_t> kPrompt = {1, 2, 3, 4};
 
-PrefixCaches Two() {
+// The caches of these workers; by default of two.
+PrefixCaches Of(const std::vector<PrefixCaches::Member>& members = {{7, true, 100 * kTokens},
+                                                                    {8, true, 100 * kTokens}}) {
   PrefixCaches caches;
-  const std::vector<PrefixCaches::Member> members = {{7, true, 100 * kTokens}, {8, true, 100 * kTokens}};
   caches.Open(members);
   return caches;
 }
 
 TEST(PrefixCaches, EachWorkerHasWhatWasPlacedThere) {
-  PrefixCaches caches = Two();
+  PrefixCaches caches = Of();
   caches.Placed(1, kPrompt, 5 * kTokens);
   EXPECT_EQ(caches.Find(0, kPrompt, 5 * kTokens), 0);
   EXPECT_EQ(caches.Find(1, kPrompt, 5 * kTokens), 4 * kTokens);
   EXPECT_EQ(caches.Expected(1, kPrompt, 5 * kTokens), 4 * kTokens);
+  EXPECT_EQ(caches.Find(1, kPrompt, 4 * kTokens), 4 * kTokens - 1) << "the last token is computed";
+  PrefixCaches without = Of({{1, false, 100 * kTokens}});
+  EXPECT_FALSE(without.any());
+  without.Placed(0, kPrompt, 5 * kTokens);
+  without.Ended(0, kPrompt, 10);
+  EXPECT_EQ(without.Find(0, kPrompt, 5 * kTokens), 0);
 }
 
 TEST(PrefixCaches, AllTogetherHaveABoundWhateverTheirNumberWas) {
@@ -45,14 +52,8 @@ TEST(PrefixCaches, AllTogetherHaveABoundWhateverTheirNumberWas) {
   EXPECT_GE(found, PrefixCaches::kMostEntries - 3);
 }
 
-TEST(PrefixCaches, APromptThatIsWhollyCachedComputesItsLastToken) {
-  PrefixCaches caches = Two();
-  caches.Placed(1, kPrompt, 4 * kTokens);
-  EXPECT_EQ(caches.Find(1, kPrompt, 4 * kTokens), 4 * kTokens - 1);
-}
-
 TEST(PrefixCaches, WorkersKeepTheirsAcrossEpochsWhateverTheirRank) {
-  PrefixCaches caches = Two();
+  PrefixCaches caches = Of();
   caches.Placed(1, kPrompt, 4 * kTokens + 9);
   caches.Observed(1, 100, 50);
   const std::vector<PrefixCaches::Member> members = {
@@ -67,20 +68,8 @@ TEST(PrefixCaches, WorkersKeepTheirsAcrossEpochsWhateverTheirRank) {
   EXPECT_EQ(caches.Find(0, kPrompt, 5 * kTokens), 0);
 }
 
-TEST(PrefixCaches, AWorkerWithoutACacheHasNothing) {
-  PrefixCaches caches;
-  const std::vector<PrefixCaches::Member> members = {{1, false, 100 * kTokens}};
-  caches.Open(members);
-  EXPECT_FALSE(caches.any());
-  caches.Placed(0, kPrompt, 5 * kTokens);
-  caches.Ended(0, kPrompt, 10);
-  EXPECT_EQ(caches.Find(0, kPrompt, 5 * kTokens), 0);
-}
-
 TEST(PrefixCaches, AnEndedRequestsPromptCountsAsJustUsed) {
-  PrefixCaches caches;
-  const std::vector<PrefixCaches::Member> members = {{1, true, 8 * kTokens}};
-  caches.Open(members);
+  PrefixCaches caches = Of({{1, true, 8 * kTokens}});
   caches.Placed(0, kPrompt, 4 * kTokens);
   const std::vector<uint64_t> other = {9, 10, 11};
   caches.Placed(0, other, 3 * kTokens);
@@ -91,7 +80,7 @@ TEST(PrefixCaches, AnEndedRequestsPromptCountsAsJustUsed) {
 }
 
 TEST(PrefixCaches, AWorkerThatFindsLessIsTrustedLessAndRegainsTrust) {
-  PrefixCaches caches = Two();
+  PrefixCaches caches = Of();
   caches.Placed(0, kPrompt, 5 * kTokens);
   EXPECT_EQ(caches.Trust(0), 1);
   caches.Observed(0, 256, 0);
@@ -111,7 +100,7 @@ TEST(PrefixCaches, AWorkerThatFindsLessIsTrustedLessAndRegainsTrust) {
 }
 
 TEST(PrefixCaches, TrustIsTheShareOfTokensNotOfPrompts) {
-  PrefixCaches caches = Two();
+  PrefixCaches caches = Of();
   for (int i = 0; i < 1000; ++i) {
     caches.Observed(0, 100 * kTokens, 0);
     caches.Observed(0, kTokens, kTokens);
@@ -123,7 +112,7 @@ TEST(PrefixCaches, TrustIsTheShareOfTokensNotOfPrompts) {
 }
 
 TEST(PrefixCaches, TheFirstPromptsOfAWorkerDecideLittle) {
-  PrefixCaches caches = Two();
+  PrefixCaches caches = Of();
   caches.Observed(0, kTokens, kTokens);
   caches.Observed(0, 1000 * kTokens, 0);
   EXPECT_GT(caches.Trust(0), 0.9) << "however long";
