@@ -330,6 +330,7 @@ class ClusterSession {
         EXPECT_TRUE(request.state == State::kWaiting) << "request " << placement.id << " is placed twice";
         EXPECT_TRUE(MayRun(request, group)) << "request " << placement.id << " began on model "
                                             << request.spec.model << " and goes on with " << group.model;
+        EXPECT_TRUE(group.workers[placement.worker].spec.accepts_new);
         request.state = State::kPlaced;
         request.model = group.model;
         moved_ += request.group >= 0 && request.group != index ? 1 : 0;

@@ -50,20 +50,9 @@ class BookOfParents {
   RequestId calls_ = 0;
 };
 
-TEST(Parents, RemembersWhenAParentBeganAndWhatItHasMade) {
+TEST(Parents, RemembersWhenAParentBeganAndWhatItHasMadeInCallsSideBySide) {
   BookOfParents book;
-  EXPECT_EQ(book.Begin("a", 10)->first_step, 10);
-  book.End("a", 7, 20);
-  const auto second = book.Begin("a", 30);
-  EXPECT_EQ(second->first_step, 10);
-  EXPECT_EQ(second->generated_tokens, 7);
-  EXPECT_EQ(book.Begin("b", 31)->first_step, 31);
-  EXPECT_EQ(book.parents.size(), 2);
-}
-
-TEST(Parents, CallsSideBySideCountOnce) {
-  BookOfParents book;
-  book.Begin("a", 0);
+  EXPECT_EQ(book.Begin("a", 0)->first_step, 0);
   book.Begin("a", 0);
   book.End("a", 50, 3);
   // The wave continues while one of its calls runs.
@@ -71,7 +60,11 @@ TEST(Parents, CallsSideBySideCountOnce) {
   EXPECT_THAT(book.parents.Calls("a"), ElementsAre(2, 3));
   book.End("a", 20, 6);
   book.End("a", 30, 7);
-  EXPECT_EQ(book.Begin("a", 9)->generated_tokens, 50);
+  const auto second = book.Begin("a", 9);
+  EXPECT_EQ(second->first_step, 0);
+  EXPECT_EQ(second->generated_tokens, 50) << "calls side by side count once";
+  EXPECT_EQ(book.Begin("b", 31)->first_step, 31);
+  EXPECT_EQ(book.parents.size(), 2);
 }
 
 TEST(Parents, AHigherStageEndsTheWave) {
@@ -93,7 +86,8 @@ TEST(Parents, AFullTableRemovesTheParentLongestWithoutACall) {
     book.Begin(name, 1);
     book.End(name, 1, 1);
   }
-  book.Begin("a", 2);  // no longer idle
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(book.parents.Find("z", 1, std::nullopt)->first_step, 1);
+  EXPECT_EQ(book.Begin("a", 2)->generated_tokens, 1) << "a call that is only looked up displaces none";
   EXPECT_EQ(book.Begin("d", 3)->first_step, 3);
   EXPECT_EQ(book.parents.size(), 3);
   EXPECT_EQ(book.Begin("b", 4)->first_step, 4) << "b was forgotten, and c for it";
@@ -103,14 +97,6 @@ TEST(Parents, AFullTableRemovesTheParentLongestWithoutACall) {
   book.End("d", 1, 6);
   EXPECT_TRUE(book.Begin("e", 7).has_value());
   EXPECT_EQ(book.parents.size(), 3);
-}
-
-TEST(Parents, ACallThatIsOnlyLookedUpDisplacesNoParent) {
-  BookOfParents book(1);
-  book.Begin("a", 1);
-  book.End("a", 5, 2);
-  for (int i = 0; i < 5; ++i) EXPECT_EQ(book.parents.Find("b", 3, std::nullopt)->first_step, 3);
-  EXPECT_EQ(book.Begin("a", 4)->generated_tokens, 5) << "still in the book";
 }
 
 TEST(Parents, ANameInPermanentUseDoesNotStayTheOldest) {
@@ -146,41 +132,6 @@ TEST(Parents, TheEarliestDeadlineOfItsCallsHoldsForAll) {
   EXPECT_EQ(book.parents.Deadline("a"), 700);
   EXPECT_EQ(book.parents.Deadline("b"), RequestSpec::kNoDeadline);
   EXPECT_THAT(book.parents.Calls("b"), ::testing::IsEmpty());
-}
-
-RequestSpec Call(RequestId id, int64_t seniority, int32_t priority = 0) {
-  return {.id = id, .prefill_tokens = 10, .max_new_tokens = 5, .priority = priority, .seniority = seniority};
-}
-
-std::vector<RequestId> Order(const WaitingPool& pool) {
-  std::vector<RequestId> ids;
-  for (const WaitingView& view : pool.views()) ids.push_back(view.id);
-  return ids;
-}
-
-TEST(WaitingPoolOfAgents, TheSeniorGoesFirstWithinItsPriority) {
-  WaitingPool pool;
-  pool.Add(Call(1, 0), 10);
-  pool.Add(Call(2, 0), 11);
-  pool.Add(Call(3, 5), 12);   // counts from 7
-  pool.Add(Call(4, 1), 12);   // counts from 11, behind 2
-  pool.Add(Call(5, -3), 12);  // counts from 15
-  pool.Add(Call(6, 0), 13);
-  pool.Add(Call(7, -9, 1), 13);
-  EXPECT_THAT(Order(pool), ElementsAre(7, 3, 1, 2, 4, 6, 5));
-  EXPECT_EQ(pool.views()[1].enqueued_step, 12);
-  EXPECT_EQ(pool.views()[1].senior_step(), 7);
-}
-
-TEST(WaitingPoolOfAgents, TheEarlierDeadlineGoesFirstAtEqualAge) {
-  WaitingPool pool;
-  RequestSpec late = Call(1, 3), soon = Call(2, 2), none = Call(3, 2);
-  late.deadline_us = 900;
-  soon.deadline_us = 500;
-  pool.Add(late, 10);
-  pool.Add(none, 9);
-  pool.Add(soon, 9);
-  EXPECT_THAT(Order(pool), ElementsAre(2, 1, 3));
 }
 
 }  // namespace

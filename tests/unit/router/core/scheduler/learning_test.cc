@@ -4,14 +4,16 @@
 
 #include <map>
 
+#include "absl/memory/memory.h"
 #include "common/base/rng.h"
 #include "router/core/lookahead/no_lookahead.h"
-#include "tests/testing/one_group.h"
+#include "tests/unit/router/core/scheduler/chunk_group.h"
 
 namespace bfio::core {
 namespace {
 
-using bfio::testing::OneGroup;
+using bfio::testing::ChunkGroup;
+using bfio::testing::FirstFit;
 
 // Records all observations by request.
 class Recorder : public NoLookahead {
@@ -49,164 +51,116 @@ class Recorder : public NoLookahead {
   int64_t steps = 0;
 };
 
-class FirstFit : public Policy {
- public:
-  absl::string_view name() const override { return "first_fit"; }
-  void Decide(const Snapshot& snapshot, Decision& decision) override {
-    int32_t next = 0;
-    for (size_t g = 0; g < snapshot.workers.size(); ++g) {
-      for (int32_t s = 0; s < snapshot.workers[g].free_slots; ++s) {
-        if (next < static_cast<int32_t>(snapshot.waiting.size())) {
-          decision.assignments.push_back({next++, static_cast<WorkerIndex>(g)});
-        }
-      }
-    }
-  }
-};
-
 struct Truth {
-  RequestSpec spec;
-  int64_t length = 0;  // observed from its first token on
+  // Tokens generated in all placements.
   int64_t age = 0;
-  WorkerIndex worker = -1;
-  enum { kWaiting, kRunning, kFinished, kCut, kCancelled } state = kWaiting;
+  bool replayed = false;
+  enum { kGoesOn, kFinished, kCut, kCancelled } state = kGoesOn;
   std::vector<std::pair<int64_t, double>> hints;
 };
 
-struct LearningWorld {
-  explicit LearningWorld(uint64_t seed) : rng(seed) {
-    auto owned = std::make_unique<Recorder>();
-    recorder = owned.get();
-    scheduler =
-        std::make_unique<OneGroup>(SchedulerOptions(), std::make_unique<FirstFit>(), std::move(owned));
-    Open();
+// Prompts, above all those of requests that come back, may take several steps.
+class LearningGroup : public ChunkGroup {
+ public:
+  explicit LearningGroup(uint64_t seed) : LearningGroup(seed, new Recorder) {}
+  // Some workers are lost together with their requests.
+  void Reopen() {
+    Open(std::vector(1 + rng.Below(3), WorkerSpec{.slots = 6, .kv_tokens = 1 << 20}));
+    for (auto& [id, truth] : truths)
+      truth.replayed = truth.replayed || requests.at(id).spec.generated_tokens > 0;
   }
-
-  void Open() {
-    // Some workers are lost together with their requests.
-    const int32_t workers = 1 + static_cast<int32_t>(rng.Below(3));
-    std::vector<EpochMember> members(workers);
-    for (EpochMember& member : members) member.spec = {6, 1 << 20, true};
-    for (auto& [id, r] : requests) {
-      if (r.state != Truth::kRunning || r.worker >= workers) continue;
-      members[r.worker].resident.push_back({id, 0});
+  void Turn() {
+    if (rng.Below(3) != 0) {
+      RequestSpec spec = {.id = truths.size() + 1, .prefill_tokens = 5, .max_new_tokens = 1000};
+      spec.tenant = static_cast<uint32_t>(rng.Below(3));
+      const auto length = 1 + static_cast<int64_t>(rng.Below(60));
+      if (rng.Below(3) == 0) spec.max_new_tokens = 1 + static_cast<int64_t>(rng.Below(40));
+      truths[spec.id] = {};
+      Enqueue(spec, std::min(length, spec.max_new_tokens));
     }
-    for (const RequestId id : scheduler->OpenEpoch(members)) {
-      Truth& r = requests.at(id);
-      r.state = Truth::kWaiting;
-      r.spec.prefill_tokens += r.age - r.spec.generated_tokens;
-      r.spec.max_new_tokens -= r.age - r.spec.generated_tokens;
-      r.spec.generated_tokens = r.age;
-      scheduler->Requeue(r.spec);
+    if (rng.Below(10) == 0 && !truths.empty()) {
+      const RequestId id = 1 + rng.Below(truths.size());
+      if (group.Cancel(id) == CancelOutcome::kDequeued) truths[id].state = Truth::kCancelled;
     }
-    step = 0;
-    this->workers = workers;
-  }
-
-  void Arrive() {
-    Truth r;
-    r.spec.id = next++;
-    r.spec.prefill_tokens = 5;
-    r.spec.tenant = static_cast<uint32_t>(rng.Below(3));
-    r.length = 1 + static_cast<int64_t>(rng.Below(60));
-    r.spec.max_new_tokens = rng.Below(3) == 0 ? 1 + static_cast<int64_t>(rng.Below(40)) : 1000;
-    ASSERT_TRUE(scheduler->Enqueue(r.spec).ok());
-    requests[r.spec.id] = r;
-  }
-
-  void Step() {
-    const std::optional<Plan> plan = scheduler->MakePlan();
-    if (!plan) return;
-    for (const Placement& p : plan->placements) {
-      requests[p.id].worker = p.worker;
-      requests[p.id].state = Truth::kRunning;
-    }
-    for (const Drop& drop : plan->drops) requests[drop.id].state = Truth::kCancelled;
-    ++step;
-    ++steps;
-    std::vector<std::vector<RequestId>> finished(workers);
-    std::vector<std::vector<CompletionHint>> hints(workers);
-    std::vector<int64_t> loads(workers, 0);
-    bool idle = true;
-    for (auto& [id, r] : requests) {
-      if (r.state != Truth::kRunning) continue;
-      loads[r.worker] += r.spec.prefill_tokens + r.age - r.spec.generated_tokens;
-      ++r.age;
-      const double hint = rng.Uniform();
-      hints[r.worker].push_back({id, hint});
-      const int64_t cap = r.spec.generated_tokens + r.spec.max_new_tokens;
-      if (r.age == std::min(r.length, cap)) {
-        r.state = r.age < cap ? Truth::kFinished : Truth::kCut;
-        finished[r.worker].push_back(id);
-      } else {
-        r.hints.emplace_back(r.age, hint);
-        idle = false;
-      }
-    }
-    for (int32_t g = 0; g < workers; ++g) {
-      StepReport report;
-      report.step = report.applied_plan = step;
-      report.load_tokens = loads[g];
-      report.finished = finished[g];
-      report.hints = hints[g];
-      report.group_idle = idle;
-      ASSERT_TRUE(scheduler->OnReport(g, report).ok());
-    }
+    Step();
+    if (rng.Below(40) == 0) Reopen();
   }
 
   Rng rng;
-  Recorder* recorder = nullptr;
-  std::unique_ptr<OneGroup> scheduler;
-  std::map<RequestId, Truth> requests;
-  RequestId next = 1;
-  int64_t step = 0, steps = 0;
-  int32_t workers = 0;
+  Recorder* const recorder;
+  std::map<RequestId, Truth> truths;
+  int64_t steps = 0;
+
+ protected:
+  void OnPlan(const core::Plan& plan) override {
+    for (const Drop& drop : plan.drops) truths[drop.id].state = Truth::kCancelled;
+  }
+  void Compute(size_t g, Done& done) override {
+    steps += g == 0 ? 1 : 0;
+    ChunkGroup::Compute(g, done);
+    const auto hint = [&](RequestId id) -> Truth& {
+      done.hints.push_back({id, rng.Uniform()});
+      ++truths[id].age;
+      return truths[id];
+    };
+    for (const Run& run : workers[g].runs) {
+      if (run.prompt_left > 0) continue;
+      Truth& truth = hint(run.spec.id);
+      truth.hints.emplace_back(truth.age, done.hints.back().probability);
+    }
+    for (const RequestId id : done.finished) {
+      const Run& run = requests.at(id);
+      hint(id).state = run.output < run.spec.max_new_tokens ? Truth::kFinished : Truth::kCut;
+    }
+  }
+
+ private:
+  LearningGroup(uint64_t seed, Recorder* owned)
+      : ChunkGroup({}, std::make_unique<FirstFit>(), BatchCost(), {}, absl::WrapUnique(owned)),
+        rng(seed),
+        recorder(owned) {
+    budget = 16;
+    Reopen();
+  }
 };
 
 TEST(Learning, ALookaheadGetsExactlyWhatRequestsDid) {
   int finished = 0, cut = 0, cancelled = 0, replayed = 0;
   for (uint64_t seed = 1; seed <= 60; ++seed) {
-    LearningWorld world(seed);
+    LearningGroup group(seed);
     for (int i = 0; i < 250; ++i) {
-      if (world.rng.Below(3) != 0) world.Arrive();
-      if (world.rng.Below(10) == 0 && world.next > 1) {
-        const RequestId id = 1 + world.rng.Below(world.next - 1);
-        Truth& r = world.requests[id];
-        const auto outcome = world.scheduler->Cancel(id);
-        if (outcome == CancelOutcome::kDequeued) r.state = Truth::kCancelled;
-      }
-      world.Step();
-      if (world.rng.Below(40) == 0) world.Open();
-      ASSERT_FALSE(HasFailure()) << "seed " << seed << ", step " << world.steps;
+      group.Turn();
+      ASSERT_FALSE(HasFailure()) << "seed " << seed << ", step " << group.steps;
     }
-    EXPECT_EQ(world.recorder->steps, world.steps);
-    EXPECT_EQ(world.scheduler->totals().drift_tokens, 0);
-    for (const auto& [id, r] : world.requests) {
-      const Recorder::Life& life = world.recorder->lives[id];
+    EXPECT_EQ(group.recorder->steps, group.steps);
+    EXPECT_EQ(group.totals().drift_tokens, 0);
+    for (const auto& [id, truth] : group.truths) {
+      const Recorder::Life& life = group.recorder->lives[id];
       SCOPED_TRACE(::testing::Message() << "seed " << seed << ", request " << id);
-      replayed += r.spec.generated_tokens > 0;
+      const int64_t to = std::max<int64_t>(0, life.to);
+      replayed += truth.replayed;
       EXPECT_LE(life.from, 0);
-      EXPECT_EQ(life.finished, r.state == Truth::kFinished);
-      switch (r.state) {
+      EXPECT_EQ(life.finished, truth.state == Truth::kFinished);
+      switch (truth.state) {
         case Truth::kFinished:
-          EXPECT_EQ(life.to, r.length);
+          EXPECT_EQ(life.to, truth.age);
           ++finished;
           break;
         case Truth::kCut:
-          EXPECT_EQ(std::max<int64_t>(0, life.to), r.age - 1);
+          EXPECT_EQ(to, truth.age - 1);
           ++cut;
           break;
         case Truth::kCancelled:
-          EXPECT_EQ(std::max<int64_t>(0, life.to), r.age);
+          EXPECT_EQ(to, truth.age);
           ++cancelled;
           break;
         default:
-          EXPECT_LE(life.to, r.age);
-          EXPECT_GE(std::max<int64_t>(0, life.to), r.age - Residents::kSettleSteps);
+          EXPECT_LE(life.to, truth.age);
+          EXPECT_GE(to, truth.age - Residents::kSettleSteps);
       }
       // Hints of requests that will be dropped may be left out.
-      if (r.state != Truth::kCancelled) {
-        EXPECT_EQ(life.hints, r.hints);
+      if (truth.state != Truth::kCancelled) {
+        EXPECT_EQ(life.hints, truth.hints);
       }
     }
   }

@@ -2,94 +2,48 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
-#include <map>
 #include <vector>
 
-#include "tests/testing/one_group.h"
+#include "tests/unit/router/core/scheduler/step_group.h"
 
 namespace bfio::core {
 namespace {
 
-using bfio::testing::OneGroup;
+using bfio::testing::Request;
+using bfio::testing::StepGroup;
 
-constexpr int kWorkers = 4;
-
-// A group with bf_io_auto. All requests have prompts of `prompt` tokens and outputs of `output`.
-class Replayed {
+// Four workers with bf_io_auto. All requests have prompts of `prompt` tokens and outputs of `output`.
+class Replayed : public StepGroup {
  public:
   Replayed(int32_t slots, int64_t prompt, int64_t output)
-      : prompt_(prompt),
-        output_(output),
-        group_(Options(), *MakePolicy("bf_io_auto", {}), *MakeLookahead("survival")),
-        running_(kWorkers) {
-    std::vector<EpochMember> members(kWorkers);
-    for (EpochMember& member : members) member.spec = {slots, 100'000'000, true};
-    group_.OpenEpoch(members);
-  }
-
-  void Enqueue(int requests) {
-    for (; requests > 0; --requests) {
-      RequestSpec spec = {.id = ++last_, .prefill_tokens = prompt_, .max_new_tokens = 1 << 20};
-      ASSERT_TRUE(group_.Enqueue(spec).ok());
-    }
-  }
-
-  // Takes a step, unless nothing runs or waits. Returns its largest load.
-  int64_t Step() {
-    while (const auto plan = group_.MakePlan()) plans_[plan->apply_step] = *plan;
-    if (plans_.count(step_ + 1) == 0) return 0;
-    ++step_;
-    for (const Placement& placement : plans_[step_].placements) {
-      running_[static_cast<size_t>(placement.worker)].push_back({placement.id, prompt_, output_});
-    }
-    plans_.erase(step_);
-    int64_t largest = 0;
-    bool idle = true;
-    std::vector<StepReport> reports(kWorkers);
-    std::vector<std::vector<RequestId>> finished(kWorkers);
-    for (size_t g = 0; g < kWorkers; ++g) {
-      for (Running& one : running_[g]) {
-        reports[g].load_tokens += one.load++;
-        if (--one.left == 0) finished[g].push_back(one.id);
-      }
-      std::erase_if(running_[g], [](const Running& one) { return one.left == 0; });
-      idle = idle && running_[g].empty();
-      largest = std::max(largest, reports[g].load_tokens);
-    }
-    for (size_t g = 0; g < kWorkers; ++g) {
-      reports[g].step = reports[g].applied_plan = step_;
-      reports[g].finished = finished[g];
-      reports[g].group_idle = idle;
-      EXPECT_TRUE(group_.OnReport(static_cast<WorkerIndex>(g), reports[g]).ok());
-    }
-    return largest;
-  }
+      : StepGroup(std::vector(4, WorkerSpec{.slots = slots, .kv_tokens = 100'000'000}),
+                  *MakePolicy("bf_io_auto", {}), {}, *MakeLookahead("survival")),
+        prompt_(prompt),
+        output_(output) {}
 
   // The mean over `steps` steps of the largest load; `arrivals(step)` requests arrive in each step.
   template <class Arrivals>
   double MeanLargest(int64_t steps, Arrivals arrivals) {
     double sum = 0;
     for (int64_t i = 1; i <= steps; ++i) {
-      Enqueue(arrivals(i));
-      sum += static_cast<double>(Step());
+      for (int64_t n = arrivals(i); n > 0; --n) Enqueue(Request(++last_, prompt_, 1 << 20), output_);
+      largest_ = 0;
+      Step();
+      sum += static_cast<double>(largest_);
     }
     return sum / static_cast<double>(steps);
   }
 
-  const RuleChooser& chooser() const { return group_.group().chooser(); }
+  const RuleChooser& chooser() const { return group.group().chooser(); }
+
+ protected:
+  void OnReported(size_t, const Done& done) override {
+    largest_ = std::max(largest_, done.report.load_tokens);
+  }
 
  private:
-  static SchedulerOptions Options() { return {.plan_mode = PlanMode::kLockstep}; }
-
-  struct Running {
-    RequestId id;
-    int64_t load, left;
-  };
   const int64_t prompt_, output_;
-  OneGroup group_;
-  std::vector<std::vector<Running>> running_;
-  std::map<int64_t, Plan> plans_;
-  int64_t step_ = 0;
+  int64_t largest_ = 0;
   RequestId last_ = 0;
 };
 

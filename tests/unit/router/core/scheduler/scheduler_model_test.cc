@@ -1,19 +1,18 @@
-// Random traffic against a simple model of the workers: for any order of events no worker is over-filled,
-// every request runs exactly once to its end or is cancelled, and the router's account equals the workers'
-// state.
+// Random traffic: no worker is over-filled, every request ends, and after every report the scheduler's
+// account is the worker's own, however loads grow (tests/testing/cluster_session.h has events of more kinds).
 #include <gtest/gtest.h>
 
-#include <deque>
-#include <map>
-#include <set>
+#include <optional>
+#include <vector>
 
 #include "common/base/rng.h"
-#include "tests/testing/one_group.h"
+#include "tests/unit/router/core/scheduler/step_group.h"
 
 namespace bfio::core {
 namespace {
 
-using bfio::testing::OneGroup;
+using bfio::testing::Request;
+using bfio::testing::StepGroup;
 
 class RandomFit : public Policy {
  public:
@@ -35,135 +34,79 @@ class RandomFit : public Policy {
   Rng rng_;
 };
 
-// A worker as the protocol describes it, as plain sets.
-struct ModelWorker {
-  struct Running {
-    int64_t load;
-    int64_t remaining;
-  };
-  std::map<RequestId, Running> running;
-  int64_t applied = 0;
-};
+// Loads of all requests grow by the same number of tokens in a step.
+class ModelGroup : public StepGroup {
+ public:
+  static constexpr WorkerSpec kWorker{.slots = 3, .kv_tokens = 100};
 
-struct World {
-  World(PlanMode mode, uint64_t seed, int32_t workers) : rng(seed), models(workers) {
-    SchedulerOptions options;
-    options.plan_mode = mode;
-    options.max_waiting = 20;
-    scheduler = std::make_unique<OneGroup>(options, std::make_unique<RandomFit>(seed));
-    std::vector<EpochMember> members(workers);
-    for (EpochMember& member : members) member.spec = {kSlots, kKv, true};
-    scheduler->OpenEpoch(members);
+  ModelGroup(PlanMode mode, uint64_t seed)
+      : StepGroup(std::vector(1 + seed % 4, kWorker), std::make_unique<RandomFit>(seed), {.plan_mode = mode}),
+        left_(workers.size()),
+        rng_(seed) {}
+
+  // `growth`: unset: another one in each step.
+  void Run(std::optional<int64_t> growth) {
+    for (int i = 0; i < 400 && !::testing::Test::HasFailure(); ++i) {
+      growth_ = growth.value_or(static_cast<int64_t>(rng_.Below(5)));
+      for (uint64_t n = i < 300 && group.waiting() < 20 ? rng_.Below(4) : 0; n > 0; --n) Arrive();
+      if (i < 300 && !requests.empty() && rng_.Below(4) == 0) group.Cancel(1 + rng_.Below(requests.size()));
+      if (rng_.Below(60) == 0) Open(std::vector(workers.size(), kWorker));
+      Step();
+    }
+    EXPECT_EQ(group.waiting() + group.placed(), 0);
+    EXPECT_EQ(totals().unknown_ids, 0);
+    EXPECT_EQ(totals().policy_violations, 0);
+    if (growth == 1) {
+      EXPECT_EQ(totals().drift_tokens, 0);
+    }
   }
 
+ protected:
+  void Compute(size_t g, Done& done) override {
+    int64_t kv = 0;
+    for (const StepGroup::Run& run : workers[g].runs) kv += run.spec.kv_reserve_tokens();
+    EXPECT_LE(kv, kWorker.kv_tokens);
+    EXPECT_LE(std::ssize(workers[g].runs), kWorker.slots);
+    StepGroup::Compute(g, done);
+    left_[g] = 0;
+    for (StepGroup::Run& run : workers[g].runs) {
+      left_[g] += run.load - 1;
+      run.load += growth_ - 1;
+    }
+  }
+  void OnReported(size_t g, const Done&) override {
+    // The predicted load of the next step: what the remaining requests held, plus one token each.
+    const auto account = Account(static_cast<WorkerIndex>(g));
+    ASSERT_EQ(account.load_tokens, left_[g] + account.active) << "worker " << g << ", " << workers[g].step;
+  }
+
+ private:
   void Arrive() {
-    RequestSpec spec;
-    spec.id = next_id++;
-    spec.prefill_tokens = 1 + static_cast<int64_t>(rng.Below(40));
-    spec.max_new_tokens = 1 + static_cast<int64_t>(rng.Below(8));
-    const int64_t output = 1 + static_cast<int64_t>(rng.Below(spec.max_new_tokens));
-    if (!scheduler->Enqueue(spec).ok()) return;
-    outputs[spec.id] = output;
-    prefills[spec.id] = spec.prefill_tokens;
-    reserve[spec.id] = spec.kv_reserve_tokens();
+    RequestSpec spec = Request(requests.size() + 1, 1 + static_cast<int64_t>(rng_.Below(40)),
+                               1 + static_cast<int64_t>(rng_.Below(8)));
+    if (growth_ < 0) spec.prefill_tokens += 20;
+    Enqueue(spec, 1 + static_cast<int64_t>(rng_.Below(spec.max_new_tokens)));
   }
 
-  void Plan() {
-    while (auto plan = scheduler->MakePlan()) plans.push_back(*std::move(plan));
-  }
-
-  void CancelSome() {
-    if (next_id == 1 || rng.Below(4) != 0) return;
-    const RequestId id = 1 + rng.Below(next_id - 1);
-    if (scheduler->Cancel(id) != CancelOutcome::kUnknown) cancelled.insert(id);
-  }
-
-  // Runs step `step` on all models with the plans that have arrived; plans may arrive up to `lag` steps late.
-  void Step(int64_t step) {
-    std::vector<std::vector<RequestId>> finished(models.size());
-    std::vector<int64_t> loads(models.size(), 0);
-    for (const auto& plan : plans) {
-      if (plan.apply_step > step) continue;
-      for (const Drop& drop : plan.drops) {
-        if (models[drop.worker].applied < plan.apply_step) models[drop.worker].running.erase(drop.id);
-      }
-      for (const Placement& p : plan.placements) {
-        if (models[p.worker].applied >= plan.apply_step) continue;
-        EXPECT_TRUE(started.insert(p.id).second) << "request " << p.id << " was placed twice";
-        models[p.worker].running[p.id] = {prefills.at(p.id), outputs.at(p.id)};
-      }
-      for (ModelWorker& m : models) m.applied = std::max(m.applied, plan.apply_step);
-    }
-    std::erase_if(plans, [&](const core::Plan& plan) { return plan.apply_step <= step; });
-    bool idle = true;
-    for (size_t g = 0; g < models.size(); ++g) {
-      EXPECT_LE(models[g].running.size(), static_cast<size_t>(kSlots));
-      int64_t kv = 0;
-      for (auto it = models[g].running.begin(); it != models[g].running.end();) {
-        loads[g] += it->second.load++;
-        kv += reserve.at(it->first);
-        if (--it->second.remaining == 0) {
-          finished[g].push_back(it->first);
-          done.insert(it->first);
-          it = models[g].running.erase(it);
-        } else {
-          ++it;
-        }
-      }
-      EXPECT_LE(kv, kKv);
-      idle = idle && models[g].running.empty();
-    }
-    for (const auto& plan : plans) idle = idle && plan.placements.empty();
-    for (size_t g = 0; g < models.size(); ++g) {
-      StepReport report;
-      report.step = step;
-      report.applied_plan = models[g].applied;
-      report.load_tokens = loads[g];
-      report.finished = finished[g];
-      report.group_idle = idle;
-      ASSERT_TRUE(scheduler->OnReport(static_cast<WorkerIndex>(g), report).ok());
-    }
-  }
-
-  bool Waiting() const { return scheduler->Parked(); }
-
-  static constexpr int32_t kSlots = 3;
-  static constexpr int64_t kKv = 100;
-  Rng rng;
-  std::vector<ModelWorker> models;
-  std::unique_ptr<OneGroup> scheduler;
-  std::deque<core::Plan> plans;
-  RequestId next_id = 1;
-  std::map<RequestId, int64_t> outputs, prefills, reserve;
-  std::set<RequestId> started, done, cancelled;
+  std::vector<int64_t> left_;
+  Rng rng_;
+  int64_t growth_ = 1;
 };
 
-void RunWorld(PlanMode mode, uint64_t seed) {
-  World world(mode, seed, 1 + static_cast<int32_t>(seed % 4));
-  int64_t step = 0;
-  for (int i = 0; i < 400; ++i) {
-    for (uint64_t n = i < 300 ? world.rng.Below(4) : 0; n > 0; --n) world.Arrive();
-    if (i < 300) world.CancelSome();
-    world.Plan();
-    if (world.Waiting()) continue;
-    world.Step(++step);
-  }
-  EXPECT_EQ(world.scheduler->waiting(), 0);
-  EXPECT_EQ(world.scheduler->placed(), 0);
-  EXPECT_EQ(world.scheduler->totals().drift_tokens, 0);
-  EXPECT_EQ(world.scheduler->totals().unknown_ids, 0);
-  EXPECT_EQ(world.scheduler->totals().policy_violations, 0);
-  for (const auto& [id, output] : world.outputs) {
-    EXPECT_TRUE(world.done.contains(id) || world.cancelled.contains(id)) << "request " << id << " was lost";
+TEST(SchedulerModel, LockstepAndPipelinedGroupsKeepTheirAccounts) {
+  for (const PlanMode mode : {PlanMode::kLockstep, PlanMode::kPipelined}) {
+    for (uint64_t seed = 1; seed <= 200; ++seed) ModelGroup(mode, seed).Run(1);
   }
 }
 
-TEST(SchedulerModel, LockstepKeepsItsAccounts) {
-  for (uint64_t seed = 1; seed <= 200; ++seed) RunWorld(PlanMode::kLockstep, seed);
-}
-
-TEST(SchedulerModel, PipelinedKeepsItsAccounts) {
-  for (uint64_t seed = 1; seed <= 200; ++seed) RunWorld(PlanMode::kPipelined, seed);
+TEST(SchedulerModel, AccountsAreTheWorkersHoweverLoadsGrow) {
+  for (const PlanMode mode : {PlanMode::kLockstep, PlanMode::kPipelined}) {
+    for (uint64_t seed = 1; seed <= 20; ++seed) {
+      // Constant loads, speculative decoding, shrinking prompts.
+      for (const int64_t growth : {0, 3, 7, -2}) ModelGroup(mode, seed).Run(growth);
+      ModelGroup(mode, seed).Run(std::nullopt);
+    }
+  }
 }
 
 }  // namespace

@@ -41,16 +41,6 @@ void ExpectTimes(const std::vector<WorkerCost>& costs, const std::vector<WorkerT
 }
 
 TEST(WorkerSpeeds, AreTheCostsRatiosToTheOrdinaryWorkers) {
-  const std::vector<WorkerCost> costs = {Cost(kC, kTl), Cost(2 * kC, 2 * kTl), Cost(kC, kTl),
-                                         Cost(kC / 2, kTl / 2)};
-  const std::vector<WorkerTime> times = TimesOf(costs, std::vector<WorkerTime>(4));
-  ExpectTimes(costs, times, kTl);
-  EXPECT_EQ(times[0].time_per_token, 1);
-  EXPECT_EQ(times[1].time_per_token, 2);
-  for (const WorkerTime& time : times) EXPECT_GE(time.time_offset, 0);
-}
-
-TEST(WorkerSpeeds, RandomGroupsGetTheirTimes) {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     Rng rng(seed);
     std::vector<WorkerCost> costs(2 + rng.Below(15));
@@ -61,6 +51,7 @@ TEST(WorkerSpeeds, RandomGroupsGetTheirTimes) {
     }
     std::sort(tls.begin(), tls.end());
     const std::vector<WorkerTime> times = TimesOf(costs, std::vector<WorkerTime>(costs.size()));
+    for (const WorkerTime& time : times) EXPECT_GE(time.time_offset, 0);
     if (Equal(times)) continue;
     ExpectTimes(costs, times, tls[(tls.size() - 1) / 2]);
   }
@@ -69,8 +60,7 @@ TEST(WorkerSpeeds, RandomGroupsGetTheirTimes) {
 TEST(WorkerSpeeds, NearlyEqualWorkersAreExactlyEqual) {
   const std::vector<WorkerCost> costs = {Cost(kC, kTl), Cost(1.03 * kC, 1.04 * kTl), Cost(0.98 * kC, kTl)};
   EXPECT_TRUE(Equal(TimesOf(costs, std::vector<WorkerTime>(3))));
-  // Workers that differed before become equal again.
-  EXPECT_TRUE(Equal(TimesOf(costs, {{1, 0}, {2, 5'000}, {1, 0}})));
+  EXPECT_TRUE(Equal(TimesOf(costs, {{1, 0}, {2, 5'000}, {1, 0}}))) << "also if they differed before";
 }
 
 TEST(WorkerSpeeds, AnUnmeasuredWorkerCountsAsAReference) {
@@ -121,22 +111,13 @@ TEST(WorkerSpeeds, NoiseDoesNotMakeThemFlap) {
   }
 }
 
-TEST(WorkerSpeeds, ARealChangeIsTakenOn) {
-  std::vector<WorkerTime> times(2);
-  times = TimesOf({{Cost(kC, kTl), Cost(kC, kTl)}}, times);
-  EXPECT_TRUE(Equal(times));
-  times = TimesOf({{Cost(kC, kTl), Cost(1.5 * kC, 1.5 * kTl)}}, times);
-  EXPECT_EQ(times[1].time_per_token, 1.5);
-  times = TimesOf({{Cost(kC, kTl), Cost(kC, kTl)}}, times);
-  EXPECT_TRUE(Equal(times));
-}
-
 // A large difference per token is small when loads are small against C, and vice versa.
 TEST(WorkerSpeeds, StepsAreComparedNotCoefficients) {
-  EXPECT_TRUE(Equal(
-      TimesOf({{Cost(kC, kTl, 0.001, 500), Cost(kC, 1.4 * kTl, 0.001, 500)}}, std::vector<WorkerTime>(2))));
-  EXPECT_FALSE(Equal(TimesOf({{Cost(kC, kTl, 0.001, 500'000), Cost(kC, 1.4 * kTl, 0.001, 500'000)}},
-                             std::vector<WorkerTime>(2))));
+  for (const int64_t load : {500, 500'000}) {
+    EXPECT_EQ(Equal(TimesOf({{Cost(kC, kTl, 0.001, load), Cost(kC, 1.4 * kTl, 0.001, load)}},
+                            std::vector<WorkerTime>(2))),
+              load == 500);
+  }
 }
 
 TEST(WorkerSpeeds, APromptTokenCountsAsItsCostInTokensOfLoad) {
