@@ -33,35 +33,45 @@ TEST(Sha256, TheDigestOfAbcMatchesFips180) {
   EXPECT_EQ(HexOf("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }
 
+// Parses a valid file.
+BearerTokens Tokens(absl::string_view text) {
+  auto tokens = BearerTokens::Parse(text, "t");
+  EXPECT_TRUE(tokens.ok()) << tokens.status();
+  return *std::move(tokens);
+}
+
 TEST(BearerTokens, FindsTheOwnerByTokenOrDigest) {
-  const auto tokens = BearerTokens::Parse(
-      absl::StrCat("# both forms\n\nacme\tsha256:", HexOf(kToken), "\r\nzeta token:0123456789abcdef # old\n"),
-      "t");
-  ASSERT_TRUE(tokens.ok()) << tokens.status();
-  EXPECT_EQ(tokens->size(), 2u);
-  EXPECT_EQ(tokens->Find(kToken, kNow).verdict, Verdict::kValid);
-  EXPECT_EQ(tokens->Find(kToken, kNow).name, "acme");
-  EXPECT_EQ(tokens->Find("0123456789abcdef", kNow).name, "zeta");
+  const BearerTokens tokens = Tokens(absl::StrCat("# both forms\n\nacme\tsha256:", HexOf(kToken),
+                                                  "\r\nzeta token:0123456789abcdef # old\n"));
+  EXPECT_EQ(tokens.size(), 2u);
+  EXPECT_EQ(tokens.Find(kToken, kNow).verdict, Verdict::kValid);
+  EXPECT_EQ(tokens.Find(kToken, kNow).name, "acme");
+  EXPECT_EQ(tokens.Find("0123456789abcdef", kNow).name, "zeta");
   for (const std::string& wrong : {std::string(), std::string("correct-horse-battery-stapl"),
                                    absl::StrCat(kToken, "x"), HexOf(kToken), std::string(600, 'a')}) {
-    EXPECT_EQ(tokens->Find(wrong, kNow).verdict, Verdict::kUnknown) << wrong;
-    EXPECT_EQ(tokens->Find(wrong, kNow).name, "");
+    EXPECT_EQ(tokens.Find(wrong, kNow).verdict, Verdict::kUnknown) << wrong;
+    EXPECT_EQ(tokens.Find(wrong, kNow).name, "");
   }
 }
 
-TEST(BearerTokens, ATenantMayHaveSeveralTokensEachWithItsOwnExpiry) {
-  const auto tokens = BearerTokens::Parse(
+TEST(BearerTokens, ATenantMayHaveSeveralTokensEachWithItsOwnExpiryAndRole) {
+  const BearerTokens tokens = Tokens(
       "acme token:old-old-old-old-old expires=2026-06-15T12:00:00Z\n"
-      "acme token:new-new-new-new-new expires=2026-06-16\n"
-      "acme token:for-ever-for-ever\n",
-      "t");
-  ASSERT_TRUE(tokens.ok()) << tokens.status();
-  EXPECT_EQ(tokens->Find("old-old-old-old-old", kNow - absl::Nanoseconds(1)).verdict, Verdict::kValid);
-  EXPECT_EQ(tokens->Find("old-old-old-old-old", kNow).verdict, Verdict::kExpired);
-  EXPECT_EQ(tokens->Find("new-new-new-new-new", kNow + absl::Hours(12) - absl::Seconds(1)).verdict,
-            Verdict::kValid);
-  EXPECT_EQ(tokens->Find("new-new-new-new-new", kNow + absl::Hours(12)).verdict, Verdict::kExpired);
-  EXPECT_EQ(tokens->Find("for-ever-for-ever", kNow + 1000 * 365 * absl::Hours(24)).verdict, Verdict::kValid);
+      "acme token:new-new-new-new-new role=read expires=2026-06-16\n"
+      "acme token:for-ever-for-ever role=operate\n");
+  const auto at = [&](absl::string_view token, absl::Duration later) {
+    return tokens.Find(token, kNow + later).verdict;
+  };
+  EXPECT_EQ(at("old-old-old-old-old", -absl::Nanoseconds(1)), Verdict::kValid);
+  EXPECT_EQ(at("old-old-old-old-old", absl::ZeroDuration()), Verdict::kExpired);
+  EXPECT_EQ(at("new-new-new-new-new", absl::Hours(12) - absl::Seconds(1)), Verdict::kValid);
+  EXPECT_EQ(at("new-new-new-new-new", absl::Hours(12)), Verdict::kExpired);
+  EXPECT_EQ(at("for-ever-for-ever", 1000 * 365 * absl::Hours(24)), Verdict::kValid);
+  EXPECT_EQ(tokens.Find("old-old-old-old-old", kNow - absl::Seconds(1)).role, Role::kOperate)
+      << "the default";
+  EXPECT_EQ(tokens.Find("new-new-new-new-new", kNow).role, Role::kRead);
+  EXPECT_EQ(tokens.Find("for-ever-for-ever", kNow).role, Role::kOperate);
+  EXPECT_THAT(ErrorOf("a token:0123456789abcdef role=root\n"), HasSubstr("tokens:1: "));
 }
 
 TEST(BearerTokens, OneBadLineRefusesTheFileWithoutShowingTheSecret) {
@@ -82,35 +92,17 @@ TEST(BearerTokens, OneBadLineRefusesTheFileWithoutShowingTheSecret) {
   }
 }
 
-TEST(BearerTokens, EntriesHaveARoleAndTheDefaultIsToOperate) {
-  const auto tokens = BearerTokens::Parse(
-      "scraper token:0123456789abcdef0 role=read expires=2026-06-16\n"
-      "root token:0123456789abcdef1 expires=2026-06-16 role=operate\n"
-      "old token:0123456789abcdef2\n",
-      "t");
-  ASSERT_TRUE(tokens.ok()) << tokens.status();
-  EXPECT_EQ(tokens->Find("0123456789abcdef0", kNow).role, Role::kRead);
-  EXPECT_EQ(tokens->Find("0123456789abcdef1", kNow).role, Role::kOperate);
-  EXPECT_EQ(tokens->Find("0123456789abcdef2", kNow).role, Role::kOperate);
-  EXPECT_EQ(tokens->Find("0123456789abcdef0", kNow + absl::Hours(12)).verdict, Verdict::kExpired);
-  EXPECT_THAT(ErrorOf("a token:0123456789abcdef role=root\n"), HasSubstr("tokens:1: "));
-}
-
 TEST(BearerTokens, ACertificateIsFoundByOneOfItsNames) {
-  const auto tokens = BearerTokens::Parse(
-      "scraper cert:prometheus.example role=read\n"
-      "root cert:alice\n",
-      "t");
-  ASSERT_TRUE(tokens.ok()) << tokens.status();
-  const BearerTokens::Owner scraper = tokens->FindCertificate({"other", "prometheus.example"}, kNow);
+  const BearerTokens tokens = Tokens("scraper cert:prometheus.example role=read\nroot cert:alice\n");
+  const BearerTokens::Owner scraper = tokens.FindCertificate({"other", "prometheus.example"}, kNow);
   EXPECT_EQ(scraper.verdict, Verdict::kValid);
   EXPECT_EQ(scraper.name, "scraper");
   EXPECT_EQ(scraper.role, Role::kRead);
-  EXPECT_EQ(tokens->FindCertificate({"alice"}, kNow).role, Role::kOperate);
-  EXPECT_EQ(tokens->FindCertificate({"bob", ""}, kNow).verdict, Verdict::kUnknown);
-  EXPECT_EQ(tokens->FindCertificate({}, kNow).verdict, Verdict::kUnknown);
+  EXPECT_EQ(tokens.FindCertificate({"alice"}, kNow).role, Role::kOperate);
+  EXPECT_EQ(tokens.FindCertificate({"bob", ""}, kNow).verdict, Verdict::kUnknown);
+  EXPECT_EQ(tokens.FindCertificate({}, kNow).verdict, Verdict::kUnknown);
   // The name of a certificate is not accepted as a token.
-  EXPECT_EQ(tokens->Find("prometheus.example", kNow).verdict, Verdict::kUnknown);
+  EXPECT_EQ(tokens.Find("prometheus.example", kNow).verdict, Verdict::kUnknown);
   EXPECT_THAT(ErrorOf("a cert:x\nb cert:x\n"),
               HasSubstr("tokens:2: this certificate is already in the file"));
   EXPECT_THAT(ErrorOf("a cert:\n"), HasSubstr("tokens:1: "));

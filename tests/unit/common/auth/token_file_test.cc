@@ -56,17 +56,11 @@ class TokenFileTest : public ::testing::Test {
     std::ofstream(path_ + ".new") << text;
     std::filesystem::rename(path_ + ".new", path_);
   }
-  // The limit only keeps a failing test from running forever.
+  // Waits; the limit only keeps a failing test from running forever.
   static bool Until(const std::function<bool()>& condition) {
     const absl::Time deadline = MonotonicNow() + absl::Seconds(60);
-    while (!condition()) {
-      if (MonotonicNow() >= deadline) return false;
-      absl::SleepFor(absl::Milliseconds(10));
-    }
-    return true;
-  }
-  static bool Becomes(const TokenFile& file, absl::string_view token, Verdict verdict) {
-    return Until([&] { return file.Check(token, absl::Now()).verdict == verdict; });
+    while (!condition() && MonotonicNow() < deadline) absl::SleepFor(absl::Milliseconds(10));
+    return condition();
   }
 
   std::string folder_, path_;
@@ -76,24 +70,28 @@ TEST_F(TokenFileTest, IsReadAgainWhenChangedAndKeptWhenInvalid) {
   Replace("acme token:the-first-the-first\n");
   const auto file = TokenFile::Open(path_);
   ASSERT_TRUE(file.ok()) << file.status();
+  const auto verdict = [&](absl::string_view token) { return (*file)->Check(token, absl::Now()).verdict; };
+  const auto becomes = [&](absl::string_view token, Verdict wanted) {
+    return Until([&] { return verdict(token) == wanted; });
+  };
   EXPECT_EQ((*file)->Check("the-first-the-first", absl::Now()).name, "acme");
   Replace("acme token:the-first-the-first\nacme token:the-second-the-second\n");
-  EXPECT_TRUE(Becomes(**file, "the-second-the-second", Verdict::kValid));
-  EXPECT_EQ((*file)->Check("the-first-the-first", absl::Now()).verdict, Verdict::kValid);
+  EXPECT_TRUE(becomes("the-second-the-second", Verdict::kValid));
+  EXPECT_EQ(verdict("the-first-the-first"), Verdict::kValid);
   // A file with one bad line causes a warning and changes nothing.
   const auto refused = std::make_shared<WarningCount>("cannot reload the tokens");
   const auto logger = spdlog::default_logger();
   spdlog::set_default_logger(std::make_shared<spdlog::logger>("counted", refused));
   Replace("acme token:the-third-the-third\nnonsense\n");
   EXPECT_TRUE(Until([&] { return refused->count() == 1; }));
-  EXPECT_EQ((*file)->Check("the-second-the-second", absl::Now()).verdict, Verdict::kValid);
-  EXPECT_EQ((*file)->Check("the-third-the-third", absl::Now()).verdict, Verdict::kUnknown);
+  EXPECT_EQ(verdict("the-second-the-second"), Verdict::kValid);
+  EXPECT_EQ(verdict("the-third-the-third"), Verdict::kUnknown);
   std::filesystem::remove(path_);
   EXPECT_TRUE(Until([&] { return refused->count() == 2; }));
-  EXPECT_EQ((*file)->Check("the-second-the-second", absl::Now()).verdict, Verdict::kValid);
+  EXPECT_EQ(verdict("the-second-the-second"), Verdict::kValid);
   Replace("acme token:the-fourth-the-fourth\n");
-  EXPECT_TRUE(Becomes(**file, "the-fourth-the-fourth", Verdict::kValid));
-  EXPECT_TRUE(Becomes(**file, "the-second-the-second", Verdict::kUnknown));
+  EXPECT_TRUE(becomes("the-fourth-the-fourth", Verdict::kValid));
+  EXPECT_TRUE(becomes("the-second-the-second", Verdict::kUnknown));
   spdlog::set_default_logger(logger);
 }
 

@@ -52,27 +52,53 @@ std::unique_ptr<HttpServer> Serving(HttpServer::Authenticate authenticate = null
   return *std::move(server);
 }
 
-TEST(HttpServerTest, AnswersItsPathsAndNothingElse) {
-  const auto server = Serving();
-  httplib::Client client("127.0.0.1", PortOf(*server));
-  EXPECT_EQ(client.Get("/metrics")->body, "figures\n");
-  EXPECT_EQ(client.Get("/metrics?x=1")->status, 200);
-  EXPECT_EQ(client.Get("/sick")->status, 503);
-  EXPECT_EQ(client.Get("/")->status, 404);
-  EXPECT_EQ(client.Get("/metrics/../../etc/passwd")->status, 404);
-  EXPECT_EQ(client.Post("/metrics", "x", "text/plain")->status, 405);
-  EXPECT_EQ(client.Delete("/metrics")->status, 405);
-  EXPECT_EQ(client.Head("/metrics")->status, 200);
+class HttpServerTest : public ::testing::Test {
+ protected:
+  // Instead of the server without authentication.
+  void Serve(HttpServer::Authenticate authenticate) {
+    server_ = Serving(std::move(authenticate));
+    port_ = PortOf(*server_);
+  }
+  // A client with a connection of its own.
+  httplib::Client NewClient() const { return httplib::Client("127.0.0.1", port_); }
+  // Whether a new client gets a reply, within a minute.
+  bool Answers() const {
+    httplib::Client client = NewClient();
+    client.set_read_timeout(60);
+    const auto reply = client.Get("/metrics");
+    return reply && reply->body == "figures\n";
+  }
+
+  std::unique_ptr<HttpServer> server_ = Serving();
+  int port_ = PortOf(*server_);
+  httplib::Client client_ = NewClient();
+};
+
+TEST_F(HttpServerTest, AnswersItsPathsAndNothingElse) {
+  EXPECT_EQ(client_.Get("/metrics")->body, "figures\n");
+  const std::pair<const char*, int> gets[] = {
+      {"/metrics?x=1", 200}, {"/sick", 503}, {"/", 404}, {"/metrics/../../etc/passwd", 404}, {"/act", 405}};
+  for (const auto& [path, status] : gets) EXPECT_EQ(client_.Get(path)->status, status) << path;
+  EXPECT_EQ(client_.Post("/metrics", "x", "text/plain")->status, 405);
+  EXPECT_EQ(client_.Delete("/metrics")->status, 405);
+  EXPECT_EQ(client_.Head("/metrics")->status, 200);
 }
 
-TEST(HttpServerTest, RepliesAreNotCompressed) {
-  const auto server = Serving();
-  httplib::Client client("127.0.0.1", PortOf(*server));
-  for (const char* encoding : {"br", "gzip", "gzip, deflate, br, zstd"}) {
-    const auto reply = client.Get("/metrics", {{"Accept-Encoding", encoding}});
-    EXPECT_EQ(reply->body, "figures\n") << encoding;
-    EXPECT_FALSE(reply->has_header("Content-Encoding"))
-        << encoding << ": " << reply->get_header_value("Content-Encoding");
+TEST_F(HttpServerTest, RepliesAreWholeAndNotCompressed) {
+  std::string many = "bytes=0-";
+  for (int i = 0; i < 500; ++i) many += ",0-";
+  const httplib::Headers headers[] = {{{"Accept-Encoding", "br"}},
+                                      {{"Accept-Encoding", "gzip"}},
+                                      {{"Accept-Encoding", "gzip, deflate, br, zstd"}},
+                                      {{"Range", "bytes=0-,0-,0-,0-"}},
+                                      {{"Range", many}}};
+  for (const httplib::Headers& header : headers) {
+    SCOPED_TRACE(header.begin()->second);
+    const auto reply = client_.Get("/metrics", header);
+    ASSERT_TRUE(reply);
+    EXPECT_EQ(reply->status, 200);
+    EXPECT_EQ(reply->body, "figures\n");
+    EXPECT_FALSE(reply->has_header("Content-Encoding"));
   }
 }
 
@@ -100,8 +126,7 @@ std::string Exchange(int port, const std::string& bytes) {
   return all;
 }
 
-TEST(HttpServerTest, RequestSmugglingIsRefused) {
-  const auto server = Serving();
+TEST_F(HttpServerTest, RequestSmugglingIsRefused) {
   const std::string hidden =
       "POST /act HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
       "Content-Length: 2\r\n\r\n{}";
@@ -111,7 +136,7 @@ TEST(HttpServerTest, RequestSmugglingIsRefused) {
       for (const std::string& framing :
            {length, std::string("Transfer-Encoding: chunked\r\n"), absl::StrCat("Range: what\r\n", length)}) {
         const std::string reply = Exchange(
-            PortOf(*server),
+            port_,
             absl::StrCat(method, " ", path, " HTTP/1.1\r\nHost: localhost\r\n", framing, "\r\n", hidden));
         EXPECT_TRUE(absl::StartsWith(reply, "HTTP/1.1 4")) << reply;
         EXPECT_FALSE(absl::StrContains(reply, "did")) << method << " " << framing << reply;
@@ -120,25 +145,11 @@ TEST(HttpServerTest, RequestSmugglingIsRefused) {
   }
 }
 
-TEST(HttpServerTest, RangeRequestsGetTheWholeReply) {
-  const auto server = Serving();
-  httplib::Client client("127.0.0.1", PortOf(*server));
-  std::string many = "bytes=0-";
-  for (int i = 0; i < 500; ++i) many += ",0-";
-  for (const std::string& ranges : {std::string("bytes=0-,0-,0-,0-"), many}) {
-    const auto reply = client.Get("/metrics", {{"Range", ranges}});
-    ASSERT_TRUE(reply);
-    EXPECT_EQ(reply->status, 200);
-    EXPECT_EQ(reply->body, "figures\n");
-  }
-}
-
-TEST(HttpServerTest, TwoServersCannotShareAPort) {
-  auto server = Serving();
-  const auto second = HttpServer::Bind({server->address(), nullptr, "", "", ""});
+TEST_F(HttpServerTest, TwoServersCannotShareAPort) {
+  const auto second = HttpServer::Bind({server_->address(), nullptr, "", "", ""});
   EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable) << second.status();
-  const std::string address = server->address();
-  server.reset();
+  const std::string address = server_->address();
+  server_.reset();
   EXPECT_TRUE(HttpServer::Bind({address, nullptr, "", "", ""}).ok()) << "at once";
 }
 
@@ -158,42 +169,35 @@ int ListenerOf(int port) {
   return -1;
 }
 
-TEST(HttpServerTest, ALostPortIsOpenedAgain) {
-  auto server = Serving();
-  const int port = PortOf(*server);
+TEST_F(HttpServerTest, ALostPortIsOpenedAgainAndAServerWithoutOneCanEnd) {
+  const auto lose = [&] {
+    int listener = -1;
+    while (listener < 0) listener = ListenerOf(port_);
+    ASSERT_EQ(shutdown(listener, SHUT_RDWR), 0) << "accept() fails with EINVAL from here on";
+  };
   for (int round = 0; round < 2; ++round) {
     // A client that reads a stream does not delay closing the port.
     std::atomic<bool> watching = false;
-    std::thread watcher([&] {
-      httplib::Client client("127.0.0.1", port);
-      client.Get("/events", [&](const char*, size_t) { return watching = true; });
-    });
+    std::thread watcher(
+        [&] { NewClient().Get("/events", [&](const char*, size_t) { return watching = true; }); });
     while (!watching) std::this_thread::yield();
-    int listener = -1;
-    while (listener < 0) listener = ListenerOf(port);
-    ASSERT_EQ(shutdown(listener, SHUT_RDWR), 0) << "accept() fails with EINVAL from here on";
-    httplib::Client client("127.0.0.1", port);
-    while (!client.Get("/metrics")) std::this_thread::yield();
+    lose();
+    while (!NewClient().Get("/metrics")) std::this_thread::yield();
     watcher.join();
   }
-  server.reset();
+  lose();
+  server_.reset();
 }
 
-TEST(HttpServerTest, AServerWithALostPortCanEnd) {
-  auto server = Serving();
-  ASSERT_EQ(shutdown(ListenerOf(PortOf(*server)), SHUT_RDWR), 0);
-  server.reset();
-}
-
-TEST(HttpServerTest, AuthenticationPrecedesTheHandler) {
-  const auto server = Serving([](const HttpCaller& caller) -> absl::StatusOr<std::string> {
+TEST_F(HttpServerTest, AuthenticationPrecedesTheHandler) {
+  Serve([](const HttpCaller& caller) -> absl::StatusOr<std::string> {
     EXPECT_EQ(caller.address, "127.0.0.1");
     if (caller.authorization.empty()) return absl::UnauthenticatedError("a token is needed");
     if (caller.authorization != "Bearer right") return absl::PermissionDeniedError("not yours");
     if (caller.acts) return absl::PermissionDeniedError("the caller may read, not operate");
     return "root";
   });
-  httplib::Client client("127.0.0.1", PortOf(*server));
+  httplib::Client client = NewClient();
   EXPECT_EQ(client.Get("/open")->body, "for all\n");
   const auto without = client.Get("/metrics");
   EXPECT_EQ(without->status, 401);
@@ -204,21 +208,16 @@ TEST(HttpServerTest, AuthenticationPrecedesTheHandler) {
   EXPECT_EQ(client.Post("/act", {{"Authorization", "Bearer right"}}, "{}", "application/json")->status, 403);
 }
 
-TEST(HttpServerTest, PostsMustBeJsonAndOnlyWhereAccepted) {
-  const auto server = Serving();
-  httplib::Client client("127.0.0.1", PortOf(*server));
-  EXPECT_EQ(client.Post("/act", "{}", "application/json")->body, "did {}");
-  EXPECT_EQ(client.Post("/act", "{}", "text/plain")->status, 415) << "a page from elsewhere can send this";
-  EXPECT_EQ(client.Get("/act")->status, 405);
-  EXPECT_EQ(client.Post("/act", std::string(100 << 10, ' '), "application/json")->status, 413);
+TEST_F(HttpServerTest, PostsMustBeJsonAndOnlyWhereAccepted) {
+  EXPECT_EQ(client_.Post("/act", "{}", "application/json")->body, "did {}");
+  EXPECT_EQ(client_.Post("/act", "{}", "text/plain")->status, 415) << "a page from elsewhere can send this";
+  EXPECT_EQ(client_.Post("/act", std::string(100 << 10, ' '), "application/json")->status, 413);
 }
 
-TEST(HttpServerTest, ChunkedAndCompressedBodiesAreNotRead) {
-  const auto server = Serving();
-  httplib::Client client("127.0.0.1", PortOf(*server));
+TEST_F(HttpServerTest, ChunkedAndCompressedBodiesAreNotRead) {
   // A server that reads the whole body receives more than 256 MiB.
   int64_t sent = 0;
-  const auto chunked = client.Post(
+  const auto chunked = client_.Post(
       "/act",
       [&](size_t, httplib::DataSink& sink) {
         const std::string block(64 << 10, ' ');
@@ -231,25 +230,19 @@ TEST(HttpServerTest, ChunkedAndCompressedBodiesAreNotRead) {
   if (chunked) {
     EXPECT_EQ(chunked->status, 415);
   }
-  httplib::Client other("127.0.0.1", PortOf(*server));
-  EXPECT_EQ(other.Post("/act", {{"Content-Encoding", "gzip"}}, "{}", "application/json")->status, 415);
+  EXPECT_EQ(NewClient().Post("/act", {{"Content-Encoding", "gzip"}}, "{}", "application/json")->status, 415);
 }
 
-TEST(HttpServerTest, AForeignHostNameIsNotServed) {
-  const auto server = Serving();
-  httplib::Client client("127.0.0.1", PortOf(*server));
-  EXPECT_EQ(client.Get("/metrics", {{"Host", "rebound.example:80"}})->status, 403);
+TEST_F(HttpServerTest, AForeignHostNameIsNotServed) {
+  EXPECT_EQ(client_.Get("/metrics", {{"Host", "rebound.example:80"}})->status, 403);
   for (const char* host : {"localhost", "localhost:9", "127.0.0.1:9", "[::1]:9", "10.0.0.7"}) {
-    EXPECT_EQ(client.Get("/metrics", {{"Host", host}})->status, 200) << host;
+    EXPECT_EQ(client_.Get("/metrics", {{"Host", host}})->status, 200) << host;
   }
 }
 
-TEST(HttpServerTest, StreamsRunUntilTheReaderOrTheServerCloses) {
-  auto server = Serving();
-  const int port = PortOf(*server);
+TEST_F(HttpServerTest, StreamsRunUntilTheReaderOrTheServerCloses) {
   std::string head;
-  httplib::Client client("127.0.0.1", port);
-  client.Get("/events?from=5", [&](const char* data, size_t size) {
+  client_.Get("/events?from=5", [&](const char* data, size_t size) {
     head.append(data, size);
     return head.size() < 30;
   });
@@ -259,9 +252,8 @@ TEST(HttpServerTest, StreamsRunUntilTheReaderOrTheServerCloses) {
   std::vector<std::thread> threads;
   for (int t = 0; t < HttpServer::kMaxStreams + 3; ++t) {
     threads.emplace_back([&] {
-      httplib::Client watcher("127.0.0.1", port);
       bool counted = false;
-      const auto reply = watcher.Get(
+      NewClient().Get(
           "/events",
           [&](const httplib::Response& response) {
             if (response.status == 503) ++refused;
@@ -276,18 +268,18 @@ TEST(HttpServerTest, StreamsRunUntilTheReaderOrTheServerCloses) {
   while (running + refused < HttpServer::kMaxStreams + 3) std::this_thread::yield();
   // One more if the server has not yet noticed that the reader above has disconnected.
   EXPECT_THAT(refused.load(), ::testing::AnyOf(3, 4));
-  EXPECT_EQ(httplib::Client("127.0.0.1", port).Get("/metrics")->status, 200) << "beside the streams";
-  server.reset();
+  EXPECT_TRUE(Answers()) << "beside the streams";
+  server_.reset();
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(HttpServerTest, AStreamEndsWhenItsCallerIsNoLongerAdmitted) {
+TEST_F(HttpServerTest, AStreamEndsWhenItsCallerIsNoLongerAdmitted) {
   std::atomic<bool> valid = true;
-  const auto server = Serving([&](const HttpCaller&) -> absl::StatusOr<std::string> {
+  Serve([&](const HttpCaller&) -> absl::StatusOr<std::string> {
     if (!valid) return absl::UnauthenticatedError("the token was removed");
     return "root";
   });
-  httplib::Client client("127.0.0.1", PortOf(*server));
+  httplib::Client client = NewClient();
   size_t received = 0;
   const auto reply = client.Get("/events", [&](const char*, size_t size) {
     received += size;
@@ -299,47 +291,38 @@ TEST(HttpServerTest, AStreamEndsWhenItsCallerIsNoLongerAdmitted) {
   EXPECT_EQ(client.Get("/events")->status, 401);
 }
 
-TEST(HttpServerTest, ConcurrentCallersAreAllAnswered) {
-  const auto server = Serving();
-  const int port = PortOf(*server);
+TEST_F(HttpServerTest, ConcurrentCallersAreAllAnswered) {
   std::atomic<int> good{0};
   std::vector<std::thread> threads;
   for (int t = 0; t < 16; ++t) {
     threads.emplace_back([&] {
-      for (int i = 0; i < 20; ++i) {
-        httplib::Client client("127.0.0.1", port);
-        const auto reply = client.Get("/metrics");
-        if (reply && reply->body == "figures\n") ++good;
-      }
+      for (int i = 0; i < 20; ++i) good += Answers();
     });
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(good, 16 * 20);
 }
 
-TEST(HttpServerTest, SilentConnectionsDoNotDelayShutdown) {
-  auto server = Serving();
-  const int port = PortOf(*server);
+TEST_F(HttpServerTest, SilentConnectionsDoNotDelayShutdown) {
   std::vector<int> sockets;
-  for (int i = 0; i < 100; ++i) sockets.push_back(ConnectedTo(port, SOCK_NONBLOCK));
+  for (int i = 0; i < 100; ++i) sockets.push_back(ConnectedTo(port_, SOCK_NONBLOCK));
   for (int fd : sockets) close(fd);
-  server.reset();
-  EXPECT_TRUE(HttpServer::Bind({absl::StrCat("127.0.0.1:", port), nullptr, "", "", ""}).ok())
+  server_.reset();
+  EXPECT_TRUE(HttpServer::Bind({absl::StrCat("127.0.0.1:", port_), nullptr, "", "", ""}).ok())
       << "the port is free again";
 }
 
-// A client that sends `first` and then one byte per `pause` as long as the connection is open. Its thread
+// A client that sends `first` and then one byte every 50 ms as long as the connection is open. Its thread
 // ends when the server closes the connection.
 class Trickler {
  public:
-  Trickler(int port, std::string first, absl::Duration pause = absl::Milliseconds(50))
+  explicit Trickler(int port, std::string first = "GET /metrics HTTP/1.1\r\nX-Slow: a")
       : fd_(ConnectedTo(port)) {
-    thread_ = std::thread([this, first = std::move(first), pause] {
+    thread_ = std::thread([this, first = std::move(first)] {
       bool open = send(fd_, first.data(), first.size(), MSG_NOSIGNAL) > 0;
-      for (; open && !stop_; absl::SleepFor(pause)) {
+      for (; open && !stop_; absl::SleepFor(absl::Milliseconds(50))) {
         char reply[4096];
         const ssize_t got = recv(fd_, reply, sizeof(reply), MSG_DONTWAIT);
-        if (got > 0) reply_.append(reply, static_cast<size_t>(got));
         open = got != 0 && (got > 0 || errno == EAGAIN) && send(fd_, "a", 1, MSG_NOSIGNAL) == 1;
       }
       closed_ = !open;
@@ -355,47 +338,32 @@ class Trickler {
     for (int i = 0; i < 6000 && !closed_; ++i) absl::SleepFor(absl::Milliseconds(10));
     return closed_;
   }
-  // REQUIRES: Closed.
-  const std::string& reply() const { return reply_; }
 
  private:
   const int fd_;
   std::atomic<bool> stop_ = false, closed_ = false;
-  std::string reply_;
   std::thread thread_;
 };
 
-TEST(HttpServerTest, EndlessLinesAndHeadersAreCutOff) {
-  const auto server = Serving();
-  Trickler line(PortOf(*server), std::string(100'000, 'a'));
+TEST_F(HttpServerTest, EndlessLinesAndHeadersAreCutOff) {
+  Trickler line(port_, std::string(100'000, 'a'));
   std::string headers = "GET /metrics HTTP/1.1\r\n";
   for (int i = 0; i < 2000; ++i) absl::StrAppend(&headers, "X-", i, ": what of it\r\n");
-  Trickler many(PortOf(*server), headers);
+  Trickler many(port_, headers);
   EXPECT_TRUE(line.Closed());
   EXPECT_TRUE(many.Closed());
-  EXPECT_THAT(httplib::Client("127.0.0.1", PortOf(*server)).Get("/metrics")->body, "figures\n");
+  EXPECT_TRUE(Answers());
 }
 
-TEST(HttpServerTest, AnEndlesslySlowRequestIsAborted) {
-  const auto server = Serving();
-  Trickler slow(PortOf(*server), "GET /metrics HTTP/1.1\r\nX-Slow: a");
-  EXPECT_TRUE(slow.Closed());
-}
-
-TEST(HttpServerTest, SlowCallersDoNotBlockOthers) {
-  const auto server = Serving();
+TEST_F(HttpServerTest, SlowCallersDoNotBlockOthersAndAreAborted) {
   std::vector<std::unique_ptr<Trickler>> slow;
-  for (int i = 0; i < 2 * (HttpServer::kMaxStreams + 4); ++i) {
-    slow.push_back(std::make_unique<Trickler>(PortOf(*server), "GET /metrics HTTP/1.1\r\nX-Slow: a"));
-  }
-  httplib::Client client("127.0.0.1", PortOf(*server));
-  client.set_read_timeout(60);
-  const auto reply = client.Get("/metrics");
-  ASSERT_TRUE(reply);
-  EXPECT_EQ(reply->body, "figures\n");
+  for (int i = 0; i < 2 * (HttpServer::kMaxStreams + 4); ++i)
+    slow.push_back(std::make_unique<Trickler>(port_));
+  EXPECT_TRUE(Answers());
+  EXPECT_TRUE(slow.front()->Closed());
 }
 
-TEST(HttpServerTest, AStalledReaderIsDroppedHoweverMuchItHasRead) {
+TEST_F(HttpServerTest, AStalledReaderIsDroppedHoweverMuchItHasRead) {
   auto bound = HttpServer::Bind({"127.0.0.1:0", nullptr, "", "", ""});
   ASSERT_TRUE(bound.ok()) << bound.status();
   HttpServer& server = **bound;
@@ -421,38 +389,31 @@ TEST(HttpServerTest, AStalledReaderIsDroppedHoweverMuchItHasRead) {
 }
 
 // Connections that are never idle for long share the threads with callers that wait for a thread.
-TEST(HttpServerTest, BusyConnectionsDoNotBlockOthers) {
-  const auto server = Serving();
-  const int port = PortOf(*server);
+TEST_F(HttpServerTest, BusyConnectionsDoNotBlockOthers) {
   std::atomic<bool> stop = false;
   std::vector<std::thread> busy;
   for (int i = 0; i < HttpServer::kMaxStreams + 4; ++i) {
     busy.emplace_back([&] {
-      httplib::Client client("127.0.0.1", port);
+      httplib::Client client = NewClient();
       client.set_keep_alive(true);
       for (; !stop; absl::SleepFor(absl::Milliseconds(300))) client.Get("/metrics");
     });
   }
   absl::SleepFor(absl::Milliseconds(500));
-  httplib::Client client("127.0.0.1", port);
-  client.set_read_timeout(60);
-  const auto reply = client.Get("/metrics");
+  const bool answers = Answers();
   stop = true;
   for (std::thread& thread : busy) thread.join();
-  ASSERT_TRUE(reply);
-  EXPECT_EQ(reply->body, "figures\n");
+  EXPECT_TRUE(answers);
 }
 
-TEST(HttpServerTest, ASlowCallerDoesNotDelayShutdown) {
-  auto server = Serving();
-  Trickler slow(PortOf(*server), "GET /metrics HTTP/1.1\r\nX-Slow: a");
+TEST_F(HttpServerTest, ASlowCallerDoesNotDelayShutdown) {
+  Trickler slow(port_);
   absl::SleepFor(absl::Milliseconds(200));
-  server.reset();
+  server_.reset();
   EXPECT_TRUE(slow.Closed());
 }
 
-TEST(HttpServerTest, AnUnavailableAddressIsRefused) {
-  const auto server = Serving();
+TEST_F(HttpServerTest, AnUnavailableAddressIsRefused) {
   EXPECT_EQ(HttpServer::Bind({"nonsense", nullptr, "", "", ""}).status().code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(HttpServer::Bind({"192.0.2.1:1", nullptr, "", "", ""}).status().code(),

@@ -65,6 +65,9 @@ class ConnectionListenerTest : public ::testing::Test {
   void Await(auto condition) {
     while (!condition(listener_->counts())) std::this_thread::yield();
   }
+  void AwaitConnections(size_t count) {
+    Await([=](const auto& counts) { return counts.connections == count; });
+  }
   // Makes a health check call over a new connection.
   grpc::Status Check(const std::string& address) {
     grpc::ChannelArguments args;
@@ -81,17 +84,12 @@ class ConnectionListenerTest : public ::testing::Test {
   class PeerNameService final : public CallService {
    public:
     explicit PeerNameService(Authenticator* authenticator) {
-      Add<grpc::health::v1::HealthCheckRequest, grpc::health::v1::HealthCheckResponse>(
+      using Reply = grpc::health::v1::HealthCheckResponse;
+      Add<grpc::health::v1::HealthCheckRequest, Reply>(
           "/grpc.health.v1.Health/Check", [=](grpc::CallbackServerContext* context) {
             const absl::Status known = authenticator->Check(*context);
-            using Call =
-                UnaryCall<grpc::health::v1::HealthCheckRequest, grpc::health::v1::HealthCheckResponse>;
-            Call* const call = Call::Create(context);
-            if (known.ok()) {
-              call->Reply(grpc::health::v1::HealthCheckResponse());
-            } else {
-              call->Reply(known);
-            }
+            auto* const call = UnaryCall<grpc::health::v1::HealthCheckRequest, Reply>::Create(context);
+            known.ok() ? call->Reply(Reply()) : call->Reply(known);
             return call;
           });
     }
@@ -105,9 +103,8 @@ class ConnectionListenerTest : public ::testing::Test {
 TEST_F(ConnectionListenerTest, ACallAuthenticatesItsConnectionAndItsEndIsCounted) {
   Start({});
   EXPECT_TRUE(Check(address()).ok());
-  const ConnectionListener::Counts after = listener_->counts();
-  EXPECT_EQ(after.unauthenticated, 0u);
-  Await([](const auto& counts) { return counts.connections == 0; });
+  EXPECT_EQ(listener_->counts().unauthenticated, 0u);
+  AwaitConnections(0);
   EXPECT_EQ(listener_->counts().dropped, 0u);
 }
 
@@ -131,7 +128,7 @@ TEST_F(ConnectionListenerTest, UnauthenticatedConnectionsThatSendTooMuchAreDropp
   flood.WriteText("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
   flood.WriteText(std::string("\0\0\0\4\0\0\0\0\0", 9));
   Socket quiet(listener_->port());
-  Await([](const auto& counts) { return counts.connections == 2; });
+  AwaitConnections(2);
   // Pings: each is answered, and none belongs to a call.
   const std::string ping("\0\0\x8\6\1\0\0\0\0........", 17);
   std::string many;
@@ -142,7 +139,7 @@ TEST_F(ConnectionListenerTest, UnauthenticatedConnectionsThatSendTooMuchAreDropp
   Await([](const auto& counts) { return counts.dropped == 1; });
   flood.AwaitEnd();
   writer.join();
-  Await([](const auto& counts) { return counts.connections == 1; });
+  AwaitConnections(1);
   EXPECT_TRUE(Check(address()).ok()) << "others come in";
 }
 
@@ -164,24 +161,22 @@ TEST_F(ConnectionListenerTest, UnauthenticatedConnectionsAreBoundedAndOthersWait
   EXPECT_EQ(listener_->counts().refused, 0u);
 }
 
-TEST_F(ConnectionListenerTest, ConnectionsBeyondTheLimitAreClosedAtOnce) {
-  Start({.connections = 3});
+class ConnectionLimitTest : public ConnectionListenerTest,
+                            public ::testing::WithParamInterface<ConnectionListener::Limits> {};
+INSTANTIATE_TEST_SUITE_P(InAllAndPerPeer, ConnectionLimitTest,
+                         ::testing::Values(ConnectionListener::Limits{.connections = 3},
+                                           ConnectionListener::Limits{.connections_of_peer = 3}));
+
+TEST_P(ConnectionLimitTest, ConnectionsBeyondItAreClosedAtOnce) {
+  Start(GetParam());
   std::vector<std::unique_ptr<Socket>> some;
   for (int i = 0; i < 3; ++i) some.push_back(std::make_unique<Socket>(listener_->port()));
-  Await([](const auto& counts) { return counts.connections == 3; });
+  AwaitConnections(3);
   Socket(listener_->port()).AwaitEnd();
   EXPECT_EQ(listener_->counts().refused, 1u);
   some.pop_back();
-  Await([](const auto& counts) { return counts.connections == 2; });
+  AwaitConnections(2);
   EXPECT_TRUE(Check(address()).ok());
-}
-
-TEST_F(ConnectionListenerTest, ConnectionsPerPeerAreBounded) {
-  Start({.connections_of_peer = 2});
-  Socket first(listener_->port()), second(listener_->port());
-  Await([](const auto& counts) { return counts.connections == 2; });
-  Socket(listener_->port()).AwaitEnd();
-  EXPECT_EQ(listener_->counts().refused, 1u);
 }
 
 TEST(ConnectionListenerBind, APortThatIsTakenIsRefused) {

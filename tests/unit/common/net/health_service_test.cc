@@ -47,6 +47,24 @@ class HealthServiceTest : public ::testing::TestWithParam<bool> {
     return status.ok() ? HealthCheckResponse::ServingStatus_Name(response.status()) : status.error_message();
   }
 
+  struct Watching {
+    // The next status that arrives; empty after the end.
+    std::string Next() {
+      HealthCheckResponse response;
+      return reader->Read(&response) ? HealthCheckResponse::ServingStatus_Name(response.status()) : "";
+    }
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::ClientReader<HealthCheckResponse>> reader;
+  };
+  std::unique_ptr<Watching> Watch(const std::string& service, bool token) {
+    auto watching = std::make_unique<Watching>();
+    if (token) watching->context.AddMetadata("authorization", std::string("Bearer ") + kToken);
+    HealthCheckRequest request;
+    request.set_service(service);
+    watching->reader = stub_->Watch(&watching->context, request);
+    return watching;
+  }
+
   std::unique_ptr<Authenticator> authenticator_;
   std::unique_ptr<HealthService> health_;
   std::unique_ptr<testing::LoopbackServer> server_;
@@ -77,42 +95,24 @@ TEST_P(HealthServiceWithTokensTest, UnauthenticatedCallersGetTheFirstServicesSta
 }
 
 TEST_P(HealthServiceTest, AWatchReceivesChanges) {
-  grpc::ClientContext context;
-  if (GetParam()) context.AddMetadata("authorization", std::string("Bearer ") + kToken);
-  HealthCheckRequest request;
-  request.set_service("second");
-  const auto reader = stub_->Watch(&context, request);
-  HealthCheckResponse response;
-  ASSERT_TRUE(reader->Read(&response));
-  EXPECT_EQ(response.status(), HealthCheckResponse::NOT_SERVING);
+  const auto watch = Watch("second", GetParam());
+  EXPECT_EQ(watch->Next(), "NOT_SERVING");
   health_->SetServing("first", true);
   health_->SetServing("second", true);
-  ASSERT_TRUE(reader->Read(&response));
-  EXPECT_EQ(response.status(), HealthCheckResponse::SERVING);
-  context.TryCancel();
-  EXPECT_FALSE(reader->Read(&response));
+  EXPECT_EQ(watch->Next(), "SERVING");
+  watch->context.TryCancel();
+  EXPECT_EQ(watch->Next(), "");
 }
 
 TEST_P(HealthServiceWithTokensTest, WatchesWithoutATokenTakeNoPlaceOfOthers) {
-  struct Watching {
-    grpc::ClientContext context;
-    std::unique_ptr<grpc::ClientReader<HealthCheckResponse>> reader;
-    HealthCheckResponse response;
-  };
-  const auto watch = [&](bool token) {
-    auto watching = std::make_unique<Watching>();
-    if (token) watching->context.AddMetadata("authorization", std::string("Bearer ") + kToken);
-    watching->reader = stub_->Watch(&watching->context, HealthCheckRequest());
-    EXPECT_TRUE(watching->reader->Read(&watching->response)) << token;
-    return watching;
-  };
   std::vector<std::unique_ptr<Watching>> open;
-  for (size_t i = 0; i < HealthService::kMaxWatches + 5; ++i) open.push_back(watch(false));
-  const auto known = watch(true);
-  EXPECT_FALSE(open.front()->reader->Read(&open.front()->response)) << "the oldest has made room";
+  for (size_t i = 0; i < HealthService::kMaxWatches + 6; ++i) {
+    open.push_back(Watch("", /*token=*/i == HealthService::kMaxWatches + 5));
+    EXPECT_NE(open.back()->Next(), "") << i;
+  }
+  EXPECT_EQ(open.front()->Next(), "") << "the oldest has made room";
   EXPECT_EQ(open.front()->reader->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  open.back()->context.TryCancel();
-  known->context.TryCancel();
+  for (const size_t last : {1, 2}) open[open.size() - last]->context.TryCancel();
 }
 
 }  // namespace

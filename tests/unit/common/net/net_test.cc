@@ -1,13 +1,17 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include "common/base/address.h"
 #include "common/net/exposure.h"
+#include "common/net/grpc_log.h"
 #include "common/net/status.h"
 #include "common/net/tls.h"
-#include "gmock/gmock.h"
 #include "google/rpc/error_details.pb.h"
-#include "gtest/gtest.h"
 
 namespace bfio {
 namespace {
+
+using ::testing::HasSubstr;
 
 TEST(TargetTest, IsOneAddressOrSeveralNumericOnes) {
   EXPECT_EQ(ParseTarget("router:50051")->ToString(), "router:50051");
@@ -44,16 +48,21 @@ TEST(StatusTest, EveryCodeSurvivesTheRoundTrip) {
   }
   EXPECT_EQ(FromGrpcStatus(grpc::Status(static_cast<grpc::StatusCode>(17), "x")).code(),
             absl::StatusCode::kUnknown);
+  EXPECT_EQ(StatusCodeName(grpc::StatusCode::OK), "OK");
+  EXPECT_EQ(StatusCodeName(grpc::StatusCode::RESOURCE_EXHAUSTED), "RESOURCE_EXHAUSTED");
+  EXPECT_EQ(StatusCodeName(static_cast<grpc::StatusCode>(17)), "UNKNOWN");
 }
 
 TEST(StatusTest, TheRetryDelaySurvivesTheRoundTrip) {
   absl::Status status = absl::ResourceExhaustedError("full");
   EXPECT_EQ(GetRetryDelay(status), std::nullopt);
+  EXPECT_EQ(GetRetryDelay(absl::OkStatus()), std::nullopt);
   EXPECT_TRUE(ToGrpcStatus(status).error_details().empty());
-  SetRetryDelay(status, absl::Milliseconds(1234));
+  const absl::Duration delay = absl::Seconds(3) + absl::Nanoseconds(1);
+  SetRetryDelay(status, delay);
   const grpc::Status wire = ToGrpcStatus(status);
-  EXPECT_EQ(GetRetryDelay(wire), absl::Milliseconds(1234));
-  EXPECT_EQ(GetRetryDelay(FromGrpcStatus(wire)), absl::Milliseconds(1234));
+  EXPECT_EQ(GetRetryDelay(wire), delay);
+  EXPECT_EQ(GetRetryDelay(FromGrpcStatus(wire)), delay);
 
   google::rpc::Status details;
   ASSERT_TRUE(details.ParseFromString(wire.error_details()));
@@ -84,11 +93,57 @@ TEST(StatusTest, UnknownAndBrokenDetailsAreIgnored) {
   }
 }
 
-TEST(StatusTest, CodeNamesAreTheCanonicalOnes) {
-  EXPECT_EQ(StatusCodeName(grpc::StatusCode::OK), "OK");
-  EXPECT_EQ(StatusCodeName(grpc::StatusCode::RESOURCE_EXHAUSTED), "RESOURCE_EXHAUSTED");
-  EXPECT_EQ(StatusCodeName(grpc::StatusCode::UNAUTHENTICATED), "UNAUTHENTICATED");
-  EXPECT_EQ(StatusCodeName(static_cast<grpc::StatusCode>(17)), "UNKNOWN");
+PortSetup PortWith(bool encrypted, bool asks) {
+  return {"listen", "client_tls", "--client_tls=ca=FILE or --client_tokens", encrypted, asks};
+}
+
+TEST(Exposure, RecognisesLoopbackAddresses) {
+  for (const char* host : {"127.0.0.1", "127.8.9.10", "::1", "localhost", "LOCALHOST"}) {
+    EXPECT_TRUE(IsLoopback({host, 1})) << host;
+  }
+  for (const char* host :
+       {"0.0.0.0", "::", "10.0.0.1", "128.0.0.1", "router", "127.0.0.1.example.org", "localhost.example"}) {
+    EXPECT_FALSE(IsLoopback({host, 1})) << host;
+  }
+}
+
+TEST(Exposure, RemoteAccessNeedsEncryptionAndAuthentication) {
+  for (const bool encrypted : {false, true}) {
+    for (const bool asks : {false, true}) {
+      EXPECT_TRUE(CheckExposure({"127.0.0.1", 1}, PortWith(encrypted, asks)).ok());
+      EXPECT_EQ(CheckExposure({"0.0.0.0", 1}, PortWith(encrypted, asks)).ok(), encrypted && asks);
+    }
+  }
+  EXPECT_THAT(CheckExposure({"0.0.0.0", 1}, PortWith(false, true)).message(),
+              HasSubstr("give --client_tls=cert=FILE,key=FILE, or --insecure"));
+  EXPECT_THAT(CheckExposure({"0.0.0.0", 1}, PortWith(true, false)).message(),
+              HasSubstr("give --client_tls=ca=FILE or --client_tokens, or --insecure"));
+}
+
+TEST(Exposure, AnotherPortAnswersAtAnAddressOrNot) {
+  for (const char* listening : {"10.0.0.1", "0.0.0.0", "::"})
+    EXPECT_TRUE(AnswersAt({listening, 1}, {"10.0.0.1", 2})) << listening;
+  EXPECT_TRUE(AnswersAt({"localhost", 1}, {"127.0.0.1", 2}));
+  EXPECT_FALSE(AnswersAt({"127.0.0.1", 1}, {"0.0.0.0", 2}));
+  EXPECT_FALSE(AnswersAt({"10.0.0.1", 1}, {"10.0.1.1", 2})) << "another network";
+}
+
+// The texts are those of gRPC 1.51.
+TEST(GrpcLog, FailedHandshakesGiveTheirReason) {
+  EXPECT_EQ(
+      TlsRefusal("Handshake failed with fatal error SSL_ERROR_SSL: error:0A000086:SSL routines::certificate "
+                 "verify failed."),
+      "certificate verify failed");
+  EXPECT_EQ(
+      TlsRefusal("Handshake failed with fatal error SSL_ERROR_SSL: error:0A0000C7:SSL routines::peer did not "
+                 "return a certificate."),
+      "peer did not return a certificate");
+  EXPECT_FALSE(TlsRefusal("TCP_USER_TIMEOUT is available.").has_value());
+}
+
+TEST(GrpcLog, UnusableCertificatesAreRecognised) {
+  EXPECT_TRUE(IsUnusableCertificate("Handshaker factory creation failed with TSI_INVALID_ARGUMENT."));
+  EXPECT_FALSE(IsUnusableCertificate("Handshake failed with fatal error"));
 }
 
 }  // namespace

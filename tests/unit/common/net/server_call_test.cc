@@ -109,56 +109,53 @@ class Client {
 
 using Messages = std::vector<std::string>;
 
+struct Served {
+  explicit Served(TestService::Options options) : service(std::move(options)) {}
+  // The end of a call that has sent the texts.
+  absl::Status Call(const Messages& texts, bool close = false) {
+    Client client(server);
+    for (const std::string& text : texts) client.Write(text);
+    if (close) client.CloseWrites();
+    return client.End();
+  }
+
+  TestService service;
+  testing::LoopbackServer server{&service};
+};
+
 TEST(ServerCallTest, ReceivesTheFirstMessageAndMoreOnRequest) {
-  TestService service({.reads = 3});
-  testing::LoopbackServer server(&service);
-  Client client(server);
-  for (const char* text : {"a", "b", "c", "d"}) client.Write(text);
-  EXPECT_TRUE(client.End().ok());
-  EXPECT_EQ(service.log.Await(3), (Messages{"a", "b", "c"}));
-  EXPECT_EQ(service.messages.counts().receiving, 0u);
+  Served served({.reads = 3});
+  EXPECT_TRUE(served.Call({"a", "b", "c", "d"}).ok());
+  EXPECT_EQ(served.service.log.Await(3), (Messages{"a", "b", "c"}));
+  EXPECT_EQ(served.service.messages.counts().receiving, 0u);
 }
 
 TEST(ServerCallTest, NothingIsReceivedFromARefusedCall) {
-  TestService service({.allowed = absl::UnauthenticatedError("who is it")});
-  testing::LoopbackServer server(&service);
-  Client client(server);
-  client.Write("a");
-  EXPECT_EQ(client.End(), absl::UnauthenticatedError("who is it"));
-  Client next(server);
-  EXPECT_EQ(next.End(), absl::UnauthenticatedError("who is it")) << "before it has sent anything";
-  EXPECT_TRUE(service.log.Await(0).empty());
+  Served served({.allowed = absl::UnauthenticatedError("who is it")});
+  EXPECT_EQ(served.Call({"a"}), absl::UnauthenticatedError("who is it"));
+  EXPECT_EQ(served.Call({}), absl::UnauthenticatedError("who is it")) << "before it has sent anything";
+  EXPECT_TRUE(served.service.log.Await(0).empty());
 }
 
 TEST(ServerCallTest, ACallWithoutAMessageEnds) {
-  TestService service({});
-  testing::LoopbackServer server(&service);
-  Client client(server);
-  client.CloseWrites();
-  EXPECT_EQ(client.End(), absl::InvalidArgumentError("cannot parse the request"));
-  EXPECT_EQ(service.log.Await(1), Messages{"none"});
-  EXPECT_EQ(service.messages.counts().receiving, 0u);
+  Served served({});
+  EXPECT_EQ(served.Call({}, /*close=*/true), absl::InvalidArgumentError("cannot parse the request"));
+  EXPECT_EQ(served.service.log.Await(1), Messages{"none"});
+  EXPECT_EQ(served.service.messages.counts().receiving, 0u);
 }
 
 TEST(ServerCallTest, ALateMessageEndsTheCallAndFreesItsSlot) {
-  TestService service({.limits = {.at_once = 1, .patience = absl::Milliseconds(50)}});
-  testing::LoopbackServer server(&service);
-  Client silent(server);
-  EXPECT_EQ(silent.End(), absl::DeadlineExceededError("the first message did not arrive in time"));
+  Served served({.limits = {.at_once = 1, .patience = absl::Milliseconds(50)}});
+  EXPECT_EQ(served.Call({}), absl::DeadlineExceededError("the first message did not arrive in time"));
   // The pending read ends with the call.
-  EXPECT_EQ(service.log.Await(1), Messages{"none"});
-  Client next(server);
-  next.Write("a");
-  EXPECT_TRUE(next.End().ok());
+  EXPECT_EQ(served.service.log.Await(1), Messages{"none"});
+  EXPECT_TRUE(served.Call({"a"}).ok());
 }
 
 TEST(ServerCallTest, ACallThatIsNeverReceivedEndsAsUnavailable) {
-  TestService service({.limits = {.at_once = 0, .patience = absl::Milliseconds(20)}});
-  testing::LoopbackServer server(&service);
-  Client client(server);
-  client.Write("a");
-  EXPECT_EQ(client.End(), absl::UnavailableError("too many requests are being received"));
-  EXPECT_TRUE(service.log.Await(0).empty());
+  Served served({.limits = {.at_once = 0, .patience = absl::Milliseconds(20)}});
+  EXPECT_EQ(served.Call({"a"}), absl::UnavailableError("too many requests are being received"));
+  EXPECT_TRUE(served.service.log.Await(0).empty());
 }
 
 }  // namespace

@@ -57,7 +57,6 @@ class NumberStream final
     MutexLock lock(&mutex_);
     begin_ = time;
   }
-
   bool Writing() {
     MutexLock lock(&mutex_);
     return writing();
@@ -118,40 +117,23 @@ class UnboundStream : public ::testing::Test {
   std::shared_ptr<NumberStream> stream_ = NumberStream::Create(nullptr);
 };
 
-TEST_F(UnboundStream, PullsTheNextMessageWhenTheLastIsWritten) {
-  EXPECT_FALSE(stream_->Writing());
+TEST_F(UnboundStream, PullsTheNextMessageWhenTheLastIsWrittenAndThenFinishes) {
+  EXPECT_FALSE(stream_->BreakOffIfStuck(absl::UnixEpoch(), absl::ZeroDuration())) << "there is no context";
   for (uint32_t number = 0; number < 3; ++number) stream_->Queue(number);
-  EXPECT_EQ(stream_->Pulled(), 1);
-  stream_->OnWriteDone(true);
-  EXPECT_EQ(stream_->Pulled(), 2);
-  stream_->OnWriteDone(true);
-  stream_->OnWriteDone(true);
-  EXPECT_EQ(stream_->Pulled(), 3);
+  for (int pulled = 1; pulled <= 3; ++pulled) {
+    EXPECT_EQ(stream_->Pulled(), pulled);
+    stream_->OnWriteDone(true);
+  }
   EXPECT_FALSE(stream_->Writing());
-  EXPECT_FALSE(stream_->Finished());
-}
-
-TEST_F(UnboundStream, FinishesAfterTheQueuedMessages) {
-  stream_->Queue(0);
-  stream_->Queue(1);
+  stream_->Queue(3);
   EXPECT_TRUE(stream_->End(grpc::Status::OK));
   EXPECT_FALSE(stream_->End(grpc::Status::CANCELLED));
-  stream_->OnWriteDone(true);
-  EXPECT_EQ(stream_->Pulled(), 2);
   EXPECT_FALSE(stream_->Finished());
   stream_->OnWriteDone(true);
   EXPECT_TRUE(stream_->Finished());
 }
 
-TEST_F(UnboundStream, AFailedWriteEndsTheStream) {
-  stream_->Queue(0);
-  stream_->Queue(1);
-  stream_->OnWriteDone(false);
-  EXPECT_TRUE(stream_->Finished());
-  EXPECT_EQ(stream_->Pulled(), 1);
-}
-
-TEST_F(UnboundStream, ACancelledStreamFinishesWhenItsWriteReturns) {
+TEST_F(UnboundStream, AFailedOrCancelledWriteEndsTheStream) {
   stream_->Queue(0);
   stream_->Queue(1);
   stream_->OnCancel();
@@ -159,11 +141,13 @@ TEST_F(UnboundStream, ACancelledStreamFinishesWhenItsWriteReturns) {
   stream_->OnWriteDone(true);
   EXPECT_TRUE(stream_->Finished());
   EXPECT_EQ(stream_->Pulled(), 1);
-}
-
-TEST_F(UnboundStream, WithoutAContextItCannotBeBrokenOff) {
-  stream_->Queue(0);
-  EXPECT_FALSE(stream_->BreakOffIfStuck(absl::UnixEpoch(), absl::ZeroDuration()));
+  const auto broken = NumberStream::Create(nullptr);
+  broken->Queue(0);
+  broken->Queue(1);
+  broken->OnWriteDone(false);
+  EXPECT_TRUE(broken->Finished());
+  EXPECT_EQ(broken->Pulled(), 1);
+  broken->OnDone();
 }
 
 TEST_F(UnboundStream, UntakenCountsFromTheFirstQueryDuringAWrite) {
@@ -178,13 +162,9 @@ TEST_F(UnboundStream, UntakenCountsFromTheFirstQueryDuringAWrite) {
   EXPECT_EQ(stream_->UntakenAt(start + absl::Seconds(10)), absl::Seconds(1));
   stream_->OnWriteDone(true);
   EXPECT_EQ(stream_->UntakenAt(start + absl::Seconds(11)), absl::ZeroDuration());
-}
-
-TEST_F(UnboundStream, UntakenCountsFromTheStartThatTheSourceReports) {
-  const absl::Time start = absl::UnixEpoch();
-  stream_->BeginAt(start);
-  stream_->Queue(0);
-  EXPECT_EQ(stream_->UntakenAt(start + absl::Seconds(5)), absl::Seconds(5));
+  stream_->BeginAt(start + absl::Seconds(11));  // as the source reports
+  stream_->Queue(2);
+  EXPECT_EQ(stream_->UntakenAt(start + absl::Seconds(16)), absl::Seconds(5));
 }
 
 TEST(UnboundStreamTest, ABrokenStreamMayWaitForItsOwnerToEndIt) {
@@ -197,15 +177,6 @@ TEST(UnboundStreamTest, ABrokenStreamMayWaitForItsOwnerToEndIt) {
   EXPECT_TRUE(stream->Finished());
   EXPECT_EQ(stream->Pulled(), 1);
   stream->OnDone();
-}
-
-TEST(UnboundStreamTest, OwnsItselfUntilOnDone) {
-  auto stream = NumberStream::Create(nullptr);
-  NumberStream* const reactor = stream.get();
-  const std::weak_ptr<NumberStream> weak = std::exchange(stream, nullptr);
-  EXPECT_FALSE(weak.expired());
-  reactor->OnDone();
-  EXPECT_TRUE(weak.expired());
 }
 
 // --- over real calls on loopback ---
@@ -252,91 +223,45 @@ struct Call {
   std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader;
 };
 
-class StreamWriterCalls : public ::testing::Test {
+class StreamWriterServer : public ::testing::Test {
  protected:
   NumberService service_;
   testing::LoopbackServer server_{&service_};
   std::unique_ptr<v1::Inference::Stub> stub_ = v1::Inference::NewStub(server_.channel());
 };
-
-TEST_F(StreamWriterCalls, TheStatusComesAfterTheMessages) {
-  Call call(*stub_, "call");
-  const auto stream = service_.Take("call");
-  for (uint32_t number = 0; number < 5; ++number) stream->Queue(number);
-  stream->End({grpc::StatusCode::ABORTED, "enough"});
-  EXPECT_EQ(call.Read(), (std::vector<uint32_t>{0, 1, 2, 3, 4}));
-  const grpc::Status status = call.reader->Finish();
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::ABORTED);
-  EXPECT_EQ(status.error_message(), "enough");
-  stream->AwaitGone();
-}
+class StreamWriterCalls : public StreamWriterServer {
+ protected:
+  Call call_{*stub_, "call"};
+  std::shared_ptr<NumberStream> stream_ = service_.Take("call");
+};
 
 TEST_F(StreamWriterCalls, MessagesForASlowReaderStayWithTheSource) {
-  Call call(*stub_, "call");
-  const auto stream = service_.Take("call");
-  for (uint32_t number = 0; number < 4; ++number) stream->Queue(number, kBig);
-  EXPECT_EQ(stream->Pulled(), 1);
-  EXPECT_EQ(call.Read(1), std::vector<uint32_t>{0});
-  EXPECT_LE(stream->Pulled(), 2);
-  stream->End(grpc::Status::OK);
-  EXPECT_EQ(call.Read(), (std::vector<uint32_t>{1, 2, 3}));
-  EXPECT_TRUE(call.reader->Finish().ok());
-}
-
-TEST_F(StreamWriterCalls, EndDuringAWriteLosesNothing) {
-  Call call(*stub_, "call");
-  const auto stream = service_.Take("call");
-  stream->Queue(7, kBig);
-  stream->End(grpc::Status::OK);
-  EXPECT_TRUE(stream->Writing());
-  EXPECT_FALSE(stream->Finished());
-  EXPECT_EQ(call.Read(), std::vector<uint32_t>{7});
-  EXPECT_TRUE(call.reader->Finish().ok());
-}
-
-TEST_F(StreamWriterCalls, ACancellationDuringAWriteEndsTheCall) {
-  Call call(*stub_, "call");
-  const auto stream = service_.Take("call");
-  for (uint32_t number = 0; number < 4; ++number) stream->Queue(number, kBig);
-  call.context.TryCancel();
-  EXPECT_EQ(call.Read(), std::vector<uint32_t>());
-  EXPECT_EQ(call.reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
-  stream->AwaitGone();
-  EXPECT_EQ(stream->Pulled(), 1);
+  for (uint32_t number = 0; number < 4; ++number) stream_->Queue(number, kBig);
+  EXPECT_EQ(stream_->Pulled(), 1);
+  EXPECT_EQ(call_.Read(1), std::vector<uint32_t>{0});
+  EXPECT_LE(stream_->Pulled(), 2);
+  stream_->End(grpc::Status::OK);
+  EXPECT_EQ(call_.Read(), (std::vector<uint32_t>{1, 2, 3}));
+  EXPECT_TRUE(call_.reader->Finish().ok());
 }
 
 TEST_F(StreamWriterCalls, AnIdleCallEndsWhenItIsCancelled) {
-  Call call(*stub_, "call");
-  const auto stream = service_.Take("call");
-  call.context.TryCancel();
-  stream->AwaitGone();
+  call_.context.TryCancel();
+  stream_->AwaitGone();
 }
 
 TEST_F(StreamWriterCalls, AStuckCallIsBrokenOffAfterTheTimeout) {
-  Call call(*stub_, "call");
-  const auto stream = service_.Take("call");
   const absl::Time start = absl::UnixEpoch();
   const absl::Duration patience = absl::Seconds(10);
-  EXPECT_FALSE(stream->BreakOffIfStuck(start, absl::ZeroDuration())) << "nothing is being written";
-  stream->Queue(0, kBig);
-  EXPECT_FALSE(stream->BreakOffIfStuck(start, patience));
-  EXPECT_FALSE(stream->BreakOffIfStuck(start + absl::Seconds(9), patience));
-  EXPECT_TRUE(stream->BreakOffIfStuck(start + patience, patience));
-  EXPECT_EQ(call.Read(), std::vector<uint32_t>());
-  EXPECT_EQ(call.reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
-  stream->AwaitGone();
-  EXPECT_FALSE(stream->BreakOffIfStuck(start + 2 * patience, patience)) << "the context is gone";
-}
-
-TEST_F(StreamWriterCalls, AnEndedCallThatIsStuckIsBrokenOff) {
-  Call call(*stub_, "call");
-  const auto stream = service_.Take("call");
-  stream->Queue(0, kBig);
-  stream->End(grpc::Status::OK);
-  EXPECT_TRUE(stream->BreakOffIfStuck(MonotonicNow(), absl::ZeroDuration()));
-  EXPECT_EQ(call.Read(), std::vector<uint32_t>());
-  EXPECT_EQ(call.reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
-  stream->AwaitGone();
+  EXPECT_FALSE(stream_->BreakOffIfStuck(start, absl::ZeroDuration())) << "nothing is being written";
+  stream_->Queue(0, kBig);
+  EXPECT_FALSE(stream_->BreakOffIfStuck(start, patience));
+  EXPECT_FALSE(stream_->BreakOffIfStuck(start + absl::Seconds(9), patience));
+  EXPECT_TRUE(stream_->BreakOffIfStuck(start + patience, patience));
+  EXPECT_EQ(call_.Read(), std::vector<uint32_t>());
+  EXPECT_EQ(call_.reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  stream_->AwaitGone();
+  EXPECT_FALSE(stream_->BreakOffIfStuck(start + 2 * patience, patience)) << "the context is gone";
 }
 
 // What happens in one random call.
@@ -386,7 +311,7 @@ void Serve(const std::shared_ptr<NumberStream>& stream, const Script& script, st
   for (std::thread& other : others) other.join();
 }
 
-TEST_F(StreamWriterCalls, RandomCallsEndWithEveryMessageAndTheStatusOrCancelled) {
+TEST_F(StreamWriterServer, RandomCallsEndWithEveryMessageAndTheStatusOrCancelled) {
   const unsigned seed = std::random_device{}();
   constexpr int kThreads = 4, kCallsEach = 750;
   std::atomic<int> complete = 0, cut = 0;

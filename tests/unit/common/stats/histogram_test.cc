@@ -64,41 +64,30 @@ TEST(HistogramTest, MergingEqualsAddingTogether) {
   for (const double q : kQuantiles) EXPECT_EQ(merged.Quantile(q), whole.Quantile(q));
 }
 
-TEST(HistogramTest, OneSampleIsEveryQuantileExactly) {
+TEST(HistogramTest, NothingOrOneSampleIsExact) {
   Histogram histogram;
-  histogram.Add(0.123456789);
-  for (const double q : kQuantiles) EXPECT_EQ(histogram.Quantile(q), 0.123456789);
-}
-
-TEST(HistogramTest, EmptyIsZero) {
-  const Histogram histogram;
   EXPECT_EQ(histogram.count(), 0u);
   EXPECT_EQ(histogram.mean(), 0);
   EXPECT_EQ(histogram.max(), 0);
   EXPECT_EQ(histogram.Quantile(0.5), 0);
+  histogram.Add(0.123456789);
+  for (const double q : kQuantiles) EXPECT_EQ(histogram.Quantile(q), 0.123456789);
 }
 
-TEST(HistogramTest, ExtremesAreClippedNotLost) {
-  Histogram histogram;
-  histogram.Add(-1);
-  histogram.Add(0);
-  histogram.Add(1e-300);
-  histogram.Add(std::numeric_limits<double>::infinity());
-  histogram.Add(std::numeric_limits<double>::quiet_NaN());
-  EXPECT_EQ(histogram.count(), 4u);
-  EXPECT_EQ(histogram.min(), 0);
-  EXPECT_LE(histogram.Quantile(0.5), Histogram::kSmallest);
-}
-
-TEST(HistogramTest, WeightedSamplesCountByTheirWeight) {
-  Histogram histogram;
-  histogram.Add(1, 99);
-  histogram.Add(5, 1);
-  histogram.Add(7, 0);
-  EXPECT_EQ(histogram.count(), 100u);
-  EXPECT_NEAR(histogram.Quantile(0.99), 1, 0.005);
-  EXPECT_EQ(histogram.max(), 5);
-  EXPECT_NEAR(histogram.mean(), 1.04, 1e-12);
+TEST(HistogramTest, ExtremesAreClippedNotLostAndSamplesCountByTheirWeight) {
+  Histogram extremes;
+  for (const double value : {-1.0, 0.0, 1e-300, HUGE_VAL, std::nan("")}) extremes.Add(value);
+  EXPECT_EQ(extremes.count(), 4u);
+  EXPECT_EQ(extremes.min(), 0);
+  EXPECT_LE(extremes.Quantile(0.5), Histogram::kSmallest);
+  Histogram weighted;
+  weighted.Add(1, 99);
+  weighted.Add(5, 1);
+  weighted.Add(7, 0);
+  EXPECT_EQ(weighted.count(), 100u);
+  EXPECT_NEAR(weighted.Quantile(0.99), 1, 0.005);
+  EXPECT_EQ(weighted.max(), 5);
+  EXPECT_NEAR(weighted.mean(), 1.04, 1e-12);
 }
 
 }  // namespace

@@ -13,138 +13,109 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-absl::StatusOr<Trace> Parse(const std::string& text, int64_t max_requests = 0) {
+absl::StatusOr<Trace> TryParse(const std::string& text, int64_t max_requests = 0) {
   std::istringstream in(text);
   return ParseTrace(in, "test", max_requests);
 }
+Trace Parse(const std::string& text, int64_t max_requests = 0) {
+  auto trace = TryParse(text, max_requests);
+  EXPECT_TRUE(trace.ok()) << text << trace.status();
+  return *std::move(trace);
+}
 
 TEST(TraceTest, AzureTimesHaveSevenFractionalDigitsAndStartAtZero) {
-  const auto trace = Parse(
+  const Trace trace = Parse(
       "TIMESTAMP,ContextTokens,GeneratedTokens\n"
       "2023-11-16 18:15:46.6805900,374,44\n"
       "2023-11-16 18:15:50.9951690,396,109\n");
-  ASSERT_TRUE(trace.ok()) << trace.status();
-  EXPECT_EQ(trace->format, "azure");
-  EXPECT_TRUE(trace->has_arrivals);
-  ASSERT_EQ(trace->requests.size(), 2u);
-  EXPECT_EQ(trace->requests[0].arrival_s, 0);
-  EXPECT_NEAR(trace->requests[1].arrival_s, 4.3145790, 1e-9);
-  EXPECT_EQ(trace->requests[1].prompt_tokens, 396);
-  EXPECT_EQ(trace->requests[1].output_tokens, 109);
+  EXPECT_EQ(trace.format, "azure");
+  EXPECT_TRUE(trace.has_arrivals);
+  ASSERT_EQ(trace.requests.size(), 2u);
+  EXPECT_EQ(trace.requests[0].arrival_s, 0);
+  EXPECT_NEAR(trace.requests[1].arrival_s, 4.3145790, 1e-9);
+  EXPECT_EQ(trace.requests[1].prompt_tokens, 396);
+  EXPECT_EQ(trace.requests[1].output_tokens, 109);
 }
 
 TEST(TraceTest, AzureTimesMayCarryAZoneAsIn2024) {
-  const auto trace = Parse(
+  const Trace trace = Parse(
       "TIMESTAMP,ContextTokens,GeneratedTokens\n"
       "2024-05-12 00:00:00+00:00,10,1\n2024-05-12T02:00:00.5+02:00,11,2\n");
-  ASSERT_TRUE(trace.ok()) << trace.status();
-  EXPECT_NEAR(trace->requests[1].arrival_s, 0.5, 1e-9);
-}
-
-TEST(TraceTest, BurstGptColumnsAreFoundByNameInEitherRelease) {
-  const auto v1 = Parse(
-      "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
-      "5,ChatGPT,472,18,490,Conversation log\n45,\"Chat, \"\"GPT\"\"\",1087,230,1317,API log\n");
-  ASSERT_TRUE(v1.ok()) << v1.status();
-  EXPECT_EQ(v1->format, "burstgpt");
-  ASSERT_EQ(v1->requests.size(), 2u);
-  EXPECT_EQ(v1->requests[1].arrival_s, 40);
-  EXPECT_EQ(v1->requests[1].prompt_tokens, 1087);
-
-  const auto v3 = Parse(
-      "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
-      "0.5,\"a,b\",1.5,GPT-4,7,8,15,API log\n");
-  ASSERT_TRUE(v3.ok()) << v3.status();
-  EXPECT_EQ(v3->requests[0].prompt_tokens, 7);
-  EXPECT_EQ(v3->requests[0].output_tokens, 8);
-}
-
-TEST(TraceTest, BurstGptFailuresAreDroppedAndCounted) {
-  const auto trace = Parse("Timestamp,Model,Request tokens,Response tokens\n1,m,5,0\n2,m,5,6\n");
-  ASSERT_TRUE(trace.ok()) << trace.status();
-  EXPECT_EQ(trace->dropped, 1);
-  EXPECT_THAT(trace->dropped_examples, ElementsAre("line 2: Response tokens '0' is not positive"));
+  EXPECT_NEAR(trace.requests[1].arrival_s, 0.5, 1e-9);
 }
 
 // Rows as in the two releases: API calls have no session, failed requests have no response, times are seconds
 // with or without a fraction.
-TEST(TraceTest, BurstGptFilesReadWholeInEitherRelease) {
-  const auto older = Parse(
+TEST(TraceTest, BurstGptFilesReadWholeInEitherReleaseByColumnName) {
+  const Trace older = Parse(
       "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
       "5,ChatGPT,472,18,490,Conversation log\n"
-      "45,ChatGPT,1087,230,1317,Conversation log\n"
+      "45,\"Chat, \"\"GPT\"\"\",1087,230,1317,Conversation log\n"
       "118,GPT-4,417,276,693,Conversation log\n"
       "185,ChatGPT,1360,0,1360,Conversation log\n"
       "185,GPT-4,185,7,192,API log\n"
       "5268845,ChatGPT,1012,0,0,API log\n");
-  ASSERT_TRUE(older.ok()) << older.status();
-  EXPECT_EQ(older->format, "burstgpt");
-  EXPECT_TRUE(older->has_arrivals);
-  ASSERT_EQ(older->requests.size(), 4u);
-  EXPECT_EQ(older->dropped, 2);
-  EXPECT_THAT(older->dropped_examples, ElementsAre("line 5: Response tokens '0' is not positive",
-                                                   "line 7: Response tokens '0' is not positive"));
-  EXPECT_EQ(older->requests[2].arrival_s, 113);
-  EXPECT_EQ(older->requests[2].prompt_tokens, 417);
-  EXPECT_EQ(older->requests[2].output_tokens, 276);
+  EXPECT_EQ(older.format, "burstgpt");
+  EXPECT_TRUE(older.has_arrivals);
+  ASSERT_EQ(older.requests.size(), 4u);
+  EXPECT_EQ(older.dropped, 2);
+  EXPECT_THAT(older.dropped_examples, ElementsAre("line 5: Response tokens '0' is not positive",
+                                                  "line 7: Response tokens '0' is not positive"));
+  EXPECT_EQ(older.requests[2].arrival_s, 113);
+  EXPECT_EQ(older.requests[2].prompt_tokens, 417);
+  EXPECT_EQ(older.requests[2].output_tokens, 276);
 
-  const auto newer = Parse(
+  const Trace newer = Parse(
       "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
       "0.0,,,GPT-4,156,72,228,API log\n"
-      "12.5,8f1c2e04-7a35-4c53-9a51-0b9e1d6c7f21,3.25,ChatGPT,820,304,1124,Conversation log\n"
+      "12.5,\"8f1c2e04,7a35\",3.25,ChatGPT,820,304,1124,Conversation log\n"
       "12.5,8f1c2e04-7a35-4c53-9a51-0b9e1d6c7f21,,ChatGPT,1124,0,1124,Conversation log\n"
       "9.75,1043,1.5,GPT-4,333,7,340,Conversation log\n"
       "20.0,,,GPT-4,96\n");
-  ASSERT_TRUE(newer.ok()) << newer.status();
-  EXPECT_EQ(newer->format, "burstgpt");
-  ASSERT_EQ(newer->requests.size(), 3u);
-  EXPECT_EQ(newer->dropped, 2);
-  EXPECT_THAT(newer->dropped_examples, ElementsAre("line 4: Response tokens '0' is not positive",
-                                                   "line 6: 5 fields, at least 6 expected"));
-  EXPECT_EQ(newer->requests[1].prompt_tokens, 333) << "sorted by arrival";
-  EXPECT_EQ(newer->requests[2].arrival_s, 12.5);
-  EXPECT_EQ(newer->requests[2].prompt_tokens, 820);
-  EXPECT_EQ(newer->requests[2].output_tokens, 304);
+  EXPECT_EQ(newer.format, "burstgpt");
+  ASSERT_EQ(newer.requests.size(), 3u);
+  EXPECT_EQ(newer.dropped, 2);
+  EXPECT_THAT(newer.dropped_examples, ElementsAre("line 4: Response tokens '0' is not positive",
+                                                  "line 6: 5 fields, at least 6 expected"));
+  EXPECT_EQ(newer.requests[1].prompt_tokens, 333) << "sorted by arrival";
+  EXPECT_EQ(newer.requests[2].arrival_s, 12.5);
+  EXPECT_EQ(newer.requests[2].prompt_tokens, 820);
+  EXPECT_EQ(newer.requests[2].output_tokens, 304);
 }
 
 TEST(TraceTest, MooncakeTimesAreMilliseconds) {
-  const auto trace = Parse(
+  const Trace trace = Parse(
       "{\"timestamp\": 1000, \"input_length\": 6755, \"output_length\": 500, \"hash_ids\": [0, 1]}\n"
       "{\"timestamp\": 4500, \"input_length\": 7319, \"output_length\": 490, \"hash_ids\": []}\n"
       "{\"timestamp\": 4600, \"input_length\": 7}\n"
       "{\"timestamp\": \"x\", \"input_length\": 7, \"output_length\": 1}\n"
       "{truncated\n");
-  ASSERT_TRUE(trace.ok()) << trace.status();
-  EXPECT_EQ(trace->format, "mooncake");
-  ASSERT_EQ(trace->requests.size(), 2u);
-  EXPECT_DOUBLE_EQ(trace->requests[1].arrival_s, 3.5);
-  EXPECT_EQ(trace->dropped, 3);
-  EXPECT_THAT(trace->dropped_examples[0], HasSubstr("line 3: no output_length"));
-  EXPECT_THAT(trace->dropped_examples[2], HasSubstr("line 5: not a JSON object"));
+  EXPECT_EQ(trace.format, "mooncake");
+  ASSERT_EQ(trace.requests.size(), 2u);
+  EXPECT_DOUBLE_EQ(trace.requests[1].arrival_s, 3.5);
+  EXPECT_EQ(trace.dropped, 3);
+  EXPECT_THAT(trace.dropped_examples[0], HasSubstr("line 3: no output_length"));
+  EXPECT_THAT(trace.dropped_examples[2], HasSubstr("line 5: not a JSON object"));
 }
 
 TEST(TraceTest, GenericTracesMayLackArrivals) {
-  const auto without = Parse("num_prefill_tokens,num_decode_tokens\n632,34\n220,7\n");
-  ASSERT_TRUE(without.ok()) << without.status();
-  EXPECT_EQ(without->format, "generic");
-  EXPECT_FALSE(without->has_arrivals);
-  EXPECT_EQ(without->requests[1].prompt_tokens, 220);
+  const Trace without = Parse("num_prefill_tokens,num_decode_tokens\n632,34\n220,7\n");
+  EXPECT_EQ(without.format, "generic");
+  EXPECT_FALSE(without.has_arrivals);
+  EXPECT_EQ(without.requests[1].prompt_tokens, 220);
 
-  const auto with = Parse("num_decode_tokens,arrived_at,extra,num_prefill_tokens\n1,10.25,x,2\n3,10,x,4\n");
-  ASSERT_TRUE(with.ok()) << with.status();
-  EXPECT_TRUE(with->has_arrivals);
-  EXPECT_EQ(with->requests[0].prompt_tokens, 4) << "sorted by arrival";
-  EXPECT_DOUBLE_EQ(with->requests[1].arrival_s, 0.25);
+  const Trace with = Parse("num_decode_tokens,arrived_at,extra,num_prefill_tokens\n1,10.25,x,2\n3,10,x,4\n");
+  EXPECT_TRUE(with.has_arrivals);
+  EXPECT_EQ(with.requests[0].prompt_tokens, 4) << "sorted by arrival";
+  EXPECT_DOUBLE_EQ(with.requests[1].arrival_s, 0.25);
 }
 
 TEST(TraceTest, WindowsFilesAndEmptyLinesReadTheSame) {
-  const auto trace = Parse("\xef\xbb\xbf\r\nnum_prefill_tokens,num_decode_tokens\r\n\r\n5,6\r\n\r\n7,8");
-  ASSERT_TRUE(trace.ok()) << trace.status();
-  EXPECT_EQ(trace->requests.size(), 2u);
-  EXPECT_EQ(trace->dropped, 0);
+  const Trace trace = Parse("\xef\xbb\xbf\r\nnum_prefill_tokens,num_decode_tokens\r\n\r\n5,6\r\n\r\n7,8");
+  EXPECT_EQ(trace.requests.size(), 2u);
+  EXPECT_EQ(trace.dropped, 0);
 
-  const auto bom = Parse("\xef\xbb\xbf\"num_prefill_tokens\",\"num_decode_tokens\"\r\n5,6\r\n");
-  ASSERT_TRUE(bom.ok()) << bom.status();
+  const Trace bom = Parse("\xef\xbb\xbf\"num_prefill_tokens\",\"num_decode_tokens\"\r\n5,6\r\n");
 }
 
 TEST(TraceTest, EveryKindOfBadRowIsCountedWithItsReason) {
@@ -167,51 +138,42 @@ TEST(TraceTest, EveryKindOfBadRowIsCountedWithItsReason) {
       {"\"5\"x,6", "broken quotes"},
   };
   for (const auto& c : kCases) {
-    const auto trace = Parse(header + c.row + "\n");
-    ASSERT_TRUE(trace.ok()) << c.row << trace.status();
-    EXPECT_EQ(trace->dropped, 1) << c.row;
-    EXPECT_THAT(trace->dropped_examples, ElementsAre(HasSubstr(c.reason)));
-    EXPECT_THAT(trace->dropped_examples[0], HasSubstr("line 3: "));
+    const Trace trace = Parse(header + c.row + "\n");
+    EXPECT_EQ(trace.dropped, 1) << c.row;
+    EXPECT_THAT(trace.dropped_examples, ElementsAre(HasSubstr(c.reason)));
+    EXPECT_THAT(trace.dropped_examples[0], HasSubstr("line 3: "));
   }
-  const auto whole = Parse(header + "374.0,2147483647\n");
-  ASSERT_TRUE(whole.ok());
-  EXPECT_EQ(whole->requests[1].output_tokens, 2147483647);
+  const Trace whole = Parse(header + "374.0,2147483647\n");
+  EXPECT_EQ(whole.requests[1].output_tokens, 2147483647);
 }
 
 TEST(TraceTest, BadTimesAreBadRows) {
-  const auto azure = Parse(
+  const Trace azure = Parse(
       "TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,1\n2023-02-30 00:00:00,1,1\n"
       "2023-11-16 18:15:46,1,1\n");
-  ASSERT_TRUE(azure.ok()) << azure.status();
-  EXPECT_EQ(azure->dropped, 2);
-  const auto burst = Parse("Timestamp,Request tokens,Response tokens\ninf,1,1\nnan,1,1\n,1,1\n3,1,1\n");
-  ASSERT_TRUE(burst.ok()) << burst.status();
-  EXPECT_EQ(burst->dropped, 3);
+  EXPECT_EQ(azure.dropped, 2);
+  const Trace burst = Parse("Timestamp,Request tokens,Response tokens\ninf,1,1\nnan,1,1\n,1,1\n3,1,1\n");
+  EXPECT_EQ(burst.dropped, 3);
 }
 
-TEST(TraceTest, OnlyAFewExamplesAreKept) {
+TEST(TraceTest, OnlyAFewExamplesAreKeptAndMaxRequestsStopsEarly) {
   std::string text = "num_prefill_tokens,num_decode_tokens\n1,1\n";
   for (int i = 0; i < 100; ++i) text += "x,y\n";
-  const auto trace = Parse(text);
-  ASSERT_TRUE(trace.ok());
-  EXPECT_EQ(trace->dropped, 100);
-  EXPECT_EQ(trace->dropped_examples.size(), 5u);
-}
-
-TEST(TraceTest, MaxRequestsStopsEarly) {
-  const auto trace = Parse("num_prefill_tokens,num_decode_tokens\n1,1\nbad,1\n2,2\n3,3\n", 2);
-  ASSERT_TRUE(trace.ok());
-  EXPECT_EQ(trace->requests.size(), 2u);
+  text += "2,2\n3,3\n";
+  const Trace trace = Parse(text, 2);
+  EXPECT_EQ(trace.dropped, 100);
+  EXPECT_EQ(trace.dropped_examples.size(), 5u);
+  EXPECT_EQ(trace.requests.size(), 2u);
 }
 
 TEST(TraceTest, NothingUsableIsInvalidArgument) {
   for (const char* text : {"", "\n\r\n", "a,b,c\n1,2,3\n", "num_prefill_tokens,num_decode_tokens\n",
                            "num_prefill_tokens,num_decode_tokens\n0,0\n", "{\"timestamp\": 1}\n", "\"\n"}) {
-    const auto trace = Parse(text);
+    const auto trace = TryParse(text);
     EXPECT_EQ(trace.status().code(), absl::StatusCode::kInvalidArgument) << text;
     EXPECT_THAT(std::string(trace.status().message()), HasSubstr("test: ")) << text;
   }
-  EXPECT_THAT(std::string(Parse("a,b\n1,2\n").status().message()), HasSubstr("ContextTokens"));
+  EXPECT_THAT(std::string(TryParse("a,b\n1,2\n").status().message()), HasSubstr("ContextTokens"));
 }
 
 TEST(TraceTest, MissingFileIsNotFound) {
@@ -238,9 +200,9 @@ TEST(TraceTest, PublishedTracesReadWhole) {
 }
 
 TEST(DrawWithReplacementTest, KeepsRowsWholeAndDrawsThemEquallyOften) {
-  const auto trace = Parse("arrived_at,num_prefill_tokens,num_decode_tokens\n1,10,100\n2,20,200\n5,30,300\n");
-  ASSERT_TRUE(trace.ok()) << trace.status();
-  const Trace drawn = DrawWithReplacement(*trace, 30'000, 4);
+  const Trace trace =
+      Parse("arrived_at,num_prefill_tokens,num_decode_tokens\n1,10,100\n2,20,200\n5,30,300\n");
+  const Trace drawn = DrawWithReplacement(trace, 30'000, 4);
   EXPECT_FALSE(drawn.has_arrivals);
   EXPECT_EQ(drawn.source, "test");
   ASSERT_EQ(drawn.requests.size(), 30'000u);
@@ -255,17 +217,16 @@ TEST(DrawWithReplacementTest, KeepsRowsWholeAndDrawsThemEquallyOften) {
 }
 
 TEST(DrawWithReplacementTest, SameSeedSameRows) {
-  const auto trace = Parse("num_prefill_tokens,num_decode_tokens\n1,1\n2,2\n3,3\n4,4\n5,5\n6,6\n7,7\n8,8\n");
-  ASSERT_TRUE(trace.ok()) << trace.status();
-  const Trace a = DrawWithReplacement(*trace, 100, 7), b = DrawWithReplacement(*trace, 200, 7),
-              c = DrawWithReplacement(*trace, 100, 8);
+  const Trace trace = Parse("num_prefill_tokens,num_decode_tokens\n1,1\n2,2\n3,3\n4,4\n5,5\n6,6\n7,7\n8,8\n");
+  const Trace a = DrawWithReplacement(trace, 100, 7), b = DrawWithReplacement(trace, 200, 7),
+              c = DrawWithReplacement(trace, 100, 8);
   int different = 0;
   for (size_t i = 0; i < 100; ++i) {
     EXPECT_EQ(a.requests[i].prompt_tokens, b.requests[i].prompt_tokens);
     different += a.requests[i].prompt_tokens != c.requests[i].prompt_tokens;
   }
   EXPECT_GT(different, 70);
-  EXPECT_TRUE(DrawWithReplacement(*trace, 0, 1).requests.empty());
+  EXPECT_TRUE(DrawWithReplacement(trace, 0, 1).requests.empty());
 }
 
 }  // namespace

@@ -1,14 +1,21 @@
-// Waits on bfio's mutex and condition variable, also while the wall clock is set.
+// Waits on bfio's mutex and condition variable and for events, also while the wall clock is set.
 #include "common/base/mutex.h"
 
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <chrono>
+#include <fstream>
+#include <future>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "common/base/event_queue.h"
 #include "tests/testing/wall_clock/wall_clock.h"
 
 namespace bfio {
@@ -125,20 +132,12 @@ TEST(Mutex, TimedWaitsIgnoreJumpsOfTheWallClock) {
   CondVar changed;
   bool never = false;
   {
-    // The clock is set back by an hour: a short wait stays short.
+    // The clock is set back by an hour: short waits stay short.
     const Jumping jumping(*clock, -absl::Hours(1));
     MutexLock lock(&mutex);
     EXPECT_FALSE(mutex.AwaitWithTimeout(absl::Condition(&never), kShort));
-  }
-  {
-    const Jumping jumping(*clock, -absl::Hours(1));
-    MutexLock lock(&mutex);
     while (!changed.WaitWithTimeout(&mutex, kShort)) {
     }
-  }
-  {
-    const Jumping jumping(*clock, -absl::Hours(1));
-    MutexLock lock(&mutex);
     const absl::Time deadline = MonotonicNow() + kShort;
     while (!changed.WaitWithDeadline(&mutex, deadline)) {
     }
@@ -167,6 +166,66 @@ TEST(Mutex, TimedWaitsIgnoreJumpsOfTheWallClock) {
   }
   waiter.join();
   EXPECT_TRUE(held);
+}
+
+TEST(EventQueue, TakesAllQueuedEventsInOrder) {
+  EventQueue queue;
+  std::vector<EventQueue::Event> batch;
+  std::string ran;
+  EXPECT_TRUE(queue.Post([&] { ran += "a"; }));
+  EXPECT_TRUE(queue.PostBounded([&] { ran += "b"; }, 2));
+  EXPECT_FALSE(queue.PostBounded([&] { ran += "c"; }, 2));
+  queue.WaitAndTake(absl::InfiniteDuration(), batch);
+  for (EventQueue::Event& event : batch) std::move(event)();
+  EXPECT_EQ(ran, "ab");
+  queue.WaitAndTake(absl::ZeroDuration(), batch);
+  EXPECT_TRUE(batch.empty());
+}
+
+// Waits until the kernel reports the thread as sleeping.
+void AwaitAsleep(const std::atomic<pid_t>& thread) {
+  for (std::string state; state != "S"; absl::SleepFor(absl::Milliseconds(1))) {
+    std::ifstream stat("/proc/self/task/" + std::to_string(thread) + "/stat");
+    std::string word;
+    stat >> word >> word >> state;
+  }
+}
+
+TEST(EventQueue, WaitEndsOnAPostAndOnClose) {
+  for (const bool close : {false, true}) {
+    EventQueue queue;
+    std::atomic<pid_t> waiting = 0;
+    std::promise<size_t> taken;
+    std::thread receiver([&] {
+      std::vector<EventQueue::Event> batch;
+      waiting = static_cast<pid_t>(syscall(SYS_gettid));
+      queue.WaitAndTake(absl::InfiniteDuration(), batch);
+      taken.set_value(batch.size());
+    });
+    AwaitAsleep(waiting);
+    if (close) {
+      queue.Close();
+    } else {
+      queue.Post([] {});
+    }
+    std::future<size_t> count = taken.get_future();
+    const bool woken = count.wait_for(std::chrono::seconds(60)) == std::future_status::ready;
+    EXPECT_TRUE(woken);
+    if (!woken) queue.Post([] {});
+    EXPECT_EQ(count.get(), close ? 0u : 1u);
+    receiver.join();
+    EXPECT_EQ(queue.Post([] {}), !close);
+  }
+}
+
+TEST(EventQueue, AWaitEndsEvenIfTheWallClockIsSetBack) {
+  const std::unique_ptr<WallClock> clock = testing::WallClockOfTest();
+  if (clock == nullptr) return;
+  const Jumping jumping(*clock, -absl::Hours(1));
+  EventQueue queue;
+  std::vector<EventQueue::Event> batch;
+  queue.WaitAndTake(kShort, batch);
+  EXPECT_TRUE(batch.empty());
 }
 
 }  // namespace
