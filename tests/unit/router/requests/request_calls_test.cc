@@ -1,83 +1,67 @@
 // Calls of several outputs: each output is a request, and the call is accepted, named and aborted as one.
-#include <gmock/gmock.h>
-
 #include <set>
 #include <string>
 #include <vector>
 
-#include "common/base/retry_delay.h"
 #include "tests/unit/router/requests/request_lifecycle_fixture.h"
 
 namespace bfio::router {
 namespace {
 
+using absl::StatusCode;
 using ::testing::SizeIs;
 
 TEST_F(RequestLifecycleTest, OutputsOfACallAreRequestsWithSeedsOfTheirOwn) {
   OpenEpoch();
-  const std::vector<RecordingSink*> sinks = ArriveAll(Request("a", 3), 3);
-  EXPECT_EQ(requests_->totals().accepted, 3);
+  const std::vector<Client*> clients = ArriveAll(Request("a", 3), 3);
+  EXPECT_EQ(totals().accepted, 3);
   std::set<uint64_t> seeds;
   for (const Assignment& assignment : Place()) seeds.insert(assignment.seed);
   EXPECT_THAT(seeds, SizeIs(3));
-  for (RecordingSink* sink : sinks) {
-    Tokens(*sink, {1, 2, 3});
-    requests_->OnFinished(sink->id(), FinishReason::kLength, now_);
-    EXPECT_EQ(sink->finish->completion_tokens, 3u);
+  for (Client* client : clients) {
+    Tokens(*client, {1, 2, 3});
+    Finish(*client);
+    EXPECT_EQ(client->finish->completion_tokens, 3u);
   }
   EXPECT_EQ(requests_->live(), 0);
   EXPECT_EQ(overload_->committed_kv(), 0);
 }
 
-TEST_F(RequestLifecycleTest, AnAbortEndsAllOutputsOfACall) {
+TEST_F(RequestLifecycleTest, ACallHasItsNameUntilItsLastOutputEndsAndIsAbortedAsOne) {
   OpenEpoch();
-  const std::vector<RecordingSink*> sinks = ArriveAll(Request("a", 1), 3);
+  const std::vector<Client*> clients = ArriveAll(Request("a", 1), 3);
   Place();
-  Tokens(*sinks[0], {1});
-  requests_->OnFinished(sinks[0]->id(), FinishReason::kLength, now_);
-  const RecordingSink& other = Arrive(Request("b"));
-  EXPECT_TRUE(requests_->Abort("", "a", "", now_));
-  for (const size_t i : {1, 2}) {
-    ASSERT_FALSE(sinks[i]->open());
-    EXPECT_EQ(sinks[i]->finish->reason, FinishReason::kAbort);
-  }
-  EXPECT_EQ(sinks[0]->finish->reason, FinishReason::kLength);
-  EXPECT_EQ(requests_->totals().aborted, 2);
-  EXPECT_FALSE(requests_->Abort("", "a", "", now_));
-  EXPECT_TRUE(other.open());
-}
-
-TEST_F(RequestLifecycleTest, ACallHasItsNameUntilItsLastOutputEnds) {
-  OpenEpoch();
-  const std::vector<RecordingSink*> sinks = ArriveAll(Request("a", 1), 2);
-  Place();
-  Tokens(*sinks[0], {1});
-  requests_->OnFinished(sinks[0]->id(), FinishReason::kLength, now_);
+  const auto end = [&](Client& client) {
+    Tokens(client, {1});
+    Finish(client);
+  };
+  end(*clients[0]);
   const auto taken = absl::AlreadyExistsError("a request is already running with the request_id a");
   EXPECT_EQ(Arrive(Request("a")).status, taken);
-  for (const RecordingSink* again : ArriveAll(Request("a"), 3)) EXPECT_EQ(again->status, taken);
+  for (const Client* again : ArriveAll(Request("a"), 3)) EXPECT_EQ(again->status, taken);
   EXPECT_TRUE(Arrive(Request("a/1")).open()) << "a name like any other";
-  EXPECT_TRUE(sinks[1]->open());
-  Tokens(*sinks[1], {1});
-  requests_->OnFinished(sinks[1]->id(), FinishReason::kLength, now_);
+  EXPECT_TRUE(clients[1]->open());
+  EXPECT_TRUE(Abort("a"));
+  for (const size_t i : {1, 2}) EXPECT_EQ(clients[i]->finish->reason, FinishReason::kAbort);
+  EXPECT_EQ(clients[0]->finish->reason, FinishReason::kLength);
+  EXPECT_EQ(totals().aborted, 2);
+  EXPECT_FALSE(Abort("a"));
+  const std::vector<Client*> more = ArriveAll(Request("a", 1), 2);
+  Place();
+  for (Client* client : more) end(*client);
   EXPECT_TRUE(Arrive(Request("a")).open()) << "whether or not the client has read the outputs";
-  EXPECT_TRUE(requests_->Abort("", "a", "", now_));
 }
 
 TEST_F(RequestLifecycleTest, ACallIsAcceptedWholeOrNotAtAll) {
   Start({}, {.max_waiting = 4}, "t:tps=100");
   OpenEpoch();
-  ClientRequest call = Request("a");
-  call.tenant = "t";
+  ClientRequest call = Request("a", 10, "t");
   Arrive(Request("b"));
   Arrive(Request("c"));
-  for (const RecordingSink* sink : ArriveAll(call, 3)) {
-    ASSERT_FALSE(sink->open());
-    EXPECT_TRUE(absl::IsResourceExhausted(*sink->status)) << *sink->status;
-    EXPECT_TRUE(GetRetryDelay(*sink->status).has_value());
-  }
-  EXPECT_EQ(requests_->totals().refused_pool_full, 1);
-  EXPECT_EQ(requests_->totals().accepted, 2);
+  for (const Client* client : ArriveAll(call, 3))
+    EXPECT_THAT(*client, EndsForNow(StatusCode::kResourceExhausted, ""));
+  EXPECT_EQ(totals().refused_pool_full, 1);
+  EXPECT_EQ(totals().accepted, 2);
   EXPECT_EQ(requests_->live(), 2);
   EXPECT_EQ(cluster_->waiting(), 2);
   EXPECT_EQ(overload_->committed_kv(), 2 * 13);
@@ -91,9 +75,8 @@ TEST_F(RequestLifecycleTest, TheFirstCallIsAcceptedWhateverItsSize) {
   Start({}, {.max_waiting_kv = 1});
   OpenEpoch();
   // 5 times 403 tokens are more than twice the 1000 that the worker has.
-  const std::vector<RecordingSink*> sinks = ArriveAll(Request("a", 400), 5);
-  for (const RecordingSink* sink : sinks) EXPECT_TRUE(sink->open()) << *sink->status;
-  EXPECT_TRUE(requests_->Abort("", "a", "", now_));
+  for (const Client* client : ArriveAll(Request("a", 400), 5)) EXPECT_TRUE(client->open()) << *client->status;
+  EXPECT_TRUE(Abort("a"));
   EXPECT_TRUE(Arrive(Request("b")).open());
   EXPECT_TRUE(absl::IsResourceExhausted(*ArriveAll(Request("a", 400), 5)[0]->status));
 }
@@ -105,10 +88,9 @@ TEST(OverloadControl, ACallThatNoPoolHoldsIsInvalid) {
             absl::InvalidArgumentError(
                 "n is 11; must be at most 10, the requests that may wait at a time (--max_waiting)"));
   EXPECT_TRUE(control.CheckPool(5, /*held=*/true).ok());
-  EXPECT_EQ(
-      control.CheckPool(6, true),
-      absl::InvalidArgumentError(
-          "n is 6; must be at most 5, the requests that may wait with a data_parallel_rank (--max_waiting)"));
+  EXPECT_EQ(control.CheckPool(6, true),
+            absl::InvalidArgumentError("n is 6; must be at most 5, the requests that may wait with a "
+                                       "data_parallel_rank (--max_waiting)"));
   control.SetWaiting(7);
   EXPECT_TRUE(control.CheckPool(3, false).ok());
   EXPECT_TRUE(absl::IsResourceExhausted(control.CheckPool(4, false)));

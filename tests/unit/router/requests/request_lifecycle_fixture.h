@@ -1,10 +1,12 @@
 // Fixture for tests of requests from arrival to end.
 //
 // Purpose: a router with one group of one worker of four slots: a real scheduler, no sockets, and a clock
-// that tests advance. Threads: one.
+// that tests advance. The test says what workers report; for workers and groups that follow their protocols,
+// see tests/testing/world.h. Threads: one.
 #ifndef BFIO_TESTS_UNIT_ROUTER_REQUESTS_REQUEST_LIFECYCLE_FIXTURE_H_
 #define BFIO_TESTS_UNIT_ROUTER_REQUESTS_REQUEST_LIFECYCLE_FIXTURE_H_
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
@@ -13,14 +15,17 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "common/base/retry_delay.h"
 #include "router/requests/request_lifecycle.h"
-#include "tests/unit/router/requests/recording_sink.h"
+#include "tests/testing/client.h"
 
 namespace bfio::router {
 
 class RequestLifecycleTest : public ::testing::Test {
  protected:
   void SetUp() override { Start({}); }
+  void TearDown() override { EXPECT_THAT(broken_, ::testing::IsEmpty()); }
 
   // Makes a router with one group, without an epoch and without requests.
   void Start(const RequestOptions& options, const OverloadOptions& overload = {},
@@ -32,110 +37,112 @@ class RequestLifecycleTest : public ::testing::Test {
     tenants_ = std::make_unique<Tenants>(*ParseTenantLimits(limits));
     overload_ = std::make_unique<OverloadControl>(overload);
     ids_ = std::make_unique<RequestIds>(core::RequestId{1});
-    sinks_.clear();
+    clients_.clear();
     requests_ = std::make_unique<RequestLifecycle>(options, cluster_.get(), ids_.get(), tenants_.get(),
                                                    overload_.get(), now_);
   }
 
+  // Opens an epoch of a worker; requests that it does not hold have lost their worker.
   void OpenEpoch(std::vector<core::ResidentRequest> resident = {},
                  std::vector<core::RequestSpec> recovered = {}) {
     core::EpochMember member;
-    member.spec.slots = 4;
-    member.spec.kv_tokens = 1000;
+    member.spec = {.slots = 4, .kv_tokens = 1000};
     member.resident = std::move(resident);
     member.recovered = std::move(recovered);
-    const core::Outcome outcome = cluster_->Apply(core::OpenEpoch{0, {member}});
+    Open({member}, 0);
+    requests_->SetGroups({.kv_tokens = 1000,
+                          .max_sequence_tokens = 500,
+                          .complete = true,
+                          .logprobs = true,
+                          .passes = engines_,
+                          .ranks = {{0, 1}}});
+    requests_->OnEpochOpened(now_);
+  }
+  void Open(std::vector<core::EpochMember> members, uint32_t model) {
+    const core::Outcome outcome = cluster_->Apply(core::OpenEpoch{0, std::move(members), model});
+    model_ = model;
     step_ = 0;
     for (auto id = outcome.displaced.rbegin(); id != outcome.displaced.rend(); ++id)
       requests_->OnLost(*id, now_);
-    GroupsView view = {.kv_tokens = 1000,
-                       .max_sequence_tokens = 500,
-                       .complete = true,
-                       .logprobs = true,
-                       .passes = engines_,
-                       .ranks = {{0, 1}}};
-    requests_->SetGroups(view);
-    requests_->OnEpochOpened(now_);
   }
-
-  // Opens an epoch of ranks with so much KV memory each.
-  void OpenRanks(const std::vector<int64_t>& kv_tokens) {
-    std::vector<core::EpochMember> members;
-    for (const int64_t kv : kv_tokens) {
-      core::EpochMember& member = members.emplace_back();
-      member.spec.slots = 4;
-      member.spec.kv_tokens = kv;
-    }
-    cluster_->Apply(core::OpenEpoch{0, std::move(members)});
-    requests_->SetGroups({.kv_tokens = 1000,
-                          .max_sequence_tokens = 1001,
-                          .complete = true,
-                          .passes = engines_,
-                          .ranks = {{0, static_cast<int32_t>(kv_tokens.size())}}});
-    requests_->OnEpochOpened(now_);
-  }
-
   // The worker dies with the requests placed on it, and another worker takes its slot in the group.
   void Die() {
     requests_->OnWorkerDied(0, 0);
     OpenEpoch();
   }
   // The specification with which the request waits in the pool.
-  core::RequestSpec WaitingSpec(core::RequestId id) const {
+  core::RequestSpec WaitingSpec(const Client& client) const {
     const core::RequestPool& pool = cluster_->pool();
-    EXPECT_TRUE(pool.Waits(id)) << id << " does not wait";
-    if (!pool.Waits(id)) return {};
-    return pool.views().Contains(id) ? pool.views().Spec(id) : pool.SpecForRank(id);
+    EXPECT_TRUE(pool.Waits(client.id())) << client.id() << " does not wait";
+    if (!pool.Waits(client.id())) return {};
+    return pool.views().Contains(client.id()) ? pool.views().Spec(client.id())
+                                              : pool.SpecForRank(client.id());
   }
 
-  static ClientRequest Request(const std::string& name, uint32_t max_new_tokens = 10) {
-    return {.request_id = name, .prompt = {11, 12, 13}, .prompt_tokens = 3, .max_new_tokens = max_new_tokens};
+  static ClientRequest Request(const std::string& name, uint32_t max_new_tokens = 10,
+                               const std::string& tenant = "") {
+    return {.request_id = name,
+            .tenant = tenant,
+            .prompt = {11, 12, 13},
+            .prompt_tokens = 3,
+            .max_new_tokens = max_new_tokens};
   }
-  static ClientRequest ResumableRequest(const std::string& name, uint32_t max_new_tokens = 10) {
-    ClientRequest request = Request(name, max_new_tokens);
+  static ClientRequest ResumableRequest(const std::string& name, uint32_t max_new_tokens = 10,
+                                        const std::string& tenant = "") {
+    ClientRequest request = Request(name, max_new_tokens, tenant);
     request.resumable = true;
     request.resume_token = "secret";
     return request;
   }
-  static ClientRequest ComeBack(const std::string& name, uint32_t from) {
-    return {.request_id = name, .resumable = true, .resume_token = "secret", .resume_from = from};
+  static ClientRequest ComeBack(const std::string& name, uint32_t from, const std::string& tenant = "") {
+    return {.request_id = name,
+            .tenant = tenant,
+            .resumable = true,
+            .resume_token = "secret",
+            .resume_from = from};
   }
-
   // A resume of a request that no worker holds: its client has `received` tokens; `proven`: with a valid
   // resume ticket.
-  static ClientRequest Interrupted(const std::string& name, uint32_t received, bool proven) {
-    ClientRequest request = {.request_id = name,
-                             .tenant = "t",
-                             .prompt = {11, 12, 13},
-                             .prompt_tokens = 3,
-                             .max_new_tokens = 10,
-                             .resumable = true,
-                             .resume_from = received};
+  static ClientRequest Interrupted(const std::string& name, uint32_t received, bool proven,
+                                   const std::string& model = "") {
+    ClientRequest request = Request(name, 10, "t");
+    request.resumable = true;
+    request.resume_from = received;
     request.received.assign(received, 7);
     request.resume_proven = proven;
+    request.model = model;
     return request;
   }
 
-  RecordingSink& Arrive(ClientRequest request) {
+  Client& NewClient(const ClientRequest& request) {
     const core::RequestId id = ids_->Next();
-    sinks_[id] = std::make_shared<RecordingSink>(id);
+    clients_[id] = std::make_shared<Client>(id, request.resume_from.value_or(0), &broken_);
+    return *clients_[id];
+  }
+  Client& Arrive(ClientRequest request) {
+    Client& client = NewClient(request);
     auto ticket = request.resume_from ? TenantLimiter::Ticket() : *tenants_->Enter(request, now_);
-    requests_->OnArrival({id, std::move(request), sinks_[id], std::move(ticket)}, now_);
-    return *sinks_[id];
+    requests_->OnArrival({client.id(), std::move(request), clients_[client.id()], std::move(ticket)}, now_);
+    return client;
+  }
+  // A request that runs on the worker of a new epoch.
+  Client& Running(ClientRequest request) {
+    OpenEpoch();
+    Client& client = Arrive(std::move(request));
+    Place();
+    return client;
   }
   // A call of several outputs. REQUIRES: its tenant's limits admit it.
-  std::vector<RecordingSink*> ArriveAll(const ClientRequest& request, uint32_t outputs) {
+  std::vector<Client*> ArriveAll(const ClientRequest& request, uint32_t outputs) {
     auto tickets = *tenants_->EnterAll(request, outputs, now_);
     std::vector<Arrival> arrivals;
-    std::vector<RecordingSink*> sinks;
+    std::vector<Client*> clients;
     for (uint32_t i = 0; i < outputs; ++i) {
-      const core::RequestId id = ids_->Next();
-      sinks_[id] = std::make_shared<RecordingSink>(id);
-      sinks.push_back(sinks_[id].get());
-      arrivals.push_back({id, OutputOf(request, i), sinks_[id], std::move(tickets[i])});
+      Client& client = *clients.emplace_back(&NewClient(request));
+      arrivals.push_back({client.id(), OutputOf(request, i), clients_[client.id()], std::move(tickets[i])});
     }
     requests_->OnCall(std::move(arrivals), now_);
-    return sinks;
+    return clients;
   }
 
   // Makes a plan, which the worker applies. Returns its assignments.
@@ -144,28 +151,74 @@ class RequestLifecycleTest : public ::testing::Test {
     const core::Outcome outcome = cluster_->Apply(core::MakePlan{0, false});
     if (!outcome.plan) return assignments;
     for (const core::Placement& placement : outcome.plan->placements) {
-      if (auto made = requests_->OnPlaced(placement.id, 0, placement.wait_steps, now_))
+      if (auto made = requests_->OnPlaced(placement.id, 0, placement.wait_steps, now_, model_))
         assignments.push_back(*made);
     }
     core::StepReport report = {.step = ++step_, .applied_plan = outcome.plan->apply_step};
     EXPECT_TRUE(cluster_->Apply(core::Report{0, 0, report}).status.ok());
     return assignments;
   }
-  void Tokens(const RecordingSink& sink, std::vector<uint32_t> tokens) {
-    requests_->OnTokens(sink.id(), tokens, {}, now_);
+  // Requests that the next plan drops.
+  std::vector<core::RequestId> Dropped() {
+    std::vector<core::RequestId> ids;
+    const core::Outcome outcome = cluster_->Apply(core::MakePlan{0, false});
+    if (outcome.plan) {
+      for (const core::Drop& drop : outcome.plan->drops) ids.push_back(drop.id);
+    }
+    return ids;
   }
+  void Tokens(const Client& client, std::vector<uint32_t> tokens, const Logprobs& logprobs = {}) {
+    requests_->OnTokens(client.id(), tokens, logprobs.view(), now_);
+  }
+  void Finish(const Client& client, FinishReason reason = FinishReason::kLength) {
+    requests_->OnFinished(client.id(), reason, now_);
+  }
+  void Reject(const Client& client, const absl::Status& why = absl::ResourceExhaustedError("no KV")) {
+    requests_->OnRejected(client.id(), why, now_);
+  }
+  void Cancel(const Client& client, bool timed_out = false) {
+    requests_->OnCancel(client.id(), timed_out, now_);
+  }
+  bool Abort(const std::string& name, const std::string& secret = "", const std::string& tenant = "") {
+    return requests_->Abort(tenant, name, secret, now_);
+  }
+  void PassTime(absl::Duration time) {
+    now_ += time;
+    requests_->OnTimer(now_);
+  }
+  std::vector<core::RequestSpec> Recover(HeldRequest held, const std::vector<HeldActive>& active,
+                                         const std::string& worker = "w") {
+    requests_->SetTime(now_);
+    return requests_->Recover(worker, {std::move(held)}, active);
+  }
+  const RequestTotals& totals() const { return requests_->totals(); }
 
   absl::Time now_ = absl::UnixEpoch() + absl::Hours(1);
+  std::vector<std::string> broken_;
   std::unique_ptr<core::Cluster> cluster_;
   std::unique_ptr<Tenants> tenants_;
   std::unique_ptr<OverloadControl> overload_;
   std::unique_ptr<RequestIds> ids_;
-  std::map<core::RequestId, std::shared_ptr<RecordingSink>> sinks_;
+  std::map<core::RequestId, std::shared_ptr<Client>> clients_;
   std::unique_ptr<RequestLifecycle> requests_;
   int64_t step_ = 0;
-  // The workers of the next epoch are engines with an API of their own.
+  // The model of the epoch; whether the workers of the next epoch are engines with an API of their own.
+  uint32_t model_ = 0;
   bool engines_ = false;
 };
+
+// The status of a client's stream that has ended, with a delay for the next try.
+MATCHER_P2(EndsForNow, code, part, "") {
+  if (arg.open()) return false;
+  *result_listener << *arg.status;
+  return arg.status->code() == code && std::string(arg.status->message()).find(part) != std::string::npos &&
+         GetRetryDelay(*arg.status).has_value();
+}
+MATCHER_P2(EndsWith, code, part, "") {
+  if (arg.open()) return false;
+  *result_listener << *arg.status;
+  return arg.status->code() == code && std::string(arg.status->message()).find(part) != std::string::npos;
+}
 
 }  // namespace bfio::router
 

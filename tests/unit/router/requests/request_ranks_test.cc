@@ -1,50 +1,68 @@
-// Requests that are held to the rank named by their clients, with several groups.
-#include <gmock/gmock.h>
-
+// Requests that are held to the rank that their clients name.
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "common/base/retry_delay.h"
 #include "tests/unit/router/requests/request_lifecycle_fixture.h"
 
 namespace bfio::router {
 namespace {
 
-using ::testing::HasSubstr;
+using absl::StatusCode;
 
-// Two groups of a rank each.
 class HeldToARank : public RequestLifecycleTest {
  protected:
-  void SetUp() override {
-    RequestLifecycleTest::SetUp();
+  // A group's epoch of ranks with so much KV memory each.
+  void OpenRanks(const std::vector<int64_t>& kv_tokens, core::GroupIndex group = 0) {
+    core::OpenEpoch epoch{group, {}};
+    for (const int64_t kv : kv_tokens) epoch.members.emplace_back().spec = {.slots = 4, .kv_tokens = kv};
+    cluster_->Apply(epoch);
+    See({{0, static_cast<int32_t>(kv_tokens.size())}});
+    requests_->OnEpochOpened(now_);
+  }
+  void OpenTwoGroups() {
     ASSERT_TRUE(cluster_->Apply(core::AddGroup{1, core::GroupKind::kBarrier}).status.ok());
-    for (const core::GroupIndex group : {0, 1}) Open(group);
+    for (const core::GroupIndex group : {0, 1}) OpenRanks({1000}, group);
     See({{0, 1}, {1, 1}});
   }
-  void Open(core::GroupIndex group) {
-    core::EpochMember member;
-    member.spec.slots = 1;
-    member.spec.kv_tokens = 1000;
-    cluster_->Apply(core::OpenEpoch{group, {member}});
-  }
   void See(std::vector<GroupRanks> ranks, bool complete = true) {
-    requests_->SetGroups({.max_sequence_tokens = 1001, .complete = complete, .ranks = std::move(ranks)});
+    requests_->SetGroups(
+        {.kv_tokens = 1000, .max_sequence_tokens = 1001, .complete = complete, .ranks = std::move(ranks)});
   }
-  RecordingSink& Name(const std::string& name, uint32_t rank) {
-    ClientRequest request = Request(name);
+  Client& Name(const std::string& name, uint32_t rank, uint32_t max_new_tokens = 10, bool unset = false) {
+    ClientRequest request = Request(name, max_new_tokens);
     request.rank = rank;
+    request.max_new_tokens_unset = unset;
     return Arrive(std::move(request));
   }
 };
 
+// Otherwise it would wait forever, and so would all requests behind it that are held to this rank.
+TEST_F(HeldToARank, ARequestFitsTheKvMemoryOfThatRank) {
+  OpenRanks({1000, 100});
+  // Prompts of 3 tokens; the last token needs no memory.
+  const Client& large = Name("large", 0, 900);
+  const Client& small = Name("small", 1, 98);
+  EXPECT_EQ(Name("too large", 1, 99).status,
+            absl::InvalidArgumentError("prompt + max_new_tokens is 102 tokens; data_parallel_rank 1 holds at "
+                                       "most 101 per request"));
+  EXPECT_TRUE(large.open() && small.open());
+  const Client& fitted = Name("unset", 1, 998, /*unset=*/true);
+  ASSERT_TRUE(fitted.open()) << *fitted.status;
+  EXPECT_EQ(WaitingSpec(fitted).max_new_tokens, 98);
+  // The next epoch has a smaller rank in its place.
+  OpenRanks({1000, 99});
+  for (const Client* client : {&small, &fitted}) EXPECT_THAT(*client, EndsWith(StatusCode::kUnavailable, ""));
+  EXPECT_TRUE(large.open());
+}
+
 TEST_F(HeldToARank, ARequestEndsWhenTheGroupOfItsRankIsGivenUp) {
-  const RecordingSink& running = Name("running", 1);
+  OpenTwoGroups();
+  const Client& running = Name("running", 1);
   const core::Outcome plan = cluster_->Apply(core::MakePlan{1, false});
   ASSERT_TRUE(plan.plan && plan.plan->placements.size() == 1);
   ASSERT_TRUE(requests_->OnPlaced(running.id(), 1, 0, now_).has_value());
-  const RecordingSink& waiting = Name("waiting", 1);
-  const RecordingSink& elsewhere = Name("elsewhere", 0);
+  const Client &waiting = Name("waiting", 1), &elsewhere = Name("elsewhere", 0);
   cluster_->Apply(core::CloseEpoch{1});
   See({{0, 1}, {1, 0, /*returns=*/true}});
   EXPECT_TRUE(waiting.open()) << "its rank may come back";
@@ -53,41 +71,33 @@ TEST_F(HeldToARank, ARequestEndsWhenTheGroupOfItsRankIsGivenUp) {
     requests_->OnLost(id, now_);
   cluster_->Apply(core::CloseEpoch{1});
   See({{0, 1}, {1, 0, /*returns=*/false}});
-  for (const RecordingSink* sink : {&running, &waiting}) {
-    ASSERT_FALSE(sink->open());
-    EXPECT_TRUE(absl::IsUnavailable(*sink->status)) << *sink->status;
-    EXPECT_THAT(sink->status->message(), HasSubstr("data_parallel_rank 1 has left"));
-    EXPECT_TRUE(GetRetryDelay(*sink->status).has_value());
-  }
+  for (const Client* client : {&running, &waiting})
+    EXPECT_THAT(*client, EndsForNow(StatusCode::kUnavailable, "data_parallel_rank 1 has left"));
   EXPECT_TRUE(elsewhere.open());
   EXPECT_EQ(cluster_->waiting(), 1);
 }
 
 TEST_F(HeldToARank, ARankWhoseGroupFormsAgainIsUnavailable) {
-  const auto unavailable = [&](const std::string& name, uint32_t rank) {
-    const RecordingSink& sink = Name(name, rank);
-    ASSERT_FALSE(sink.open());
-    EXPECT_TRUE(absl::IsUnavailable(*sink.status)) << *sink.status;
-    EXPECT_TRUE(GetRetryDelay(*sink.status).has_value());
-  };
+  OpenTwoGroups();
+  const auto unavailable = EndsForNow(StatusCode::kUnavailable, "");
   cluster_->Apply(core::CloseEpoch{1});
   See({{0, 1}, {1, 0, /*returns=*/true}});
   EXPECT_TRUE(Name("before it", 0).open());
-  unavailable("of it", 1);
+  EXPECT_THAT(Name("of it", 1), unavailable);
   // While the first group is away, the ranks of later groups keep their numbers.
-  Open(1);
+  OpenRanks({1000}, 1);
   cluster_->Apply(core::CloseEpoch{0});
   See({{0, 0, /*returns=*/true}, {1, 1}});
-  unavailable("of it", 0);
-  unavailable("behind it", 1);
-  EXPECT_EQ(requests_->totals().refused_invalid, 0);
+  EXPECT_THAT(Name("of it", 0), unavailable);
+  EXPECT_THAT(Name("behind it", 1), unavailable);
+  EXPECT_EQ(totals().refused_invalid, 0);
   // The first group was given up, so the numbers of the remaining ranks begin at 0.
   See({{0, 0, /*returns=*/false}, {1, 1}});
   EXPECT_TRUE(Name("the first of the rest", 0).open());
   EXPECT_EQ(Name("none", 1).status,
             absl::InvalidArgumentError("data_parallel_rank is 1; it must be below 1"));
   See({{0, 0, /*returns=*/false}, {1, 1}}, /*complete=*/false);
-  unavailable("of workers that have not come", 1);
+  EXPECT_THAT(Name("of workers that have not come", 1), unavailable);
 }
 
 }  // namespace

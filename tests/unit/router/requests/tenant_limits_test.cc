@@ -1,10 +1,10 @@
+// Tenants: their limits, numbers and totals.
 #include "router/requests/tenant_limits.h"
-
-#include "router/requests/tenants.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/retry_delay.h"
 #include "common/base/rng.h"
+#include "router/requests/tenant_totals.h"
+#include "router/requests/tenants.h"
 
 namespace bfio::router {
 namespace {
@@ -119,7 +121,9 @@ TEST(TenantLimiter, EachLimitRefusesWithARetryDelay) {
   EXPECT_TRUE(limiter.Enter("free", 1 << 30, kStart).ok()) << "no entry, no limit";
   tickets.clear();
   EXPECT_TRUE(limiter.Enter("c", 1, kStart).ok());
-  EXPECT_TRUE(limiter.Enter("t", 60, kStart).ok()) << "nothing was made of the 60: they were paid back";
+  limiter.Enter("t", 100, kStart)->set_used(70);  // nothing was made of the 60: they were paid back
+  refused("t", 31, "100 tokens per second");
+  EXPECT_TRUE(limiter.Enter("t", 30, kStart).ok()) << "only used tokens are charged";
   refused("r", 1, "2 requests per second");
 }
 
@@ -149,17 +153,6 @@ TEST(TenantLimiter, OutputsOfACallEnterTogetherOrNotAtAll) {
   EXPECT_TRUE(limiter.Enter("t", 100, kStart).ok()) << "all 180 were returned";
 }
 
-TEST(TenantLimiter, OnlyUsedTokensAreCharged) {
-  TenantLimiter limiter(*ParseTenantLimits("t:tps=100"), Tenants::kMaxTenants);
-  {
-    auto ticket = limiter.Enter("t", 100, kStart);
-    ASSERT_TRUE(ticket.ok());
-    ticket->set_used(70);
-  }
-  EXPECT_TRUE(limiter.Enter("t", 30, kStart).ok());
-  EXPECT_EQ(limiter.Enter("t", 100, kStart).status().code(), absl::StatusCode::kResourceExhausted);
-}
-
 TEST(TenantLimiter, TheWildcardLimitsEachTenantSeparately) {
   TenantLimiter limiter(*ParseTenantLimits("*:concurrent=1"), Tenants::kMaxTenants);
   auto a = limiter.Enter("a", 1, kStart), b = limiter.Enter("b", 1, kStart);
@@ -184,6 +177,81 @@ TEST(TenantLimiter, InventedNamesDoNotEvadeTheLimit) {
   EXPECT_FALSE(limiter.Enter("later", 1, kStart).ok()) << "shares the account of all that came too late";
   held.clear();
   EXPECT_TRUE(limiter.Enter("later", 1, kStart).ok()) << "those that ask for nothing have made way";
+}
+
+TEST(Tenants, NamesKeepTheirNumbersAndLateNamesShareOne) {
+  Tenants tenants({});
+  EXPECT_EQ(tenants.Number(""), 0u);
+  for (uint32_t i = 1; i <= Tenants::kMaxTenants; ++i) EXPECT_EQ(tenants.Number(absl::StrCat(i)), i);
+  for (int i = 0; i < 1000; ++i) EXPECT_EQ(tenants.Number(absl::StrCat("late", i)), Tenants::kMaxTenants + 1);
+  EXPECT_EQ(tenants.Number("1"), 1u);
+}
+
+TEST(Tenants, RequestsGetPrioritiesAndObjectivesOfTheirTenant) {
+  const Tenants tenants(
+      *ParseTenantLimits("batch:priority=-20;acme:priority=10,ttft=0.5;free:rps=1;*:ttft=2"));
+  const struct {
+    const char* what;
+    ClientRequest request;
+    bool ok = true;
+    int32_t priority = 0;
+    std::optional<absl::Duration> objective;
+  } cases[] = {
+      {"a bare resume has no priority", {.tenant = "batch", .resume_from = 3}},
+      {"with a prompt it may start again", {.tenant = "batch", .prompt_tokens = 1, .resume_from = 3}, false},
+      {"at its limit", {.tenant = "batch", .prompt_tokens = 1, .priority = -20}, true, -20},
+      // Otherwise the tenant could not use protocols without priorities at all.
+      {"lowered by default", {.tenant = "batch", .prompt_tokens = 1, .priority_unset = true}, true, -20},
+      {"not raised",
+       {.tenant = "acme", .prompt_tokens = 1, .priority_unset = true},
+       true,
+       0,
+       absl::Seconds(0.5)},
+      {"its own",
+       {.tenant = "acme", .prompt_tokens = 1, .ttft_objective = absl::Seconds(3)},
+       true,
+       0,
+       absl::Seconds(3)},
+      {"the wildcard's", {.tenant = "anybody", .prompt_tokens = 1}, true, 0, absl::Seconds(2)},
+      {"its entry has none", {.tenant = "free", .prompt_tokens = 1}},
+  };
+  for (auto one : cases) {
+    SCOPED_TRACE(one.what);
+    EXPECT_EQ(tenants.Prepare(one.request).ok(), one.ok);
+    EXPECT_EQ(one.request.priority, one.priority);
+    EXPECT_EQ(one.request.ttft_objective, one.objective);
+  }
+}
+
+// Two series with the same name would break a metrics scrape, and a flood of names must not enlarge it.
+TEST(TenantTotals, LateNamesAndATenantNamedOtherShareOther) {
+  Tenants tenants({});
+  TenantTotals& totals = tenants.totals();
+  const auto request = [&](const std::string& name) {
+    const uint32_t number = tenants.Number(name);
+    totals.OnAccepted(number, name, 10);
+    totals.OnTokens(number, name, 2);
+    totals.OnTokens(number, name, 1);
+    totals.OnCompleted(number, name);
+  };
+  request("");
+  request("other");
+  for (int i = 0; i < 500; ++i) request(absl::StrCat("t", i));
+  request("t3");
+  const std::vector<TenantTotal> all = totals.Fill();
+  std::set<std::string> names;
+  int64_t accepted = 0, tokens = 0;
+  for (const TenantTotal& tenant : all) {
+    EXPECT_TRUE(names.insert(tenant.tenant).second) << tenant.tenant << " twice";
+    accepted += tenant.accepted;
+    tokens += tenant.generated_tokens;
+    EXPECT_EQ(tenant.prompt_tokens, 10 * tenant.accepted);
+    EXPECT_EQ(tenant.completed, tenant.accepted);
+    EXPECT_EQ(tenant.accepted, tenant.tenant == "other" ? 1 + 500 - 63 : tenant.tenant == "t3" ? 2 : 1);
+  }
+  EXPECT_EQ(all.size(), 65u) << "no tenant, 63 names beside the one that is called other, and other";
+  EXPECT_EQ(accepted, 503);
+  EXPECT_EQ(tokens, 3 * accepted);
 }
 
 }  // namespace
