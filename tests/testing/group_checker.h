@@ -23,6 +23,9 @@ namespace bfio::router {
 
 class GroupChecker {
  public:
+  // Violations go to `broken`, which outlives it.
+  explicit GroupChecker(std::vector<std::string>* broken) : broken_(broken) {}
+
   // --- events ---
 
   void OnHello(MemberId member) { members_[member]; }
@@ -30,8 +33,6 @@ class GroupChecker {
     const auto it = members_.find(member);
     if (it != members_.end() && it->second.offered == epoch) it->second.ready = epoch;
   }
-  // The client has cancelled the request: later reports of it are not checked.
-  void OnCancelled(core::RequestId id) { cancelled_.insert(id); }
   // The request was recovered together with the member that holds it.
   void OnRecovered(core::RequestId id, MemberId member) { holder_[id] = member; }
 
@@ -41,8 +42,8 @@ class GroupChecker {
     for (const Command& command : commands) std::visit([&](const auto& c) { On(c); }, command);
   }
 
-  // Called between events.
-  void Compare(const core::Cluster& cluster, const GroupSet& groups) {
+  // Called between events. What `requests` has ended need not have left its worker yet.
+  void Compare(const core::Cluster& cluster, const GroupSet& groups, const RequestBook& requests) {
     std::map<core::GroupIndex, std::map<core::WorkerIndex, MemberId>> ranks;
     std::set<std::string> names;
     for (const auto& group : groups.groups()) {
@@ -58,7 +59,7 @@ class GroupChecker {
       }
     }
     for (const auto& [id, member] : holder_) {
-      if (cancelled_.contains(id)) continue;
+      if (!requests.ReceivedSincePlaced(id)) continue;
       const auto location = cluster.LocationOf(id);
       if (!location) {
         Broken(absl::StrCat("request ", id, " is placed, and the scheduler does not know it"));
@@ -68,7 +69,7 @@ class GroupChecker {
       const auto& group = ranks[location->group];
       const auto rank = group.find(location->worker);
       if (rank == group.end() || rank->second != member)
-        Broken(absl::StrCat("request ", id, " is placed on another member than the one that was state so"));
+        Broken(absl::StrCat("request ", id, " is placed on another member than the one that was told so"));
     }
   }
   // Called after OnTimer.
@@ -78,8 +79,7 @@ class GroupChecker {
 
   // --- results ---
 
-  const std::vector<std::string>& broken() const { return broken_; }
-  void Broken(const std::string& promise) { broken_.push_back(promise); }
+  void Broken(const std::string& promise) { broken_->push_back(promise); }
 
   std::optional<MemberId> HolderOf(core::RequestId id) const {
     const auto it = holder_.find(id);
@@ -104,11 +104,9 @@ class GroupChecker {
     return nullptr;
   }
   void OnReported(core::RequestId id, bool gone) {
-    if (!cancelled_.contains(id)) {
-      const auto it = holder_.find(id);
-      if (it == holder_.end() || it->second != reporter_)
-        Broken(absl::StrCat("request ", id, " is reported by a member that does not hold it"));
-    }
+    const auto it = holder_.find(id);
+    if (it == holder_.end() || it->second != reporter_)
+      Broken(absl::StrCat("request ", id, " is reported by a member that does not hold it"));
     if (gone) holder_.erase(id);
   }
 
@@ -146,7 +144,7 @@ class GroupChecker {
   void On(const RequestRejected& rejected) { OnReported(rejected.id, true); }
   void On(const RequestPreempted& preempted) { OnReported(preempted.id, true); }
   void On(const RequestLost& lost) {
-    if (holder_.erase(lost.id) != 1 && !cancelled_.contains(lost.id)) Broken("what is lost was placed");
+    if (holder_.erase(lost.id) != 1) Broken("what is lost was placed");
   }
   void On(const EpochOpened& opened) {
     if (!open_.insert(opened.group).second) Broken("an epoch is closed before the next one opens");
@@ -165,9 +163,8 @@ class GroupChecker {
   std::map<MemberId, MemberState> members_;
   std::set<core::GroupIndex> open_;
   std::map<core::RequestId, MemberId> holder_;
-  std::set<core::RequestId> cancelled_;
   std::optional<MemberId> reporter_;
-  std::vector<std::string> broken_;
+  std::vector<std::string>* const broken_;
 };
 
 }  // namespace bfio::router

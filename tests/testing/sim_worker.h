@@ -1,32 +1,37 @@
-// A worker for tests of groups, without a process.
-//
-// Purpose: one rank that follows proto/bfio/v1/worker.proto: the messages it was sent, the requests it holds,
-// its reports of steps. Threads: one.
+// A worker for tests of groups, without a process: the messages it was sent, the requests it holds, its
+// reports of steps. Threads: one.
 #ifndef BFIO_TESTS_TESTING_SIM_WORKER_H_
 #define BFIO_TESTS_TESTING_SIM_WORKER_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "router/group/commands.h"
-#include "tests/testing/simple_book.h"
 
 namespace bfio::router {
+
+// Token `index` of the request that its client numbers `number`, from a worker of this model.
+inline uint32_t TokenOf(uint64_t number, uint32_t index, const std::string& model = "") {
+  const uint32_t tag = model.empty() ? 0 : static_cast<uint8_t>(model[0]);
+  return tag << 24 | (static_cast<uint32_t>(number * 2048 + index) & 0xffffff);
+}
 
 // A plan on its way to a worker.
 struct SentPlan {
   struct Assigned {
     core::RequestId id = 0;
+    uint64_t number = 0;
     uint32_t prompt = 0, first_index = 0, max_new = 0;
     bool resumable = true;
   };
@@ -36,8 +41,9 @@ struct SentPlan {
 
 // One rank that follows proto/bfio/v1/worker.proto.
 struct SimWorker {
-  // State of one request: `s` prompt tokens, tokens from first_index on, max_new tokens in total.
   struct Resident {
+    uint64_t number = 0;
+    // Prompt tokens with those before first_index; tokens of this placement; tokens in total.
     uint32_t s = 0, first_index = 0, made = 0, max_new = 0;
     bool resumable = true;
 
@@ -47,40 +53,32 @@ struct SimWorker {
     int64_t reserved() const { return int64_t{s} + (max_new - first_index) - 1; }
   };
 
-  std::string name, group, model;
+  std::string name, group, model, barrier = "star";
   int32_t slots = 4;
   int64_t kv_tokens = 1000;
-  bool steps_alone = true;
+  bool steps_alone = true, prefix_cache = false;
   // Whether it stands for an engine with its own API, which ends its requests when the connection is lost.
   bool passes = false;
-  bool prefix_cache = false;
-  std::string barrier = "star";
 
   // Number of this process's start, where the worker reports it; number of its connections so far.
   uint64_t instance = 0, streams = 0;
   // 0: not connected.
   MemberId member = 0;
   std::deque<std::variant<EpochOffer, SentPlan, SendShutdown, CloseMember>> inbox;
-  uint64_t followed = 0;
-  // The worker's epoch; empty outside of one.
-  std::optional<EpochOffer> epoch;
-  std::deque<SentPlan> plans;
-  std::map<core::RequestId, Resident> residents;
-  // Resumable requests that ended while no router was connected.
-  std::map<core::RequestId, Resident> ended;
-  int64_t step = 1, applied = 0;
-  bool parked = true, shut_down = false;
   // Messages that the router has not received yet.
   std::deque<std::function<void()>> outbox;
+  uint64_t followed = 0;
+  std::optional<EpochOffer> epoch;
+  std::deque<SentPlan> plans;
+  // Requests that run here; resumable ones that ended while no router was connected.
+  std::map<core::RequestId, Resident> residents, ended;
+  int64_t step = 1, applied = 0;
+  bool parked = true, shut_down = false;
   // Requests that it refuses when they are assigned next, with the status.
   std::map<core::RequestId, absl::Status> refuses;
 
   WorkerHello Hello() const {
-    WorkerHello hello;
-    hello.worker_id = name;
-    hello.group = group;
-    hello.model = model;
-    hello.slots = slots;
+    WorkerHello hello = {.worker_id = name, .group = group, .model = model, .slots = slots};
     hello.kv_tokens = hello.max_sequence_tokens = kv_tokens;
     hello.engine = "test";
     hello.barrier = barrier;
@@ -100,23 +98,30 @@ struct SimWorker {
     return active;
   }
   Announcement Announce() const {
-    Announcement announcement;
-    announcement.epoch = epoch->epoch;
-    const auto add = [&](core::RequestId id, const Resident& resident) {
-      if (!resident.resumable) return;
-      HeldRequest& held = announcement.requests.emplace_back();
-      held.id = id;
-      held.request.request_id = absl::StrCat(id);
-      held.request.prompt_tokens = resident.s - resident.first_index;
-      held.request.max_new_tokens = resident.max_new;
-      held.first_index = resident.first_index;
-      for (uint32_t i = 0; i < resident.delivered(); ++i) held.tokens.push_back(TokenOf(id, i));
-      if (resident.ended()) held.ended = FinishReason::kLength;
-      announcement.bytes.push_back(100);
-    };
-    for (const auto& [id, resident] : residents) add(id, resident);
-    for (const auto& [id, resident] : ended) add(id, resident);
+    Announcement announcement = {.epoch = epoch->epoch};
+    for (const auto* const all : {&residents, &ended}) {
+      for (const auto& [id, resident] : *all) {
+        if (!resident.resumable) continue;
+        HeldRequest& held = announcement.requests.emplace_back();
+        held.id = id;
+        held.request.request_id = absl::StrCat(resident.number);
+        held.request.prompt_tokens = resident.s - resident.first_index;
+        held.request.max_new_tokens = resident.max_new;
+        held.request.resumable = true;
+        held.first_index = resident.first_index;
+        for (uint32_t i = 0; i < resident.delivered(); ++i)
+          held.tokens.push_back(TokenOf(resident.number, i, model));
+        if (resident.ended()) held.ended = FinishReason::kLength;
+        announcement.bytes.push_back(100);
+      }
+    }
     return announcement;
+  }
+  void Disconnect() {
+    member = 0;
+    inbox.clear();
+    outbox.clear();
+    LeaveEpoch();
   }
   void LeaveEpoch() {
     epoch.reset();
@@ -125,18 +130,17 @@ struct SimWorker {
     applied = 0;
     parked = true;
   }
-  bool lockstep() const { return epoch->plan_mode == core::PlanMode::kLockstep; }
   bool CanStep() const {
     if (!epoch) return false;
-    if (!parked && (epoch->independent || !lockstep())) return true;
+    const bool lockstep = epoch->plan_mode == core::PlanMode::kLockstep;
+    if (!parked && (epoch->independent || !lockstep)) return true;
     return !plans.empty() && (epoch->independent || plans.back().part.apply_step >= step);
   }
-  int64_t Pending() const {
-    int64_t pending = static_cast<int64_t>(residents.size());
-    for (const SentPlan& plan : plans) pending += static_cast<int64_t>(plan.assigned.size());
-    return pending;
+  bool Idle() const {
+    return residents.empty() && std::all_of(plans.begin(), plans.end(),
+                                            [](const SentPlan& plan) { return plan.assigned.empty(); });
   }
-  // The local part of its next step. REQUIRES: CanStep().
+  // The local part of its next step. REQUIRES: it is in an epoch.
   StepReport Compute() {
     StepReport report;
     report.epoch = epoch->epoch;
@@ -149,19 +153,14 @@ struct SimWorker {
       plans.pop_front();
     }
     report.applied_plan = applied;
-    for (auto it = residents.begin(); it != residents.end();) {
-      auto& [id, resident] = *it;
+    for (auto& [id, resident] : residents) {
       report.load_tokens += resident.kv();
       report.tokens.push_back({id, 1});
-      report.token_ids.push_back(TokenOf(id, resident.delivered()));
+      report.token_ids.push_back(TokenOf(resident.number, resident.delivered(), model));
       ++resident.made;
-      if (resident.ended()) {
-        report.finished.push_back({id, FinishReason::kLength});
-        it = residents.erase(it);
-      } else {
-        ++it;
-      }
+      if (resident.ended()) report.finished.push_back({id, FinishReason::kLength});
     }
+    std::erase_if(residents, [](const auto& resident) { return resident.second.ended(); });
     report.active_requests = static_cast<uint32_t>(residents.size());
     report.local = report.group_max_local = absl::Milliseconds(10);
     return report;
@@ -169,21 +168,17 @@ struct SimWorker {
 
  private:
   void Admit(const SentPlan::Assigned& request, StepReport& report) {
-    Resident resident{request.prompt + request.first_index, request.first_index, 0, request.max_new,
-                      request.resumable};
+    const Resident resident{request.number,      request.prompt + request.first_index,
+                            request.first_index, 0,
+                            request.max_new,     request.resumable};
     int64_t kv = resident.reserved();
     for (const auto& [id, other] : residents) kv += other.reserved();
-    absl::Status status;
-    if (const auto it = refuses.find(request.id); it != refuses.end()) {
-      status = it->second;
-      refuses.erase(it);
+    if (const auto refused = refuses.extract(request.id); !refused.empty()) {
+      report.rejected.push_back({request.id, refused.mapped()});
     } else if (static_cast<int32_t>(residents.size()) >= slots || kv > kv_tokens) {
-      status = absl::ResourceExhaustedError("no room");
-    }
-    if (status.ok()) {
-      residents[request.id] = resident;
+      report.rejected.push_back({request.id, absl::ResourceExhaustedError("no room")});
     } else {
-      report.rejected.push_back({request.id, status});
+      residents[request.id] = resident;
     }
   }
 };

@@ -1,454 +1,283 @@
-// How a group with a barrier forms: the first epoch, failed attempts, new workers, and workers that cannot be
-// members.
+// How a group with a barrier forms, and connections that are refused or replaced. Whatever workers do, what
+// tests/property/group_model_test.cc states holds too.
 #include <string>
 #include <vector>
 
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
-#include "tests/unit/router/group/barrier_group_test.h"
+#include "tests/unit/router/group/group_world_test.h"
 
 namespace bfio::router {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
-// --- forming and serving ---
-
-TEST_F(BarrierGroupTest, TheFirstEpochWaitsForTheExpectedWorkers) {
-  Start(3);
-  world_->Join("a");
-  world_->Join("b");
-  EXPECT_EQ(world_->groups().next_deadline(), absl::InfiniteFuture());
-  EXPECT_FALSE(world_->group().complete());
-  world_->Join("c");
-  world_->Wait();
-  for (const char* name : {"a", "b", "c"}) {
-    ASSERT_EQ(world_->Worker(name).inbox.size(), 1u);
-    const auto offer = std::get<EpochOffer>(world_->Worker(name).inbox.front());
+TEST_F(GroupTest, TheFirstEpochWaitsForTheExpectedWorkers) {
+  Begin(With(3));
+  Join("a");
+  Join("b");
+  EXPECT_EQ(groups().next_deadline(), absl::InfiniteFuture());
+  EXPECT_FALSE(group().complete());
+  Join("c");
+  Wait();
+  for (const std::string name : {"a", "b", "c"}) {
+    ASSERT_EQ(Worker(name).inbox.size(), 1u);
+    const auto offer = std::get<EpochOffer>(Worker(name).inbox.front());
     EXPECT_EQ(offer.epoch, 1u);
     EXPECT_EQ(offer.world_size, 3u);
-    EXPECT_EQ(offer.rank, static_cast<uint32_t>(*name - 'a'));
+    EXPECT_EQ(offer.rank, static_cast<uint32_t>(name[0] - 'a'));
     EXPECT_EQ(offer.communicator_id, "at a");
-    EXPECT_FALSE(offer.independent);
-    EXPECT_FALSE(offer.announce);
+    EXPECT_FALSE(offer.independent || offer.announce);
     EXPECT_EQ(offer.group, "0");
-    EXPECT_EQ(offer.step_timeout, options_.group.step_timeout);
-    EXPECT_EQ(offer.form_timeout, options_.group.form_timeout);
-    EXPECT_EQ(offer.retain, options_.group.retain);
-    EXPECT_EQ(offer.router_instance, options_.group.instance);
+    EXPECT_EQ(offer.step_timeout, Options().step_timeout);
+    EXPECT_EQ(offer.form_timeout, Options().form_timeout);
+    EXPECT_EQ(offer.retain, Options().retain);
+    EXPECT_EQ(offer.router_instance, Options().instance);
   }
-  world_->Read("a");
-  world_->Read("b");
-  EXPECT_FALSE(world_->group().serving()) << "c has not answered";
-  world_->Read("c");
-  EXPECT_TRUE(world_->group().serving());
-  EXPECT_TRUE(world_->group().complete());
-  EXPECT_EQ(world_->group().capacity().kv_tokens, 3000);
-  EXPECT_EQ(world_->group().capacity().max_sequence_tokens, 1000);
-}
-
-TEST_F(BarrierGroupTest, RequestsRunToTheirEnd) {
-  Serve({"a", "b"});
-  Submit(1, 30);
-  world_->Run();
-  EXPECT_EQ(world_->book().completed.size(), 30u);
-  EXPECT_EQ(world_->group().steps().totals().generated_tokens, 30 * 20);
-  EXPECT_EQ(world_->book().placed_again, 0);
-}
-
-TEST_F(BarrierGroupTest, LockstepPlansAreForTheNextStep) {
-  GroupSetOptions options = Options(2);
-  options.group.plan_mode = core::PlanMode::kLockstep;
-  Start(options);
-  world_->Serve({"a", "b"});
-  Submit(1, 30);
-  world_->Run();
-  EXPECT_EQ(world_->book().completed.size(), 30u);
-}
-
-TEST_F(BarrierGroupTest, AnIdleGroupGetsNoPlan) {
-  Serve({"a", "b"});
-  EXPECT_EQ(world_->parts["a"], 0);
+  Ready("a", {.epoch = 7});  // of another epoch
+  Read("b");
+  Read("c");
+  EXPECT_FALSE(group().serving()) << "a has not answered";
+  Read("a");
+  EXPECT_TRUE(group().serving());
+  EXPECT_TRUE(group().complete());
+  EXPECT_EQ(group().capacity().kv_tokens, 3000);
+  EXPECT_EQ(group().capacity().max_sequence_tokens, 1000);
+  // Nothing is planned for an idle group, and every rank gets its part of a plan, empty ones too.
+  EXPECT_EQ(parts["a"], 0);
   Submit(1, 1);
-  EXPECT_EQ(world_->parts["a"], 1);
-  EXPECT_EQ(world_->parts["b"], 1) << "every rank gets its part, empty ones too";
-  world_->Run();
-  const int64_t parts = world_->parts["a"];
-  world_->Run();
-  EXPECT_EQ(world_->parts["a"], parts);
+  for (const std::string name : {"a", "b", "c"}) EXPECT_EQ(parts[name], 1);
+  RunAll();
+  const int64_t before = parts["a"];
+  RunAll();
+  EXPECT_EQ(parts["a"], before);
 }
 
-TEST_F(BarrierGroupTest, TheSmallestRankBoundsTheSequenceLength) {
-  Start(2);
-  world_->Worker("a").kv_tokens = 500;
-  world_->Worker("b").kv_tokens = 700;
-  world_->Serve({"a", "b"});
-  EXPECT_EQ(world_->group().capacity().kv_tokens, 1200);
-  EXPECT_EQ(world_->group().capacity().max_sequence_tokens, 500);
+TEST_F(GroupTest, NewWorkersAreAddedAfterASettlingTime) {
+  BeginWith({"a", "b"}, 4);
+  Join("c");
+  EXPECT_TRUE(group().serving());
+  EXPECT_TRUE(Step("a")) << "while it settles the others step";
+  EXPECT_EQ(Wait(), 100 * kMs);
+  EXPECT_FALSE(group().serving());
+  Read("a");
+  Join("d");
+  ReadAll();
+  EXPECT_THAT(Ranks(), ElementsAre("a", "b", "c")) << "the epoch that forms goes on without it";
+  EXPECT_EQ(group().epoch(), 2u);
+  EXPECT_EQ(Wait(), 100 * kMs);
+  EXPECT_THAT(Formed(), ElementsAre("a", "b", "c", "d"));
+  EXPECT_EQ(RunAll(), 4u);
+  EXPECT_EQ(PlacedAgain(), 0) << "no request was lost";
 }
 
-TEST_F(BarrierGroupTest, NewWorkersAreAddedAfterASettlingTime) {
-  Serve({"a", "b"});
-  Submit(1, 4);
-  world_->Join("c");
-  EXPECT_TRUE(world_->group().serving());
-  EXPECT_TRUE(world_->Step("a")) << "while it settles the others step";
-  EXPECT_EQ(world_->Wait(), absl::Milliseconds(100));
-  EXPECT_FALSE(world_->group().serving());
-  Form();
-  EXPECT_THAT(world_->Ranks(), ElementsAre("a", "b", "c"));
-  EXPECT_EQ(world_->group().epoch(), 2u);
-  world_->Run();
-  EXPECT_EQ(world_->book().completed.size(), 4u);
-  EXPECT_EQ(world_->book().placed_again, 0) << "no request was lost";
-}
-
-TEST_F(BarrierGroupTest, WorkersThatJoinDuringFormingAreAddedAfterwards) {
-  Start(3);
-  // It holds requests of an earlier router, so the group forms without waiting for the others.
-  world_->Worker("a").followed = 9;
-  world_->Join("a");
-  world_->Wait();
-  world_->Join("b");
-  world_->ReadAll();
-  EXPECT_THAT(world_->Ranks(), ElementsAre("a"));
-  world_->Wait();
-  Form();
-  EXPECT_THAT(world_->Ranks(), ElementsAre("a", "b"));
-}
-
-// --- failures to form ---
-
-TEST_F(BarrierGroupTest, OneFailureToFormIsNotHeldAgainstAWorker) {
-  Start(2);
-  world_->Join("a");
-  world_->Join("b");
-  world_->Wait();
-  world_->Read("a");
-  world_->Read("b", "no memory");
-  EXPECT_FALSE(world_->group().serving());
-  EXPECT_EQ(world_->Wait(), absl::Milliseconds(500));
-  Form();
-  EXPECT_THAT(world_->Ranks(), ElementsAre("a", "b"));
-}
-
-TEST_F(BarrierGroupTest, AWorkerThatNeverServedIsTheLikeliestCause) {
-  Serve({"a", "b"});
-  world_->Join("c");
-  world_->Wait();
-  for (int attempt = 0; attempt < 2; ++attempt) {
-    world_->Read("a", "no barrier");
-    world_->Read("b", "no barrier");
-    world_->Read("c");
-    if (attempt == 0) world_->Wait();
+TEST_F(GroupTest, OneFailureToFormIsNotHeldAgainstAWorker) {
+  Join("a");
+  Join("b");
+  Wait();
+  Read("a");
+  Read("b", "no memory");
+  EXPECT_FALSE(group().serving());
+  EXPECT_EQ(Wait(), 500 * kMs);
+  EXPECT_THAT(Formed(), ElementsAre("a", "b"));
+  // A later one is the first after a success.
+  for (int i = 0; i < 2; ++i) {
+    const std::string name = absl::StrCat("new", i);
+    Join(name);
+    Wait();
+    Read("a", "no barrier");
+    ReadAll();
+    EXPECT_TRUE(Attached(name));
+    Form();
   }
-  EXPECT_FALSE(world_->Attached("c"));
-  Form();
-  EXPECT_THAT(world_->Ranks(), ElementsAre("a", "b"));
+}
+
+TEST_F(GroupTest, AWorkerThatNeverServedIsTheLikeliestCause) {
+  BeginWith({"a", "b"});
+  Join("c");
+  Wait();
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    Read("a", "no barrier");
+    Read("b", "no barrier");
+    Read("c");
+    if (attempt == 0) Wait();
+  }
+  EXPECT_FALSE(Attached("c"));
+  EXPECT_THAT(Formed(), ElementsAre("a", "b"));
 }
 
 // Not the newest worker, which is blamed without better information.
-TEST_F(BarrierGroupTest, ARankThatDoesNotComeToTheFormingIsLeftOut) {
+TEST_F(GroupTest, ARankThatDoesNotComeToTheFormingIsLeftOut) {
   for (const bool all : {false, true}) {
     SCOPED_TRACE(all);
-    Serve({"a", "b"});
-    world_->Join("c");
-    world_->Wait();
-    world_->alter_ready = [&](SimWorker& worker, EpochReady& ready) {
+    BeginWith({"a", "b"});
+    Join("c");
+    Wait();
+    alter_ready = [&](SimWorker& worker, EpochReady& ready) {
       if (worker.name == "a")
         ready.missing_ranks = all ? std::vector<uint32_t>{1, 2} : std::vector<uint32_t>{1};
     };
-    for (const char* name : {"a", "b", "c"}) world_->Read(name, "did not form");
-    world_->alter_ready = nullptr;
+    for (const char* name : {"a", "b", "c"}) Read(name, "did not form");
+    alter_ready = nullptr;
     Form();
-    EXPECT_THAT(world_->Ranks(), ElementsAre(all ? "b" : "a", "c"))
+    EXPECT_THAT(Ranks(), ElementsAre(all ? "b" : "a", "c"))
         << "a rank that reaches no other is cut off itself";
   }
 }
 
-TEST_F(BarrierGroupTest, AFailureBeforeASuccessDoesNotCount) {
-  Serve({"a", "b"});
-  for (int i = 0; i < 2; ++i) {
-    world_->Join(i == 0 ? "c" : "d");
-    world_->Wait();
-    world_->ReadAll();
+TEST_F(GroupTest, AnUnresponsiveWorkerIsRefusedForIncreasingTimesUntilItHasServed) {
+  BeginWith({"a"});
+  const auto times_out = [&] {
+    Join("b");
+    ASSERT_TRUE(Attached("b"));
+    Wait();
+    Read("a");
+    const absl::Time asked = now;
+    while (Attached("b")) Wait();
+    EXPECT_EQ(now - asked, Options().form_timeout + absl::Seconds(1));
+  };
+  const auto refused_for = [&](absl::Duration penalty) {
+    const absl::Time left_out = now;
     Form();
-    // One failure each time, with a success in between.
-    world_->Join(i == 0 ? "e" : "f");
-    world_->Wait();
-    for (auto& [name, worker] : world_->workers) world_->Read(name, name == "a" ? "no barrier" : "");
-    EXPECT_TRUE(world_->Attached(i == 0 ? "e" : "f"));
-    Form();
+    now = left_out + penalty - kMs;
+    Join("b");
+    EXPECT_FALSE(Attached("b"));
+    now = left_out + penalty;
+  };
+  for (const int seconds : {1, 2, 4}) {
+    times_out();
+    refused_for(absl::Seconds(seconds));
   }
-}
-
-TEST_F(BarrierGroupTest, AnUnresponsiveWorkerIsRefusedForIncreasingTimes) {
-  Serve({"a"});
-  for (const absl::Duration penalty : {absl::Seconds(1), absl::Seconds(2), absl::Seconds(4)}) {
-    world_->Join("b");
-    ASSERT_TRUE(world_->Attached("b"));
-    world_->Wait();
-    world_->Read("a");
-    const absl::Time asked = world_->now;
-    while (world_->Attached("b")) world_->Wait();
-    EXPECT_EQ(world_->now - asked, options_.group.form_timeout + absl::Seconds(1));
-    const absl::Time left_out = world_->now;
-    Form();
-    world_->now = left_out + penalty - absl::Milliseconds(1);
-    world_->Join("b");
-    EXPECT_FALSE(world_->Attached("b"));
-    world_->now = left_out + penalty;
-  }
-  world_->Join("b");
-  world_->Wait();
+  Join("b");
+  Wait();
+  EXPECT_THAT(Formed(), ElementsAre("a", "b"));
+  Break("b");
   Form();
-  EXPECT_THAT(world_->Ranks(), ElementsAre("a", "b"));
-}
-
-TEST_F(BarrierGroupTest, ServingResetsAWorkersPenalty) {
-  Start(1);
-  world_->Join("a");
-  world_->Wait();
-  while (world_->Attached("a")) world_->Wait();
-  world_->Advance(absl::Seconds(1));
-  world_->Serve({"a"});
-  world_->Break("a");
-  world_->Join("a");
-  world_->Wait();
-  while (world_->Attached("a")) world_->Wait();
-  world_->Advance(absl::Seconds(1));
-  world_->Join("a");
-  EXPECT_TRUE(world_->Attached("a")) << "the first penalty again";
+  times_out();
+  refused_for(absl::Seconds(1));
 }
 
 // --- new workers that leave while an epoch is formed with them ---
 
-TEST_F(BarrierGroupTest, TheMoreNewWorkersLeftTheLongerTheNextWait) {
-  Serve({"a", "b"});
-  std::vector<absl::Duration> waits;
-  for (int i = 0; i < 4; ++i) {
-    const std::string name = absl::StrCat("pid", i);
-    world_->Join(name);
-    waits.push_back(world_->Wait());
-    EXPECT_FALSE(world_->group().serving()) << "an epoch is formed with it";
-    world_->Kill(name);
+TEST_F(GroupTest, TheMoreNewWorkersLeftTheLongerTheNextWait) {
+  BeginWith({"a", "b"});
+  const auto comes_and_goes = [&](const std::string& name) {
+    Join(name);
+    const absl::Time since = now;
+    while (group().serving()) Wait();
+    const absl::Duration waited = now - since;
+    Kill(name);  // while an epoch is formed with it
     Form();
-  }
-  EXPECT_THAT(waits, ElementsAre(absl::Milliseconds(100), absl::Milliseconds(200), absl::Milliseconds(400),
-                                 absl::Milliseconds(800)));
+    return waited;
+  };
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(comes_and_goes(absl::StrCat("pid", i)), (100 << i) * kMs);
   // After some minutes the settling time is back to its minimum.
-  world_->Advance(absl::Minutes(6));
-  world_->Join("c");
-  EXPECT_EQ(world_->Wait(), absl::Milliseconds(100));
-}
-
-TEST_F(BarrierGroupTest, NothingWaitsLongerForNewWorkersWhileNoEpochIsOpen) {
-  Serve({"a", "b"});
-  for (const char* name : {"c", "d", "e"}) {
-    world_->Join(name);
-    world_->Wait();
-    world_->Kill(name);
-    Form();
-  }
-  world_->Kill("a");
-  world_->Kill("b");
-  world_->Join("a");
-  EXPECT_EQ(world_->Wait(), absl::Milliseconds(100));
-  Form();
-  EXPECT_THAT(world_->Ranks(), ElementsAre("a"));
-}
-
-TEST_F(BarrierGroupTest, AJoinDoesNotAbortTheEpochThatForms) {
-  Serve({"a", "b"});
-  world_->Join("c");
-  world_->Wait();
-  world_->Read("a");
-  world_->Join("d");
-  world_->ReadAll();
-  EXPECT_THAT(world_->Ranks(), ElementsAre("a", "b", "c"));
-  EXPECT_EQ(world_->group().epoch(), 2u);
-  EXPECT_EQ(world_->Wait(), absl::Milliseconds(100));
-  Form();
-  EXPECT_THAT(world_->Ranks(), ElementsAre("a", "b", "c", "d"));
-}
-
-TEST_F(BarrierGroupTest, NewWorkersWaitForAtMostHalfAMinute) {
-  Serve({"a", "b"});
-  for (int i = 0; i < 14; ++i) {
-    const std::string name = absl::StrCat("pid", i);
-    world_->Join(name);
-    world_->Wait();
-    world_->Kill(name);
-    Form();
-  }
+  Advance(absl::Minutes(6));
+  for (int i = 0; i < 14; ++i) comes_and_goes(absl::StrCat("pod", i));
   Submit(1, 4);
-  world_->Join("c");
-  world_->Run();
-  EXPECT_EQ(world_->book().completed.size(), 4u) << "the others decode meanwhile";
-  world_->Advance(absl::Seconds(29));
-  EXPECT_TRUE(world_->group().serving());
-  world_->Advance(absl::Seconds(1));
-  EXPECT_FALSE(world_->group().serving());
-  Form();
-  EXPECT_THAT(world_->Ranks(), ElementsAre("a", "b", "c"));
+  Join("c");
+  EXPECT_EQ(RunAll(), 4u) << "the others decode meanwhile";
+  Advance(absl::Seconds(29));
+  EXPECT_TRUE(group().serving());
+  Advance(absl::Seconds(1));
+  EXPECT_FALSE(group().serving()) << "at most half a minute";
+  EXPECT_THAT(Formed(), ElementsAre("a", "b", "c"));
+  // Without an open epoch nothing waits longer.
+  for (const char* name : {"a", "b", "c"}) Kill(name);
+  EXPECT_TRUE(group().empty());
+  EXPECT_FALSE(groups().serving());
+  EXPECT_TRUE(group().complete()) << "it has served once";
+  Join("a");
+  EXPECT_EQ(Wait(), 100 * kMs);
+  EXPECT_THAT(Formed(), ElementsAre("a")) << "once formed it does not wait for all";
 }
 
-TEST_F(BarrierGroupTest, AWorkerThatLeavesRepeatedlyIsRefusedForLonger) {
-  Serve({"a", "b"});
+TEST_F(GroupTest, AWorkerThatLeavesRepeatedlyIsRefusedForLonger) {
+  BeginWith({"a", "b"});
   const auto leave = [&] {
-    world_->Join("c");
-    if (!world_->Attached("c")) return false;
-    world_->Wait();
-    world_->Kill("c");
+    Join("c");
+    if (!Attached("c")) return false;
+    Wait();
+    Kill("c");
     Form();
     return true;
   };
   EXPECT_TRUE(leave());
   EXPECT_TRUE(leave()) << "once is bad luck";
   EXPECT_FALSE(leave());
-  EXPECT_EQ(world_->closed.back().status.code(), absl::StatusCode::kUnavailable);
-  world_->Advance(absl::Seconds(1));
+  EXPECT_THAT(Refusal(), HasSubstr("UNAVAILABLE"));
+  Advance(absl::Seconds(1));
   EXPECT_TRUE(leave());
-  world_->Advance(absl::Seconds(1));
+  Advance(absl::Seconds(1));
   EXPECT_FALSE(leave());
-  world_->Advance(absl::Seconds(1));
+  Advance(absl::Seconds(1));
   EXPECT_TRUE(leave());
 }
 
-TEST_F(BarrierGroupTest, ARankThatHasServedIsNotNew) {
-  Serve({"a", "b"});
+TEST_F(GroupTest, ARankThatHasServedIsNotNew) {
+  BeginWith({"a", "b"});
   for (int i = 0; i < 4; ++i) {
-    world_->Break("b");
-    world_->Join("b");
-    world_->Wait();
+    Break("b");
+    Join("b");
+    Wait();
     Form();
-    world_->Join("c");
-    world_->Wait();
+    Join("c");
+    Wait();
     // b, which has served, leaves while an epoch is formed with the new worker c.
-    world_->Break("b");
+    Break("b");
     Form();
-    world_->Break("c");
+    Break("c");
     Form();
-    world_->Join("b");
-    EXPECT_EQ(world_->Wait(), absl::Milliseconds(100));
+    Join("b");
+    EXPECT_EQ(Wait(), 100 * kMs);
     Form();
   }
 }
 
-// --- workers that cannot be members ---
+// --- connections that are refused or replaced ---
 
-TEST_F(BarrierGroupTest, AWorkerWithAnotherBarrierStaysOutsideTheGroup) {
-  Serve({"a", "b"});
-  world_->Worker("c").barrier = "nccl";
-  world_->Join("c");
-  EXPECT_TRUE(world_->Attached("c"));
-  world_->Advance(absl::Hours(1));
-  world_->ReadAll();
-  EXPECT_THAT(world_->Ranks(), ElementsAre("a", "b"));
-  EXPECT_EQ(world_->group().epoch(), 1u);
-}
-
-TEST_F(BarrierGroupTest, AWorkerThatCannotStepAloneMayJoinABarrier) {
-  Start(1);
-  world_->Worker("a").steps_alone = false;
-  world_->Join("a");
-  EXPECT_TRUE(world_->Attached("a"));
-}
-
-TEST_F(BarrierGroupTest, AWorkerThatFollowedALaterElectedRouterIsRefused) {
-  GroupSetOptions options = Options(1);
-  options.group.instance = (uint64_t{1} << 63) + 4;
-  Start(options);
-  world_->Worker("a").followed = (uint64_t{1} << 63) + 5;
-  world_->Join("a");
-  EXPECT_FALSE(world_->Attached("a"));
-  EXPECT_EQ(world_->closed.back().status.code(), absl::StatusCode::kUnavailable);
-  world_->Worker("a").followed = (uint64_t{1} << 63) + 3;
-  world_->Join("a");
-  EXPECT_TRUE(world_->Attached("a"));
-}
-
-TEST_F(BarrierGroupTest, AWorkerIdIsAttachedOnce) {
-  Serve({"a"});
-  world_->Do([&](GroupSet& set, Commands& out) {
-    world_->checker().OnHello(77);
-    set.OnHello(77, world_->Worker("a").Hello(), world_->now, out);
-  });
-  EXPECT_EQ(world_->closed.back().to, 77u);
-  EXPECT_EQ(world_->closed.back().status, absl::AlreadyExistsError("worker_id a is attached already"));
-  EXPECT_TRUE(world_->group().serving());
+TEST_F(GroupTest, AWorkerThatFollowedALaterElectedRouterIsRefused) {
+  WorldOptions options = With(1);
+  const uint64_t elected = uint64_t{1} << 63;
+  options.groups.group.instance = elected + 4;
+  Begin(options);
+  Worker("a").steps_alone = false;  // which a barrier does not need
+  Worker("a").followed = elected + 5;
+  Join("a");
+  EXPECT_FALSE(Attached("a"));
+  EXPECT_THAT(Refusal(), HasSubstr("UNAVAILABLE"));
+  Worker("a").followed = elected + 3;
+  Join("a");
+  EXPECT_TRUE(Attached("a"));
 }
 
 // The old connection is half open: the worker has closed it, and the router has not noticed.
-TEST_F(BarrierGroupTest, TheSameProcessReplacesItsOldConnectionAtOnce) {
-  Start(2);
-  world_->Worker("a").instance = 5;
-  world_->Serve({"a", "b"});
+TEST_F(GroupTest, TheSameProcessReplacesItsOldConnectionAtOnceAndNoOtherDoes) {
+  Worker("a").instance = 5;
+  Serve({"a", "b"});
   Submit(1, 8);
-  world_->Run(3);
-  const MemberId before = world_->Worker("a").member;
-  world_->Worker("a").LeaveEpoch();
-  world_->Join("a");
-  EXPECT_EQ(ClosedWith("a", before).code(), absl::StatusCode::kAborted);
-  EXPECT_TRUE(world_->Attached("a"));
-  Form();
-  EXPECT_THAT(world_->Ranks(), ::testing::UnorderedElementsAre("a", "b"));
-  // The end of the old connection, noticed later, has no effect.
-  world_->Do([&](GroupSet& set, Commands& out) { set.OnGone(before, world_->now, out); });
-  EXPECT_TRUE(world_->group().serving());
-  world_->Run();
-  EXPECT_EQ(world_->book().completed.size(), 8u);
-}
-
-TEST_F(BarrierGroupTest, OtherWorkersCannotReplaceAConnection) {
-  Start(1);
-  world_->Worker("a").instance = 5;
-  world_->Serve({"a"});
-  MemberId newcomer = 77;
-  const auto refused = [&](uint64_t instance, uint64_t stream) {
-    world_->Do([&](GroupSet& set, Commands& out) {
-      world_->checker().OnHello(++newcomer);
-      WorkerHello hello = world_->Worker("a").Hello();
-      hello.worker_instance = instance;
-      hello.stream = stream;
-      set.OnHello(newcomer, hello, world_->now, out);
-    });
-    return world_->closed.back().to == newcomer && absl::IsAlreadyExists(world_->closed.back().status);
+  RunAll(3);
+  const MemberId before = MemberOf("a");
+  auto refused = [&, newcomer = MemberId{77}](uint64_t instance, uint64_t stream) mutable {
+    WorkerHello hello = Worker("a").Hello();
+    hello.worker_instance = instance;
+    hello.stream = stream;
+    HelloFrom(++newcomer, hello);
+    return ClosedWith(newcomer) == absl::AlreadyExistsError("worker_id a is attached already");
   };
   EXPECT_TRUE(refused(6, 2)) << "another process of that name";
   EXPECT_TRUE(refused(0, 2)) << "one that does not tell";
   EXPECT_TRUE(refused(5, 1)) << "the same connection";
   EXPECT_TRUE(refused(5, 0)) << "an older one, whose hello comes late";
-  EXPECT_TRUE(world_->group().serving());
-}
-
-// The worker has answered the offer and others have not: its reports of either epoch must not be booked under
-// its old rank.
-TEST_F(BarrierGroupTest, AReportBetweenAnswerAndOpeningIsDropped) {
-  Serve({"a", "b"});
-  Submit(1, 8);
-  world_->Run(2);
-  world_->Join("c");
-  const uint64_t old_epoch = world_->group().epoch();
-  for (int i = 0; i < 100 && world_->group().epoch() == old_epoch; ++i) world_->Wait();
-  ASSERT_FALSE(world_->group().serving());
-  while (world_->Read("b")) {
-  }
-  const MemberId b = world_->Worker("b").member;
-  const int64_t tokens = world_->group().steps().totals().generated_tokens;
-  for (const uint64_t epoch : {old_epoch, world_->group().epoch()}) {
-    StepReport report;
-    report.epoch = epoch;
-    report.step = epoch == old_epoch ? 3 : 1;
-    report.tokens = {{1, 1}};
-    report.token_ids = {42};
-    world_->Do([&](GroupSet& set, Commands& out) { set.OnReport(b, report, world_->now, out); }, b);
-  }
-  EXPECT_EQ(world_->group().steps().totals().generated_tokens, tokens);
-  EXPECT_TRUE(world_->Attached("b")) << "no more than out of date";
-  Form();
-  world_->Run();
-  EXPECT_EQ(world_->book().completed.size(), 8u);
+  EXPECT_TRUE(group().serving());
+  Worker("a").LeaveEpoch();
+  Join("a");
+  EXPECT_EQ(ClosedWith(before).code(), absl::StatusCode::kAborted);
+  EXPECT_TRUE(Attached("a"));
+  EXPECT_THAT(Formed(), ::testing::UnorderedElementsAre("a", "b"));
+  // The end of the old connection, noticed later, has no effect.
+  Do([&](GroupSet& set, Commands& out) { set.OnGone(before, now, out); });
+  EXPECT_TRUE(group().serving());
+  EXPECT_EQ(RunAll(), 8u);
 }
 
 }  // namespace

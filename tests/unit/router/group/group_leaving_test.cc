@@ -1,290 +1,185 @@
 // A group with a barrier after a restart of the router, and workers that leave.
+#include <string>
 #include <vector>
 
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
-#include "tests/unit/router/group/barrier_group_test.h"
+#include "tests/unit/router/group/group_world_test.h"
 
 namespace bfio::router {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::Field;
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::IsSupersetOf;
+using Names = std::vector<std::string>;
 
-// --- a restarted router ---
-
-TEST_F(BarrierGroupTest, RequestsOfAnEarlierRouterAreRecoveredAndOrphanedOnesDropped) {
-  Serve({"a", "b"});
-  Submit(1, 4);
+TEST_F(GroupTest, RequestsOfAnEarlierRouterAreRecoveredAndOrphanedOnesDropped) {
+  BeginWith({"a", "b"}, 4);
   Submit(5, 8, 20, /*resumable=*/false);
-  for (int i = 0; i < 5; ++i) world_->Step("a");
-  const auto held = world_->Worker("a").residents.size() + world_->Worker("b").residents.size();
-  ASSERT_EQ(held, 8u);
-  world_->Start();
-  EXPECT_FALSE(world_->groups().ExpectsAnnouncements());
-  world_->Join("a");
-  EXPECT_TRUE(world_->groups().ExpectsAnnouncements());
-  world_->Join("b");
+  Steps(5);
+  ASSERT_EQ(Worker("a").residents.size() + Worker("b").residents.size(), 8u);
+  Start();
+  EXPECT_FALSE(groups().ExpectsAnnouncements());
+  Join("a");
+  EXPECT_TRUE(groups().ExpectsAnnouncements());
+  Join("b");
   Form();
-  EXPECT_FALSE(world_->groups().ExpectsAnnouncements());
-  EXPECT_EQ(world_->book().recovered, 4);
-  EXPECT_EQ(world_->cluster().placed(), 4);
-  EXPECT_EQ(world_->Worker("a").residents.size() + world_->Worker("b").residents.size(), 8u);
-  world_->Run();
-  EXPECT_EQ(world_->book().completed.size(), 4u);
-  EXPECT_THAT(world_->Worker("a").residents, IsEmpty());
-  EXPECT_THAT(world_->Worker("b").residents, IsEmpty());
-  EXPECT_EQ(world_->cluster().totals().drift_tokens, 0);
-}
-
-TEST_F(BarrierGroupTest, TheFirstEpochWaitsABoundedTimeForOtherHolders) {
-  Serve({"a", "b"});
-  Submit(1, 4);
-  for (int i = 0; i < 5; ++i) world_->Step("a");
-  world_->Start();
-  world_->Join("a");
-  EXPECT_EQ(world_->Wait(), options_.group.restart_settle);
-  Form();
-  EXPECT_THAT(world_->Ranks(), ElementsAre("a"));
-  EXPECT_FALSE(world_->group().complete());
-}
-
-TEST_F(BarrierGroupTest, WithoutRequestsOfAnEarlierRouterThereIsNothingToWaitFor) {
-  Start(2);
-  world_->Join("a");
-  EXPECT_EQ(world_->groups().next_deadline(), absl::InfiniteFuture());
+  EXPECT_FALSE(groups().ExpectsAnnouncements());
+  EXPECT_EQ(totals().recovered, 4);
+  EXPECT_EQ(cluster().placed(), 4);
+  EXPECT_EQ(Worker("a").residents.size() + Worker("b").residents.size(), 8u);
+  EXPECT_EQ(RunAll(), 4u);
+  EXPECT_THAT(Worker("a").residents, IsEmpty());
+  EXPECT_THAT(Worker("b").residents, IsEmpty());
+  EXPECT_EQ(cluster().totals().drift_tokens, 0);
+  // The first epoch waits a bounded time for other holders.
+  Submit(11, 14);
+  Steps(3);
+  Start();
+  Join("b");
+  EXPECT_EQ(Wait(), Options().restart_settle);
+  EXPECT_THAT(Formed(), ElementsAre("b"));
+  EXPECT_FALSE(group().complete());
 }
 
 // If the machine's clock was set back, the next router may assign a request number again.
-TEST_F(BarrierGroupTest, AnOrphanedRequestIsDistinctFromANewOneOfItsNumber) {
-  Serve({"a"});
-  Submit(5, 5, 20, /*resumable=*/false);
-  for (int i = 0; i < 3; ++i) world_->Step("a");
-  ASSERT_EQ(world_->Worker("a").residents.count(5), 1u);
-  world_->Start();
-  Submit(5, 5);
-  world_->Join("a");
-  Form();
-  EXPECT_THAT(world_->last_part["a"].cancellations, ElementsAre(5));
-  EXPECT_THAT(world_->last_part["a"].placements, ElementsAre(Field(&core::Placement::id, 5)));
-  world_->Run();
-  EXPECT_EQ(world_->book().completed.size(), 1u) << "with tokens of its own from the first one on";
-}
-
-// The epoch ends before the worker applies its first plan: the next epoch must repeat the drops.
-TEST_F(BarrierGroupTest, OrphanedRequestsAreRememberedUntilTheWorkerHasDroppedThem) {
-  Serve({"a"});
+TEST_F(GroupTest, AnOrphanedRequestIsDistinctFromANewOneOfItsNumber) {
+  BeginWith({"a"});
   Submit(5, 6, 20, /*resumable=*/false);
-  for (int i = 0; i < 3; ++i) world_->Step("a");
-  world_->Start();
-  world_->Join("a");
-  Form();
-  const int64_t parts = world_->parts["a"];
+  Steps(3);
+  Start();
   Submit(5, 5);
-  ASSERT_EQ(world_->parts["a"], parts + 1);
-  EXPECT_THAT(world_->last_part["a"].cancellations, ElementsAre(5, 6));
-  // The worker does not read that plan.
-  world_->Join("b");
-  world_->Wait();
-  world_->Worker("a").inbox.pop_front();
-  world_->decide = false;
+  Join("a");
   Form();
-  EXPECT_EQ(world_->lost, std::vector<core::RequestId>{5});
-  world_->decide = true;
-  world_->Decide();
-  world_->Run();
-  EXPECT_EQ(world_->book().completed.size(), 1u);
-  EXPECT_THAT(world_->Worker("a").residents, IsEmpty());
+  EXPECT_THAT(last_part["a"].cancellations, ElementsAre(5, 6));
+  EXPECT_THAT(last_part["a"].placements, ElementsAre(Field(&core::Placement::id, 5)));
+  // The epoch ends before the worker applies that plan: the next one must repeat the drops.
+  Join("b");
+  Wait();
+  decide = false;
+  Form();
+  EXPECT_THAT(lost, ElementsAre(5));
+  decide = true;
+  Decide();
+  EXPECT_EQ(RunAll(), 1u) << "with tokens of its own from the first one on";
+  EXPECT_THAT(Worker("a").residents, IsEmpty());
 }
 
-TEST_F(BarrierGroupTest, AnnouncementsBeyondTheBudgetAreNotRecovered) {
-  GroupSetOptions options = Options(1);
-  options.group.max_announced_bytes = 250;
-  Start(options);
-  world_->Serve({"a"});
-  Submit(1, 3);
-  for (int i = 0; i < 3; ++i) world_->Step("a");
-  world_->Start();
-  world_->Join("a");
-  Form();
-  EXPECT_EQ(world_->book().recovered, 2);
-  EXPECT_THAT(world_->Ranks(), ElementsAre("a")) << "and it is not sent away, to come again with the same";
-  world_->Run();
-  EXPECT_EQ(world_->book().completed.size(), 2u);
-  EXPECT_THAT(world_->Worker("a").residents, IsEmpty());
-}
-
-TEST_F(BarrierGroupTest, TheBudgetIsOfAllWorkersTogether) {
-  GroupSetOptions options = Options(2);
-  options.group.max_announced_bytes = 250;
-  Start(options);
-  world_->Serve({"a", "b"});
-  Submit(1, 4);
-  for (int i = 0; i < 3; ++i) {
-    world_->Step("a");
-    world_->Step("b");
+TEST_F(GroupTest, AnnouncementsBeyondTheBudgetOfAllWorkersAreNotRecovered) {
+  for (const bool two : {false, true}) {
+    SCOPED_TRACE(two);
+    WorldOptions options = With(two ? 2 : 1);
+    options.groups.group.max_announced_bytes = 250;
+    Begin(options);
+    const Names names = two ? Names{"a", "b"} : Names{"a"};
+    Serve(names);
+    Submit(1, two ? 4 : 3);
+    Steps(3);
+    Start();
+    for (const std::string& name : names) Join(name);
+    Form();
+    EXPECT_EQ(totals().recovered, 2) << "each of two would have been let have its two";
+    EXPECT_EQ(Ranks(), names) << "and none is sent away, to come again with the same";
+    EXPECT_EQ(RunAll(), two ? 4u : 3u) << "clients send the others again";
+    EXPECT_THAT(Worker("a").residents, IsEmpty());
   }
-  world_->Start();
-  world_->Join("a");
-  world_->Join("b");
-  Form();
-  EXPECT_EQ(world_->book().recovered, 2) << "each of two would have been let have its two";
 }
 
-TEST_F(BarrierGroupTest, UnrequestedAnnouncementsAreIgnored) {
-  Serve({"a"});
-  Announcement announcement;
-  announcement.epoch = world_->group().epoch();
+TEST_F(GroupTest, UnrequestedAnnouncementsAreIgnored) {
+  BeginWith({"a"});
+  Announcement announcement = {.epoch = group().epoch(), .bytes = {10}};
   announcement.requests.emplace_back().id = 3;
-  announcement.bytes = {10};
-  const MemberId a = world_->Worker("a").member;
-  world_->Do([&](GroupSet& set, Commands& out) { set.OnAnnouncement(a, announcement, world_->now, out); });
-  world_->Join("b");
-  world_->Wait();
+  Do([&](GroupSet& set, Commands& out) { set.OnAnnouncement(MemberOf("a"), announcement, now, out); });
+  Join("b");
+  Wait();
   Form();
-  EXPECT_EQ(world_->book().recovered, 0);
+  EXPECT_EQ(totals().recovered, 0);
 }
 
 // --- leaving workers ---
 
-TEST_F(BarrierGroupTest, ADrainCanBeUndoneWhileTheWorkerIsAttached) {
-  Serve({"a", "b"});
-  Submit(1, 4);
-  for (int i = 0; i < 3; ++i) world_->Step("a");
-  const auto undrain = [&](absl::string_view worker) {
-    absl::Status status;
-    world_->Do([&](GroupSet& set, Commands& out) { status = set.Undrain(worker, out); });
-    return status.code();
-  };
-  EXPECT_EQ(undrain("nobody"), absl::StatusCode::kNotFound);
-  EXPECT_EQ(undrain("b"), absl::StatusCode::kFailedPrecondition) << "it is not drained";
+TEST_F(GroupTest, ADrainCanBeUndoneWhileTheWorkerIsAttached) {
+  BeginWith({"a", "b"}, 4, 3);
+  EXPECT_TRUE(absl::IsNotFound(Undrain("nobody")));
+  EXPECT_TRUE(absl::IsFailedPrecondition(Undrain("b"))) << "it is not drained";
   // Worker a has requests, so it stays until they have ended.
-  world_->Do([&](GroupSet& set, Commands& out) { EXPECT_TRUE(set.Drain("a", world_->now, out).ok()); });
-  EXPECT_TRUE(world_->group().Members()[0].draining);
-  EXPECT_EQ(undrain("a"), absl::StatusCode::kOk);
-  EXPECT_FALSE(world_->group().Members()[0].draining);
+  EXPECT_TRUE(Drain("a").ok());
+  EXPECT_TRUE(group().Members()[0].draining);
+  EXPECT_TRUE(Undrain("a").ok());
+  EXPECT_FALSE(group().Members()[0].draining);
   Submit(11, 18);
-  world_->Run();
-  EXPECT_THAT(world_->Ranks(), ElementsAre("a", "b"));
-  EXPECT_EQ(world_->book().completed.size(), 12u);
+  RunAll();
+  EXPECT_THAT(Ranks(), ElementsAre("a", "b"));
+  EXPECT_EQ(Completed(), 12u);
   // A worker that leaves on its own initiative cannot be undrained.
-  const MemberId a = world_->Worker("a").member;
   Submit(21, 24);
-  for (int i = 0; i < 3; ++i) world_->Step("a");
-  world_->Do([&](GroupSet& set, Commands& out) { set.OnLeave(a, "signal", world_->now, out); });
-  EXPECT_EQ(undrain("a"), absl::StatusCode::kFailedPrecondition);
+  Steps(3);
+  Leave("a");
+  EXPECT_TRUE(absl::IsFailedPrecondition(Undrain("a")));
 }
 
-TEST_F(BarrierGroupTest, ADrainedWorkerFinishesItsRequestsAndGetsNoNewOnes) {
-  Serve({"a", "b"});
-  Submit(1, 4);
-  for (int i = 0; i < 3; ++i) world_->Step("a");
-  EXPECT_EQ(world_->groups().Drain("nobody", world_->now, *std::make_unique<Commands>()).code(),
-            absl::StatusCode::kNotFound);
-  world_->Do([&](GroupSet& set, Commands& out) { EXPECT_TRUE(set.Drain("b", world_->now, out).ok()); });
-  const MemberId b = world_->Worker("b").member;
-  EXPECT_TRUE(world_->group().Members()[1].draining);
+TEST_F(GroupTest, ADrainedWorkerFinishesItsRequestsAndGetsNoNewOnes) {
+  BeginWith({"a", "b"}, 4);
+  EXPECT_TRUE(absl::IsNotFound(Drain("nobody")));
+  EXPECT_TRUE(Drain("b").ok());
+  ASSERT_TRUE(Attached("b")) << "its first requests are on their way";
+  const MemberId b = MemberOf("b");
+  EXPECT_TRUE(group().Members()[1].draining);
   Submit(11, 18);
-  world_->alter = [](SimWorker& worker, StepReport&) {
+  alter = [](SimWorker& worker, StepReport&) {
     if (worker.name != "b") return;
     for (const auto& [id, resident] : worker.residents) EXPECT_LE(id, 4u);
   };
-  world_->Run();
-  EXPECT_EQ(ClosedWith("b", b), absl::OkStatus());
-  EXPECT_TRUE(world_->Worker("b").shut_down);
-  EXPECT_EQ(world_->book().placed_again, 0);
+  RunAll();
+  EXPECT_EQ(ClosedWith(b), absl::OkStatus());
+  EXPECT_TRUE(Worker("b").shut_down);
+  EXPECT_THAT(Formed(), ElementsAre("a"));
+  EXPECT_EQ(RunAll(), 12u);
+  EXPECT_EQ(PlacedAgain(), 0);
+}
+
+TEST_F(GroupTest, AWorkerIsNotReleasedWhileItIsUnknownWhatItHolds) {
+  BeginWith({"a", "b"}, 4, 3);
+  // Between epochs.
+  Join("c");
+  Wait();
+  ASSERT_FALSE(group().serving());
+  EXPECT_TRUE(Drain("b").ok());
+  EXPECT_TRUE(Attached("b"));
   Form();
-  world_->Run();
-  EXPECT_THAT(world_->Ranks(), ElementsAre("a"));
-  EXPECT_EQ(world_->book().completed.size(), 12u);
-}
-
-TEST_F(BarrierGroupTest, ADrainedWorkerStaysWhilePlacementsAreInFlight) {
-  Serve({"a"});
-  Submit(1, 2);
-  world_->Do([&](GroupSet& set, Commands& out) { EXPECT_TRUE(set.Drain("a", world_->now, out).ok()); });
-  EXPECT_TRUE(world_->Attached("a"));
-  world_->Run();
-  EXPECT_EQ(world_->book().completed.size(), 2u);
-  EXPECT_EQ(world_->book().placed_again, 0);
-}
-
-TEST_F(BarrierGroupTest, AWorkerMayRequestToLeave) {
-  Serve({"a"});
-  const MemberId a = world_->Worker("a").member;
-  world_->Do([&](GroupSet& set, Commands& out) { set.OnLeave(a, "SIGTERM", world_->now, out); });
-  EXPECT_THAT(world_->log, IsSupersetOf({HasSubstr("SIGTERM")}));
-  EXPECT_EQ(ClosedWith("a", a), absl::OkStatus()) << "it has nothing";
-  EXPECT_TRUE(world_->group().empty());
-}
-
-TEST_F(BarrierGroupTest, BetweenEpochsNoWorkerIsReleased) {
-  Serve({"a", "b"});
-  Submit(1, 4);
-  for (int i = 0; i < 3; ++i) world_->Step("a");
-  world_->Join("c");
-  world_->Wait();
-  ASSERT_FALSE(world_->group().serving());
-  world_->Do([&](GroupSet& set, Commands& out) { EXPECT_TRUE(set.Drain("b", world_->now, out).ok()); });
-  EXPECT_TRUE(world_->Attached("b")) << "it is not known what it holds";
+  Steps(3);
+  // Before it has served this router.
+  Start();
+  Join("a");
+  EXPECT_TRUE(Drain("a").ok());
+  EXPECT_TRUE(Attached("a"));
+  Join("b");
+  Join("c");
   Form();
-  world_->Run();
-  EXPECT_FALSE(world_->Attached("b"));
-  Form();
-  world_->Run();
-  EXPECT_EQ(world_->book().completed.size(), 4u);
-  EXPECT_EQ(world_->book().placed_again, 0);
+  RunAll();
+  EXPECT_FALSE(Attached("a"));
+  EXPECT_EQ(Completed(), 4u);
+  EXPECT_EQ(PlacedAgain(), 0);
 }
 
-TEST_F(BarrierGroupTest, AWorkerThatHoldsRequestsIsNotReleasedBeforeItHasServed) {
-  Serve({"a", "b"});
-  Submit(1, 4);
-  for (int i = 0; i < 3; ++i) world_->Step("a");
-  world_->Start();
-  world_->Join("a");
-  world_->Do([&](GroupSet& set, Commands& out) { EXPECT_TRUE(set.Drain("a", world_->now, out).ok()); });
-  EXPECT_TRUE(world_->Attached("a"));
-  world_->Join("b");
-  Form();
-  world_->Run();
-  EXPECT_FALSE(world_->Attached("a"));
-  EXPECT_EQ(world_->book().completed.size(), 4u);
-}
-
-TEST_F(BarrierGroupTest, ADrainedWorkerWhoseConnectionBreaksIsStillDrained) {
-  const auto drains = [&] { return world_->group().Members().at(0).draining; };
-  Start(2);
-  const uint64_t own = options_.group.instance, earlier = 9;
+TEST_F(GroupTest, ADrainedWorkerWhoseConnectionBreaksIsStillDrained) {
+  const uint64_t own = Options().instance, earlier = 9;
   const auto join = [&](uint64_t followed) {
-    world_->Worker("a").followed = followed;
-    world_->Join("a");
+    Break("a");
+    Worker("a").followed = followed;
+    Join("a");
+    return group().Members().at(0).draining;
   };
-  const auto drain = [&] {
-    // Without decisions the worker is not released yet.
-    world_->decide = false;
-    world_->Do([&](GroupSet& set, Commands& out) { EXPECT_TRUE(set.Drain("a", world_->now, out).ok()); });
-  };
+  // Without decisions the worker is not released yet.
+  decide = false;
   join(0);
-  drain();
-  world_->Break("a");
-  join(own);
-  EXPECT_TRUE(drains());
-  world_->Break("a");
-  join(0);
-  EXPECT_FALSE(drains()) << "another process of that name";
-  world_->Break("a");
-  join(own);
-  EXPECT_FALSE(drains());
-  world_->Break("a");
+  EXPECT_TRUE(Drain("a").ok());
+  EXPECT_TRUE(join(own));
+  EXPECT_FALSE(join(0)) << "another process of that name";
+  EXPECT_FALSE(join(own));
   // Drained before this router's first plan: the worker still names the previous router.
   join(earlier);
-  drain();
-  world_->Break("a");
-  join(earlier);
-  EXPECT_TRUE(drains());
+  EXPECT_TRUE(Drain("a").ok());
+  EXPECT_TRUE(join(earlier));
 }
 
 }  // namespace

@@ -1,14 +1,9 @@
 // Several models and barriers in one router, and rolling updates from one model to the next.
-#include "router/group/group_set.h"
-
-#include <algorithm>
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
-#include "tests/unit/router/group/group_set_fixture.h"
+#include "router/group/model_book.h"
+#include "tests/unit/router/group/group_world_test.h"
 
 namespace bfio::router {
 namespace {
@@ -17,48 +12,13 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-// --- several models, several barriers ---
+using ::testing::IsSupersetOf;
+using ::testing::Pair;
+using Names = std::vector<std::string>;
 
 class ModelsTest : public GroupSetTest {
  protected:
-  ModelsTest() : ModelsTest(2) {}
-  explicit ModelsTest(int32_t workers) : GroupSetTest(WithWorkers(workers)) {}
-
-  static GroupSetOptions WithWorkers(int32_t workers) {
-    GroupSetOptions options = Options(1);
-    options.group.workers = workers;
-    return options;
-  }
-  void JoinModel(const std::string& name, const std::string& model, const std::string& barrier = "star") {
-    world_.Worker(name).model = model;
-    world_.Worker(name).barrier = barrier;
-    world_.Join(name);
-  }
-  // Names of all ranks that serve, sorted.
-  std::vector<std::string> Serving() {
-    std::vector<std::string> names;
-    for (size_t i = 0; i < world_.groups().groups().size(); ++i) {
-      for (const std::string& name : world_.Ranks(i)) names.push_back(name);
-    }
-    std::sort(names.begin(), names.end());
-    return names;
-  }
-  // Advances the time by ten seconds; the workers read all messages.
-  void Settle() {
-    for (int i = 0; i < 200; ++i) {
-      world_.ReadAll();
-      world_.Advance(absl::Milliseconds(50));
-    }
-  }
-  void Steps(int steps) {
-    for (int i = 0; i < steps; ++i) {
-      world_.ReadAll();
-      for (auto& [name, worker] : world_.workers) {
-        if (worker.epoch && worker.epoch->rank == 0) world_.Step(name);
-      }
-    }
-  }
+  ModelsTest() : GroupSetTest(With(2)) {}
 };
 
 TEST(GroupKey, GroupsOfOtherKeysGetDistinctNames) {
@@ -70,8 +30,7 @@ TEST(GroupKey, GroupsOfOtherKeysGetDistinctNames) {
   EXPECT_EQ(BaseName(NameBeside("blue", llama), llama), "blue");
   EXPECT_EQ(BaseName(NameBeside("blue", llama), qwen), NameBeside("blue", llama));
   EXPECT_EQ(BaseName("blue", llama), "blue");
-  const std::string longest(kMaxGroupNameBytes, 'x');
-  EXPECT_EQ(NameBeside(longest, llama).size(), kMaxGroupNameBytes);
+  EXPECT_EQ(NameBeside(std::string(kMaxGroupNameBytes, 'x'), llama).size(), kMaxGroupNameBytes);
   EXPECT_EQ(Describe(GroupKey{"star", std::string(64, 'a')}), "model aaaaaaaaaaaa, barrier star");
   EXPECT_EQ(Describe(GroupKey{}), "model unknown");
 }
@@ -83,101 +42,75 @@ TEST_F(ModelsTest, NeverServeInOneGroup) {
   Settle();
   EXPECT_THAT(Serving(), ElementsAre("llama1", "llama2"));
   EXPECT_EQ(GroupOf("qwen"), NameBeside("0", {"star", "bb"}));
-  ASSERT_EQ(world_.notices.size(), 1u);
-  EXPECT_EQ(world_.notices[0].to, world_.Worker("qwen").member);
-  EXPECT_THAT(world_.notices[0].text, HasSubstr("because group 0 has model aa, barrier star"));
-  EXPECT_THAT(world_.log,
+  ASSERT_EQ(notices.size(), 1u);
+  EXPECT_EQ(notices[0].to, MemberOf("qwen"));
+  EXPECT_THAT(notices[0].text, HasSubstr("because group 0 has model aa, barrier star"));
+  EXPECT_THAT(log,
               Contains(HasSubstr("worker qwen: this worker (model bb, barrier star) is assigned to group")));
   Submit(1, 8);
-  world_.Run();
-  EXPECT_EQ(world_.book().completed.size(), 8u);
-  EXPECT_THAT(world_.closed, IsEmpty());
-  // With a second worker of its model it forms a group that serves.
+  EXPECT_EQ(RunAll(), 8u);
+  EXPECT_THAT(closed, IsEmpty());
+  // With a second worker of its model it forms a group that serves. One without a digest matches no other.
   JoinModel("qwen2", "bb");
+  JoinModel("old", "");
   Settle();
   EXPECT_EQ(Serving().size(), 4u);
 }
 
-TEST_F(ModelsTest, AWorkerWithoutADigestMatchesNoOther) {
-  JoinModel("old", "");
-  JoinModel("llama", "aa");
-  JoinModel("older", "");
-  Settle();
-  EXPECT_THAT(Serving(), ElementsAre("old", "older"));
-}
-
 TEST_F(ModelsTest, ANamedGroupAlsoGetsAGroupBesideItForAnotherKey) {
-  for (const char* name : {"a1", "a2", "b1", "b2"}) world_.Worker(name).group = "blue";
+  const std::string beside = NameBeside("blue", {"star", "bb"});
+  for (const char* name : {"a1", "a2", "b1", "b2"}) Worker(name).group = "blue";
   JoinModel("a1", "aa");
   JoinModel("b1", "bb");
   JoinModel("b2", "bb");
   JoinModel("a2", "aa");
   EXPECT_EQ(GroupOf("a2"), "blue");
-  EXPECT_EQ(GroupOf("b2"), NameBeside("blue", {"star", "bb"}));
+  EXPECT_EQ(GroupOf("b2"), beside);
   Settle();
   EXPECT_EQ(Serving().size(), 4u);
   // A new process of that worker names the group from its command line.
-  world_.Kill("b2");
-  world_.Worker("b2").group = "blue";
-  world_.Join("b2");
-  EXPECT_EQ(GroupOf("b2"), NameBeside("blue", {"star", "bb"}));
+  Kill("b2");
+  Join("b2", "blue");
+  EXPECT_EQ(GroupOf("b2"), beside);
   // After a router restart a worker names the group that it was in last; which key that name stands for is
   // decided anew.
-  world_.Start();
-  world_.Worker("b1").group = NameBeside("blue", {"star", "bb"});
-  JoinModel("b1", "bb");
+  Start();
+  Join("b1", beside);
   EXPECT_EQ(GroupOf("b1"), "blue");
-  JoinModel("a1", "aa");
+  Join("a1");
   EXPECT_EQ(GroupOf("a1"), NameBeside("blue", {"star", "aa"}));
 }
 
-TEST_F(ModelsTest, TheFirstWorkerDoesNotDecideTheModel) {
+TEST_F(ModelsTest, LiveRequestsOutweighTheFirstWorkersAndTheirNumber) {
   JoinModel("a", "aa");
   JoinModel("b", "aa");
   Settle();
   Submit(1, 8, 200);
-  Steps(5);
-  world_.Start();
-  // Two workers with other keys join before those that hold requests.
+  StepAll(5);
+  Start();
+  // Workers with other keys join before those that hold requests.
   JoinModel("wrong", "aa", "nccl");
-  JoinModel("other", "bb");
-  world_.Join("a");
-  world_.Join("b");
-  Settle();
-  EXPECT_THAT(Serving(), ElementsAre("a", "b"));
-  EXPECT_EQ(world_.book().recovered, 8);
-  EXPECT_THAT(world_.closed, IsEmpty());
-  world_.Run();
-  EXPECT_EQ(world_.book().completed.size(), 8u);
-  EXPECT_EQ(world_.book().placed_again, 0);
-}
-
-TEST_F(ModelsTest, LiveRequestsOutweighTheNumberOfWorkers) {
-  JoinModel("a", "aa");
-  JoinModel("b", "aa");
-  Settle();
-  Submit(1, 8, 200);
-  Steps(5);
-  world_.Start();
   for (const char* name : {"w1", "w2", "w3"}) JoinModel(name, "bb");
-  world_.Join("a");
-  // Worker b does not return.
+  Join("a");
+  Join("b");
   Settle();
-  EXPECT_THAT(Serving(), Contains("a"));
-  EXPECT_EQ(world_.book().recovered, 4);
+  EXPECT_THAT(Serving(), IsSupersetOf({"a", "b"}));
+  EXPECT_EQ(totals().recovered, 8);
+  EXPECT_THAT(closed, IsEmpty());
+  EXPECT_EQ(RunAll(), 8u);
+  EXPECT_EQ(PlacedAgain(), 0);
 }
 
 TEST_F(ModelsTest, TheRoutersFlagsTakePrecedence) {
-  GroupSetOptions options = WithWorkers(1);
-  options.models = {"aa11", "bb"};
-  world_.SetOptions(options);
-  world_.Start();
+  WorldOptions options = With(1);
+  options.groups.models = {"aa11", "bb"};
+  Begin(options);
   JoinModel("b", "aa22", "nccl");
-  EXPECT_EQ(world_.closed.back().status,
+  EXPECT_EQ(closed.back().status,
             absl::FailedPreconditionError("this router serves the models aa11,bb (--models), not aa22"));
   JoinModel("c", "", "nccl");
-  EXPECT_EQ(world_.closed.size(), 2u);
-  EXPECT_TRUE(world_.group(0).empty()) << "they have decided nothing";
+  EXPECT_EQ(closed.size(), 2u);
+  EXPECT_TRUE(group(0).empty()) << "they have decided nothing";
   JoinModel("d", "aa11ff", "nccl");
   JoinModel("e", "bb", "nccl");
   Settle();
@@ -185,10 +118,9 @@ TEST_F(ModelsTest, TheRoutersFlagsTakePrecedence) {
 }
 
 TEST_F(ModelsTest, UncoupledRanksNeedNoMatchingBarriers) {
-  GroupSetOptions options = WithWorkers(1);
-  options.group.kind = core::GroupKind::kIndependent;
-  world_.SetOptions(options);
-  world_.Start();
+  WorldOptions options = With(1);
+  options.groups.group.kind = core::GroupKind::kIndependent;
+  Begin(options);
   JoinModel("a", "aa", "star");
   JoinModel("b", "aa", "local");
   EXPECT_EQ(GroupOf("b"), "0");
@@ -197,57 +129,56 @@ TEST_F(ModelsTest, UncoupledRanksNeedNoMatchingBarriers) {
 }
 
 TEST_F(ModelsTest, ARefusedWorkerDoesNotChangeTheModelOfAnEmptyGroup) {
-  GroupSetOptions options = WithWorkers(2);
-  options.group.instance = (uint64_t{1} << 63) + 4;
-  world_.SetOptions(options);
-  world_.Start();
+  WorldOptions options = With(2);
+  options.groups.group.instance = (uint64_t{1} << 63) + 4;
+  Begin(options);
   JoinModel("a", "aa");
   JoinModel("b", "aa");
   Settle();
-  world_.Kill("a");
-  world_.Kill("b");
+  Kill("a");
+  Kill("b");
   // It has followed a router that was elected later.
-  world_.Worker("late").followed = (uint64_t{1} << 63) + 9;
+  Worker("late").followed = (uint64_t{1} << 63) + 9;
   JoinModel("late", "bb");
   EXPECT_EQ(
-      world_.closed.back().status,
+      closed.back().status,
       absl::UnavailableError("this worker has already been connected to a router that was elected later"));
-  EXPECT_THAT(world_.log,
-              Contains(HasSubstr("worker late is refused: this worker has already been connected to")));
+  EXPECT_THAT(log, Contains(HasSubstr("worker late is refused: this worker has already been connected to")));
   JoinModel("a", "aa");
   Settle();
   EXPECT_THAT(Serving(), ElementsAre("a")) << "the group has served, so it need not be complete";
 }
 
 TEST_F(ModelsTest, AGroupThatGetsAnotherModelHasNoCapacityUntilItServes) {
-  GroupSetOptions options = WithWorkers(2);
-  options.groups = 2;
-  world_.SetOptions(options);
-  world_.Start();
-  for (const char* name : {"a", "b"}) world_.Worker(name).kv_tokens = 100;
+  Begin(With(2, 2));
+  for (const char* name : {"a", "b"}) Worker(name).kv_tokens = 100;
   for (const char* name : {"a", "b", "c", "d"}) JoinModel(name, "aa");
   Settle();
-  ASSERT_EQ(Serving().size(), 4u);
-  EXPECT_EQ(world_.groups().capacity().kv_tokens, 2200);
-  world_.Kill("a");
-  world_.Kill("b");
+  EXPECT_EQ(groups().capacity().kv_tokens, 2200);
+  Kill("a");
+  Kill("b");
   JoinModel("e", "bb");
   EXPECT_EQ(GroupOf("e"), "0");
-  world_.Kill("e");
-  world_.Advance(absl::Hours(1));
-  EXPECT_EQ(world_.groups().capacity().kv_tokens, 2000);
-  EXPECT_EQ(world_.groups().capacity().max_sequence_tokens, 1000);
+  Kill("e");
+  Advance(absl::Hours(1));
+  EXPECT_EQ(groups().capacity().kv_tokens, 2000);
+  EXPECT_EQ(groups().capacity().max_sequence_tokens, 1000);
 }
 
 // --- a rolling update ---
 
-class UpdateTest : public ModelsTest {
+class UpdateTest : public GroupSetTest {
  protected:
-  UpdateTest() : ModelsTest(4) {}
+  UpdateTest() : GroupSetTest(With(4)) { Serve4("aa"); }
 
+  void Serve4(const std::string& model) {
+    for (const char* name : {"a", "b", "c", "d"}) JoinModel(name, model);
+    Settle();
+    EXPECT_EQ(Serving().size(), 4u);
+  }
   // The worker's process exits and starts again with the new model.
   void Update(const std::string& name) {
-    world_.Kill(name);
+    Kill(name);
     Settle();
     JoinModel(name, "bb");
     Settle();
@@ -255,10 +186,6 @@ class UpdateTest : public ModelsTest {
 };
 
 TEST_F(UpdateTest, TheNewModelServesOnceItHasTheMajority) {
-  const std::vector<std::string> names = {"a", "b", "c", "d"};
-  for (const std::string& name : names) JoinModel(name, "aa");
-  Settle();
-  EXPECT_EQ(Serving().size(), 4u);
   Update("a");
   EXPECT_THAT(Serving(), ElementsAre("b", "c", "d"));
   Update("b");
@@ -268,9 +195,9 @@ TEST_F(UpdateTest, TheNewModelServesOnceItHasTheMajority) {
   Update("d");
   EXPECT_THAT(Serving(), ElementsAre("a", "b", "c", "d"));
   EXPECT_EQ(GroupOf("a"), GroupOf("d"));
-  EXPECT_TRUE(world_.group(0).empty());
+  EXPECT_TRUE(group(0).empty());
   // The next update begins in the group that is empty now.
-  world_.Kill("a");
+  Kill("a");
   JoinModel("a", "cc");
   EXPECT_EQ(GroupOf("a"), "0");
   Settle();
@@ -278,22 +205,19 @@ TEST_F(UpdateTest, TheNewModelServesOnceItHasTheMajority) {
 }
 
 TEST_F(UpdateTest, AWorkerThatIsReleasedCountsNoLongerForTheMajority) {
-  for (const char* name : {"a", "b", "c", "d"}) JoinModel(name, "aa");
-  Settle();
   for (const char* name : {"a", "b"}) Update(name);
-  ASSERT_TRUE(world_.group(1).gathering());
-  world_.Do([&](GroupSet& set, Commands& out) { EXPECT_TRUE(set.Drain("c", world_.now, out).ok()); });
-  EXPECT_FALSE(world_.Attached("c"));
-  EXPECT_FALSE(world_.group(1).gathering()) << "not only when another event comes";
+  ASSERT_TRUE(group(1).gathering());
+  EXPECT_TRUE(Drain("c").ok());
+  EXPECT_FALSE(Attached("c"));
+  EXPECT_FALSE(group(1).gathering()) << "not only when another event comes";
   Settle();
   EXPECT_THAT(Serving(), ElementsAre("a", "b", "d"));
 }
 
 TEST_F(UpdateTest, AModelInTheRoutersFlagsNeedsNoMajority) {
-  GroupSetOptions options = WithWorkers(4);
-  options.models = {"aa", "bb"};
-  world_.SetOptions(options);
-  world_.Start();
+  WorldOptions options = With(4);
+  options.groups.models = {"aa", "bb"};
+  Begin(options);
   for (const char* name : {"a", "b", "c"}) JoinModel(name, "aa");
   Settle();
   EXPECT_THAT(Serving(), IsEmpty()) << "at the start all are waited for";
@@ -305,56 +229,99 @@ TEST_F(UpdateTest, AModelInTheRoutersFlagsNeedsNoMajority) {
 }
 
 TEST_F(UpdateTest, BegunRequestsEndWithTheirModelOthersContinue) {
-  for (const char* name : {"a", "b", "c", "d"}) JoinModel(name, "aa");
-  Settle();
   Submit(1, 16, 400);
-  Steps(3);
+  StepAll(3);
   for (const char* name : {"a", "b", "c"}) Update(name);
   EXPECT_EQ(Serving().size(), 4u);
-  EXPECT_THAT(world_.book().failed, IsEmpty()) << "\"d\" goes on with those that began on the old model";
+  EXPECT_EQ(Failed(), 0u) << "\"d\" goes on with those that began on the old model";
   Submit(17, 60, 400);
-  Steps(5);
-  world_.Kill("d");
+  StepAll(5);
+  Kill("d");
   Settle();
-  EXPECT_GT(world_.book().failed.size(), 0u);
-  for (const auto& [id, status] : world_.book().failed) EXPECT_TRUE(absl::IsFailedPrecondition(status)) << id;
-  for (const auto& [id, record] : world_.book().live)
-    EXPECT_TRUE(record.delivered == 0 || record.model_name == "bb") << id;
-  world_.Run(1000000);
-  EXPECT_THAT(world_.book().live, IsEmpty());
-  EXPECT_EQ(world_.book().completed.size() + world_.book().failed.size(), 60u);
-  EXPECT_LE(world_.book().failed.size(), 20u);
+  RunAll(1000000);
+  EXPECT_EQ(Open(), 0u);
+  EXPECT_GT(Failed(), 0u);
+  EXPECT_LE(Failed(), 20u);
+  for (const auto& [number, client] : clients) {
+    EXPECT_TRUE(client->status->ok() || absl::IsFailedPrecondition(*client->status))
+        << number << *client->status;
+  }
 }
 
-TEST_F(UpdateTest, RequestsContinueIfTheirModelReturnsInTime) {
-  for (const char* name : {"a", "b", "c", "d"}) JoinModel(name, "aa");
+TEST_F(UpdateTest, RequestsWaitForTheirModelAWhileAndForeverWithoutAServingGroup) {
+  Submit(1, 8, 400);
+  StepAll(5);
+  for (const char* name : {"a", "b", "c", "d"}) Kill(name);
+  Advance(absl::Hours(1));
+  EXPECT_EQ(Failed(), 0u);
+  for (const char* name : {"e", "f", "g", "h"}) JoinModel(name, "aa");
   Settle();
-  for (const char* name : {"e", "f", "g", "h"}) JoinModel(name, "bb");
+  StepAll(5);
+  for (const char* name : {"i", "j", "k", "l"}) JoinModel(name, "bb");
   Settle();
-  Submit(1, 16, 400);
-  Steps(5);
-  for (const char* name : {"a", "b", "c", "d"}) world_.Kill(name);
-  world_.Advance(absl::Seconds(4));
-  EXPECT_THAT(world_.book().failed, IsEmpty());
+  for (const char* name : {"e", "f", "g", "h"}) Kill(name);
+  Advance(absl::Seconds(4));
+  EXPECT_EQ(Failed(), 0u);
   JoinModel("a", "aa");
   Form();
-  world_.Run(1000000);
-  EXPECT_EQ(world_.book().completed.size(), 16u);
-  EXPECT_GT(world_.book().placed_again, 0);
+  RunAll(1000000);
+  EXPECT_EQ(Completed(), 8u);
+  EXPECT_GT(PlacedAgain(), 0);
 }
 
-TEST_F(UpdateTest, WithoutAServingGroupRequestsWaitForTheirModel) {
-  for (const char* name : {"a", "b", "c", "d"}) JoinModel(name, "aa");
-  Settle();
-  Submit(1, 8, 400);
-  Steps(5);
-  for (const char* name : {"a", "b", "c", "d"}) world_.Kill(name);
-  world_.Advance(absl::Hours(1));
-  EXPECT_THAT(world_.book().failed, IsEmpty());
-  JoinModel("e", "aa");
-  Settle();
-  world_.Run(1000000);
-  EXPECT_EQ(world_.book().completed.size(), 8u);
+TEST(ModelBook, AModelExpiresWhenNoGroupHasServedItForAWhile) {
+  ModelBook book;
+  const auto at = [](int seconds) { return absl::UnixEpoch() + absl::Seconds(seconds); };
+  const absl::Duration patience = absl::Seconds(5);
+  const uint32_t aa = book.NumberOf("aa"), bb = book.NumberOf("bb");
+  EXPECT_EQ(book.NumberOf("aa"), aa);
+  EXPECT_THAT(book.known(), ElementsAre(Pair(aa, "aa"), Pair(bb, "bb")));
+  EXPECT_EQ(book.NextExpiry(patience), absl::InfiniteFuture()) << "no group has served them";
+  book.SetServed({aa, bb}, at(0));
+  book.SetServed({bb}, at(1));
+  book.SetServed({bb}, at(2));
+  EXPECT_FALSE(book.Expect("bb", at(2)));
+  EXPECT_TRUE(book.Expect("expected", at(2)));
+  EXPECT_FALSE(book.Expect("expected", at(4))) << "counts from the first";
+  EXPECT_EQ(book.NextExpiry(patience), at(6));
+  book.Expire(patience, at(5));
+  EXPECT_EQ(book.known().size(), 3u);
+  book.Expire(patience, at(6));
+  EXPECT_EQ(book.known().size(), 2u);
+  book.Expire(patience, at(7));
+  EXPECT_THAT(book.known(), ElementsAre(Pair(bb, "bb")));
+  EXPECT_EQ(book.NextExpiry(patience), absl::InfiniteFuture());
+  EXPECT_FALSE(book.Expect("expected", at(8))) << "it stays gone until it is served";
+  book.SetServed({aa, bb, book.NumberOf("expected")}, at(9));
+  EXPECT_EQ(book.known().size(), 3u);
+}
+
+TEST(ModelBook, ModelsNamedByWorkersAreBounded) {
+  ModelBook book;
+  const uint32_t served = book.NumberOf("served");
+  book.SetServed({served}, absl::UnixEpoch());
+  for (size_t i = 0; i < 3 * ModelBook::kMaxModels; ++i) {
+    book.NumberOf(absl::StrCat(i));
+    ASSERT_LE(book.known().size(), ModelBook::kMaxModels);
+  }
+  EXPECT_EQ(book.NumberOf("served"), served);
+  EXPECT_GT(book.NumberOf("0"), 2 * ModelBook::kMaxModels) << "numbers are never used twice";
+}
+
+TEST(MemberHistory, TheNewestDrainingWorkersAreRemembered) {
+  constexpr auto kMost = static_cast<int>(MemberHistory::kMaxWorkers);
+  MemberHistory history;
+  const auto pod = [](int i) { return absl::StrCat("pod-", i); };
+  for (int i = 0; i < kMost; ++i) history.RememberDraining(pod(i), 7);
+  // Remembered again, it is no longer the oldest, and takes no other's entry.
+  history.RememberDraining(pod(0), 7);
+  EXPECT_TRUE(history.WasDraining(pod(1)));
+  history.RememberDraining("drained", 7);
+  EXPECT_FALSE(history.WasDraining(pod(1)));
+  EXPECT_TRUE(history.WasDraining(pod(0)));
+  for (int i = 2; i < kMost; ++i) EXPECT_TRUE(history.WasDraining(pod(i))) << i;
+  EXPECT_TRUE(history.TakeDraining("drained", 7, 8));
+  EXPECT_FALSE(history.WasDraining("drained"));
 }
 
 }  // namespace

@@ -1,375 +1,275 @@
 // Several groups in one router: which worker joins which group, and that groups do not depend on each other.
 #include "router/group/group_set.h"
 
-#include <algorithm>
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
-#include "tests/unit/router/group/group_set_fixture.h"
+#include "tests/unit/router/group/group_world_test.h"
 
 namespace bfio::router {
 namespace {
 
-using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-TEST_F(GroupSetTest, TheRoutersOwnGroupsExistFromTheStart) {
-  ASSERT_EQ(world_.groups().groups().size(), 2u);
-  EXPECT_EQ(world_.group(0).options().name, "0");
-  EXPECT_EQ(world_.group(1).options().name, "1");
-  EXPECT_EQ(world_.cluster().groups(), (std::vector<core::GroupIndex>{0, 1}));
-  EXPECT_EQ(world_.groups().capacity().max_sequence_tokens, 0);
-  EXPECT_EQ(world_.groups().Find(1), &world_.group(1));
-  EXPECT_EQ(world_.groups().Find(2), nullptr);
-}
-
-TEST_F(GroupSetTest, WorkersThatNameNoGroupFillOneAfterAnother) {
-  for (const char* name : {"a", "b", "c", "d", "e", "f", "g"}) world_.Join(name);
-  std::vector<std::string> groups;
-  for (const char* name : {"a", "b", "c", "d", "e", "f", "g"}) groups.push_back(GroupOf(name));
-  EXPECT_THAT(groups, ElementsAre("0", "0", "1", "1", "0", "1", "0"));
-}
-
-TEST_F(GroupSetTest, AReturningWorkerFillsTheGap) {
-  for (const char* name : {"a", "b", "c", "d"}) world_.Join(name);
-  world_.Break("c");
-  world_.Join("e");
-  EXPECT_EQ(GroupOf("e"), "1");
+TEST_F(GroupSetTest, WorkersThatNameNoGroupFillOneAfterAnotherAndGapsFirst) {
+  EXPECT_EQ(cluster().groups(), (std::vector<core::GroupIndex>{0, 1})) << "from the start";
+  EXPECT_EQ(groups().capacity().max_sequence_tokens, 0);
+  std::vector<std::string> in;
+  for (const char* name : {"a", "b", "c", "d", "e", "f", "g"}) {
+    Join(name);
+    in.push_back(GroupOf(name));
+  }
+  EXPECT_THAT(in, ElementsAre("0", "0", "1", "1", "0", "1", "0"));
+  for (const char* name : {"c", "d", "f"}) Break(name);
+  Join("h");
+  EXPECT_EQ(GroupOf("h"), "1");
 }
 
 TEST_F(GroupSetTest, AWorkerMayNameItsGroup) {
-  JoinGroup("a", "1");
-  JoinGroup("b", "blue");
-  JoinGroup("c", "blue");
-  world_.Join("d");
-  world_.Join("e");
-  world_.Join("f");
-  world_.Join("g");
-  EXPECT_EQ(GroupOf("a"), "1");
-  EXPECT_EQ(GroupOf("b"), "blue");
-  EXPECT_EQ(GroupOf("c"), "blue");
-  EXPECT_EQ(GroupOf("d"), "0");
-  EXPECT_EQ(GroupOf("f"), "1");
-  EXPECT_EQ(GroupOf("g"), "0") << "blue has fewest of all, but no worker is assigned to it";
+  Join("a", "1");
+  for (const char* name : {"b", "c"}) Join(name, "blue");
+  for (const char* name : {"d", "e", "f", "g"}) Join(name);
+  std::vector<std::string> in;
+  for (const char* name : {"a", "b", "c", "d", "f", "g"}) in.push_back(GroupOf(name));
+  EXPECT_THAT(in, ElementsAre("1", "blue", "blue", "0", "1", "0"))
+      << "blue has fewest of all, but no worker is assigned to it";
   Form();
-  EXPECT_EQ(world_.group(2).options().index, 2);
-  EXPECT_THAT(world_.Ranks(2), ElementsAre("b", "c"));
+  EXPECT_EQ(group(2).options().index, 2);
+  EXPECT_THAT(Ranks(2), ElementsAre("b", "c"));
+  EXPECT_TRUE(groups().ready() && groups().complete());
   Submit(1, 30);
-  world_.Run();
-  EXPECT_EQ(world_.book().completed.size(), 30u);
-  EXPECT_GT(world_.group(2).steps().totals().generated_tokens, 0);
+  EXPECT_EQ(RunAll(), 30u);
+  EXPECT_GT(group(2).steps().totals().generated_tokens, 0);
 }
 
-TEST_F(GroupSetTest, AWorkerIdIsUniqueInTheRouter) {
-  JoinGroup("a", "1");
-  world_.Do([&](GroupSet& set, Commands& out) {
-    world_.checker().OnHello(77);
-    WorkerHello hello = world_.Worker("a").Hello();
-    hello.group = "blue";
-    set.OnHello(77, hello, world_.now, out);
-  });
-  ASSERT_EQ(world_.closed.size(), 1u);
-  EXPECT_EQ(world_.closed[0].to, 77u);
-  EXPECT_EQ(world_.closed[0].status, absl::AlreadyExistsError("worker_id a is attached already"));
-  EXPECT_EQ(world_.groups().groups().size(), 2u) << "no group was formed for it";
-}
-
-TEST_F(GroupSetTest, AConnectionThatWasClosedCannotComeBack) {
-  JoinGroup("a", "1");
-  const MemberId a = world_.Worker("a").member;
-  world_.Do([&](GroupSet& set, Commands& out) { set.Expel(a, absl::DataLossError("so"), world_.now, out); });
+TEST_F(GroupSetTest, AConnectionThatIsClosedOrASecondOneOfThatNameIsNoMember) {
+  Join("a", "1");
+  WorkerHello hello = Worker("a").Hello();
+  hello.group = "blue";
+  HelloFrom(77, hello);
+  EXPECT_EQ(ClosedWith(77), absl::AlreadyExistsError("worker_id a is attached already"));
+  EXPECT_EQ(groups().groups().size(), 2u) << "no group was formed for it";
+  const MemberId a = MemberOf("a");
+  Do([&](GroupSet& set, Commands& out) { set.Expel(a, absl::DataLossError("so"), now, out); });
+  FillGroups();
   Commands out;
-  world_.groups().OnHello(a, world_.Worker("a").Hello(), world_.now, out);
+  groups().OnHello(a, Worker("a").Hello(), now, out);
+  groups().OnReport(a, {}, now, out);
+  groups().OnEpochReady(a, {}, now, out);
+  groups().OnLeave(a, "why", now, out);
+  groups().OnGone(a, now, out);
+  groups().OnGone(12345, now, out);
   EXPECT_THAT(out, IsEmpty());
-  EXPECT_FALSE(world_.Attached("a"));
-  world_.Join("a");
-  EXPECT_TRUE(world_.Attached("a")) << "by another one it can";
+  EXPECT_FALSE(Attached("a"));
+  Join("a");
+  EXPECT_TRUE(Attached("a")) << "by another one it can";
 }
 
-TEST_F(GroupSetTest, ReadinessWaitsForAllGroups) {
-  world_.Serve({"a", "b"});
-  EXPECT_TRUE(world_.groups().serving());
-  EXPECT_FALSE(world_.groups().ready());
-  EXPECT_FALSE(world_.groups().complete());
-  EXPECT_EQ(world_.groups().capacity().kv_tokens, 2000);
-  world_.Worker("c").kv_tokens = 400;
-  world_.Worker("d").kv_tokens = 600;
-  world_.Join("c");
-  EXPECT_FALSE(world_.groups().ready());
-  world_.Join("d");
+TEST_F(GroupSetTest, ReadinessWaitsForAllGroupsAndRequestsFitEveryOne) {
+  Serve({"a", "b"});
+  EXPECT_TRUE(groups().serving());
+  EXPECT_FALSE(groups().ready() || groups().complete());
+  EXPECT_EQ(groups().capacity().kv_tokens, 2000);
+  Worker("c").kv_tokens = 400;
+  Worker("d").kv_tokens = 600;
+  Join("c");
+  EXPECT_FALSE(groups().ready());
+  Join("d");
   Form();
-  EXPECT_TRUE(world_.groups().ready());
-  EXPECT_TRUE(world_.groups().complete());
-  EXPECT_EQ(world_.groups().capacity().kv_tokens, 3000);
-  EXPECT_EQ(world_.groups().capacity().max_sequence_tokens, 400) << "what is let in fits everywhere";
-  world_.Kill("d");
-  EXPECT_FALSE(world_.groups().ready());
-  EXPECT_TRUE(world_.groups().complete());
+  EXPECT_TRUE(groups().ready() && groups().complete());
+  EXPECT_EQ(groups().capacity().kv_tokens, 3000);
+  EXPECT_EQ(groups().capacity().max_sequence_tokens, 400);
+  Kill("d");
+  EXPECT_FALSE(groups().ready());
+  EXPECT_TRUE(groups().complete());
 }
 
 // A rank of one group is lost; the other group does not miss a step.
 TEST_F(GroupSetTest, ALostRankDoesNotAffectOtherGroups) {
-  world_.Serve({"a", "b", "c", "d"});
+  Serve({"a", "b", "c", "d"});
   Submit(1, 16, 100);
-  for (int i = 0; i < 5; ++i) {
-    ASSERT_TRUE(world_.Step("a"));
-    ASSERT_TRUE(world_.Step("c"));
-    world_.ReadAll();
-  }
-  world_.Kill("d");
+  StepAll(5);
+  Kill("d");
   for (int i = 0; i < 50; ++i) {
-    world_.ReadAll();
-    ASSERT_TRUE(world_.Step("a"));
-    world_.Advance(absl::Milliseconds(10));
+    ReadAll();
+    ASSERT_TRUE(Step("a"));
+    Advance(absl::Milliseconds(10));
   }
-  EXPECT_EQ(world_.group(0).epoch(), 1u);
-  EXPECT_EQ(world_.group(1).epoch(), 2u);
-  EXPECT_THAT(world_.Ranks(1), ElementsAre("c"));
-  EXPECT_EQ(world_.lost.size(), 4u);
-  world_.Run();
-  EXPECT_EQ(world_.book().completed.size(), 16u);
-}
-
-TEST_F(GroupSetTest, RequestsOfAGroupWithoutMembersMoveToOthers) {
-  world_.Serve({"a", "b", "c", "d"});
-  Submit(1, 16, 100);
-  for (int i = 0; i < 5; ++i) {
-    world_.Step("a");
-    world_.Step("c");
-  }
-  const absl::Time since = world_.now;
-  world_.Kill("c");
-  world_.Kill("d");
-  EXPECT_TRUE(world_.group(1).empty());
-  EXPECT_EQ(world_.groups().capacity().kv_tokens, 4000);
-  while (world_.lost.empty()) {
-    world_.ReadAll();
-    world_.Step("a");
-    world_.Advance(absl::Milliseconds(100));
-  }
-  EXPECT_EQ(world_.now - since, Options(2).group.restart_settle);
-  EXPECT_EQ(world_.lost.size(), 8u);
-  EXPECT_EQ(world_.groups().capacity().kv_tokens, 2000);
-  world_.Run();
-  EXPECT_EQ(world_.book().completed.size(), 16u);
-}
-
-TEST_F(GroupSetTest, AGroupOfEnginesThatHasGoneNoLongerBoundsRequests) {
-  for (const char* name : {"a", "b", "c", "d"}) world_.Worker(name).passes = true;
-  for (const char* name : {"a", "b"}) world_.Worker(name).kv_tokens = 100;
-  world_.Serve({"a", "b", "c", "d"});
-  Submit(1, 8, 50);
-  EXPECT_EQ(world_.groups().capacity().max_sequence_tokens, 100);
-  world_.Kill("a");
-  world_.Kill("b");
-  EXPECT_EQ(world_.lost.size(), 2u) << "at once: their requests ended with the connections";
-  EXPECT_EQ(world_.groups().capacity().max_sequence_tokens, 100) << "they may return";
-  world_.Advance(Options(2).group.restart_settle);
-  EXPECT_EQ(world_.groups().capacity().max_sequence_tokens, 1000);
-  EXPECT_EQ(world_.groups().capacity().kv_tokens, 2000);
-  EXPECT_EQ(world_.lost.size(), 2u);
-  EXPECT_EQ(world_.group(0).give_up_at(), absl::InfiniteFuture());
-  // No other group serves, so all waiting requests are still meant for engines.
-  world_.Kill("c");
-  world_.Kill("d");
-  world_.Advance(absl::Hours(1));
-  EXPECT_TRUE(world_.groups().capacity().passes);
-  EXPECT_EQ(world_.groups().capacity().kv_tokens, 2000);
+  EXPECT_EQ(group(0).epoch(), 1u);
+  EXPECT_EQ(group(1).epoch(), 2u);
+  EXPECT_THAT(Ranks(1), ElementsAre("c"));
+  EXPECT_EQ(lost.size(), 4u);
+  EXPECT_EQ(RunAll(), 16u);
 }
 
 // Until then, requests that are held to its ranks wait for it.
-TEST_F(GroupSetTest, AGroupReturnsUntilItIsGivenUp) {
-  EXPECT_FALSE(world_.group(1).returns()) << "it has never served";
-  world_.Serve({"a", "b", "c", "d"});
-  world_.Kill("d");
-  EXPECT_FALSE(world_.group(1).serving());
-  EXPECT_TRUE(world_.group(1).returns());
-  world_.Kill("c");
-  EXPECT_TRUE(world_.group(1).returns());
-  world_.Advance(Options(2).group.restart_settle);
-  EXPECT_FALSE(world_.group(1).returns());
-  EXPECT_TRUE(world_.group(0).returns());
-  JoinGroup("c", "1");
-  EXPECT_FALSE(world_.group(1).serving());
-  EXPECT_TRUE(world_.group(1).returns()) << "it forms again";
+TEST_F(GroupSetTest, AGroupWithoutMembersIsGivenUpAfterAWhileAndItsRequestsMove) {
+  const absl::Duration settle = Options().restart_settle;
+  EXPECT_FALSE(group(1).returns()) << "it has never served";
+  Serve({"a", "b", "c", "d"});
+  Submit(1, 16, 100);
+  StepAll(5);
+  Kill("d");
+  EXPECT_FALSE(group(1).serving());
+  EXPECT_TRUE(group(1).returns());
+  Kill("c");
+  Advance(settle - absl::Milliseconds(1));
+  // A worker that returns in time keeps the group's requests until it is known that it holds none.
+  Join("c", "1");
+  Advance(absl::Milliseconds(1));
+  EXPECT_THAT(lost, IsEmpty());
+  Form();
+  EXPECT_EQ(lost.size(), 8u);
+  StepAll(2);
+  Kill("c");
+  lost.clear();
+  EXPECT_TRUE(group(1).empty() && group(1).returns());
+  EXPECT_EQ(groups().capacity().kv_tokens, 3000);
+  const absl::Time since = now;
+  while (lost.empty()) {
+    ReadAll();
+    Step("a");
+    Advance(absl::Milliseconds(100));
+  }
+  EXPECT_EQ(now - since, settle);
+  EXPECT_EQ(lost.size(), 4u);
+  EXPECT_EQ(groups().capacity().kv_tokens, 2000);
+  EXPECT_FALSE(group(1).returns());
+  EXPECT_TRUE(group(0).returns());
+  EXPECT_EQ(RunAll(), 16u);
+  Join("c", "1");
+  EXPECT_FALSE(group(1).serving());
+  EXPECT_TRUE(group(1).returns()) << "it forms again";
+}
+
+TEST_F(GroupSetTest, AGroupOfEnginesThatHasGoneNoLongerBoundsRequests) {
+  for (const char* name : {"a", "b", "c", "d"}) {
+    Worker(name).passes = true;
+    Worker(name).kv_tokens = name[0] < 'c' ? 100 : 1000;
+  }
+  Serve({"a", "b", "c", "d"});
+  Submit(1, 8, 50);
+  EXPECT_EQ(groups().capacity().max_sequence_tokens, 100);
+  Kill("a");
+  Kill("b");
+  EXPECT_EQ(lost.size(), 2u) << "at once: their requests ended with the connections";
+  EXPECT_EQ(groups().capacity().max_sequence_tokens, 100) << "they may return";
+  Advance(Options().restart_settle);
+  EXPECT_EQ(groups().capacity().max_sequence_tokens, 1000);
+  EXPECT_EQ(groups().capacity().kv_tokens, 2000);
+  EXPECT_EQ(lost.size(), 2u);
+  EXPECT_EQ(group(0).give_up_at(), absl::InfiniteFuture());
+  // No other group serves, so all waiting requests are still meant for engines.
+  Kill("c");
+  Kill("d");
+  Advance(absl::Hours(1));
+  EXPECT_TRUE(groups().capacity().passes);
+  EXPECT_EQ(groups().capacity().kv_tokens, 2000);
 }
 
 TEST_F(GroupSetTest, RequestsStayWithoutAnotherServingGroup) {
-  world_.Serve({"a", "b"});
+  Serve({"a", "b"});
   Submit(1, 8, 100);
-  world_.Kill("a");
-  world_.Kill("b");
-  world_.Advance(absl::Hours(1));
-  EXPECT_THAT(world_.lost, IsEmpty());
-  EXPECT_EQ(world_.groups().next_deadline(), absl::InfiniteFuture());
-  JoinGroup("c", "1");
-  JoinGroup("d", "1");
+  Kill("a");
+  Kill("b");
+  Advance(absl::Hours(1));
+  EXPECT_THAT(lost, IsEmpty());
+  EXPECT_EQ(groups().next_deadline(), absl::InfiniteFuture());
+  Join("c", "1");
+  Join("d", "1");
   Form();
-  EXPECT_THAT(world_.lost, IsEmpty());
-  world_.Wait();
-  EXPECT_EQ(world_.lost.size(), 8u) << "now there is";
-  world_.Run();
-  EXPECT_EQ(world_.book().completed.size(), 8u);
-}
-
-TEST_F(GroupSetTest, AWorkerThatReturnsInTimeKeepsTheGroupsRequests) {
-  world_.Serve({"a", "b", "c", "d"});
-  Submit(1, 16, 100);
-  world_.Kill("c");
-  world_.Kill("d");
-  world_.Advance(Options(2).group.restart_settle - absl::Milliseconds(1));
-  JoinGroup("c", "1");
-  world_.Advance(absl::Milliseconds(1));
-  EXPECT_THAT(world_.lost, IsEmpty());
-  Form();
-  EXPECT_EQ(world_.lost.size(), 8u) << "the new process holds nothing";
+  EXPECT_THAT(lost, IsEmpty());
+  Wait();
+  EXPECT_EQ(lost.size(), 8u) << "now there is";
+  EXPECT_EQ(RunAll(), 8u);
 }
 
 TEST_F(GroupSetTest, GroupsNamedByWorkersAreBounded) {
-  const int32_t most = GroupSet::kMaxGroups;
-  for (int i = 2; i < most; ++i) JoinGroup(absl::StrCat("w", i), absl::StrCat("g", i));
-  EXPECT_EQ(world_.groups().groups().size(), static_cast<size_t>(most));
-  JoinGroup("late", "another");
-  EXPECT_EQ(GroupOf("late"), "");
-  EXPECT_EQ(world_.closed.back().status.code(), absl::StatusCode::kResourceExhausted);
-  world_.Break("w7");
-  JoinGroup("late", "another");
-  EXPECT_EQ(GroupOf("late"), "another") << "g7 has made way";
-  EXPECT_EQ(world_.groups().groups().size(), static_cast<size_t>(most));
-  EXPECT_EQ(world_.group(static_cast<size_t>(most) - 1).options().index, most)
-      << "an index is never used twice";
-  EXPECT_EQ(world_.cluster().group(7), nullptr);
-  EXPECT_EQ(world_.groups().Find(7), nullptr);
-  EXPECT_EQ(world_.groups().Find(most), &world_.group(static_cast<size_t>(most) - 1));
-  EXPECT_EQ(GroupOf("w8"), "g8");
-}
-
-TEST_F(GroupSetTest, ARemovedGroupsRequestsReturnToThePool) {
-  for (const char* name : {"a", "b"}) JoinGroup(name, "blue");
-  Form();
-  Submit(1, 4);
-  world_.Kill("a");
-  world_.Kill("b");
-  for (int i = 3; i < GroupSet::kMaxGroups; ++i) JoinGroup(absl::StrCat("w", i), absl::StrCat("g", i));
-  EXPECT_THAT(world_.lost, IsEmpty());
-  JoinGroup("late", "another");
-  EXPECT_EQ(world_.lost.size(), 4u);
-  EXPECT_EQ(world_.cluster().waiting(), 4);
-}
-
-TEST_F(GroupSetTest, StepsOfARemovedGroupStillCount) {
-  for (const char* name : {"a", "b"}) JoinGroup(name, "blue");
+  const auto most = static_cast<size_t>(GroupSet::kMaxGroups);
+  for (const char* name : {"a", "b"}) Join(name, "blue");
   Form();
   Submit(1, 4);
   for (int i = 0; i < 5; ++i) {
-    world_.Step("a");
-    world_.Step("b");
-    world_.Decide();
-    world_.ReadAll();
+    StepAll(1);
+    Decide();
   }
-  const int64_t steps = world_.group(2).steps().totals().steps;
-  ASSERT_GT(steps, 0);
-  world_.Kill("a");
-  world_.Kill("b");
-  for (int i = 3; i < GroupSet::kMaxGroups; ++i) JoinGroup(absl::StrCat("w", i), absl::StrCat("g", i));
-  JoinGroup("late", "another");
-  ASSERT_EQ(world_.cluster().group(2), nullptr);
-  EXPECT_EQ(world_.groups().retired_steps().steps, steps);
-  EXPECT_EQ(world_.groups().retired_distributions().local_s.count(), 2 * steps);
-}
-
-TEST_F(GroupSetTest, MembersOfARemovedGroupAreUnknown) {
-  JoinGroup("a", "blue");
-  const MemberId a = world_.Worker("a").member;
-  world_.Do([&](GroupSet& set, Commands& out) { set.Expel(a, absl::DataLossError("so"), world_.now, out); });
-  for (int i = 2; i < GroupSet::kMaxGroups; ++i) JoinGroup(absl::StrCat("w", i), absl::StrCat("g", i));
-  Commands out;
-  StepReport report;
-  world_.groups().OnReport(a, report, world_.now, out);
-  world_.groups().OnEpochReady(a, {}, world_.now, out);
-  world_.groups().OnLeave(a, "why", world_.now, out);
-  world_.groups().OnGone(a, world_.now, out);
-  world_.groups().OnGone(12345, world_.now, out);
-  EXPECT_THAT(out, IsEmpty());
+  const int64_t made = group(2).steps().totals().steps;
+  ASSERT_GT(made, 0);
+  FillGroups();
+  EXPECT_EQ(groups().groups().size(), most);
+  Join("late", "another");
+  EXPECT_EQ(GroupOf("late"), "");
+  EXPECT_THAT(Refusal(), HasSubstr("RESOURCE_EXHAUSTED"));
+  Kill("a");
+  Kill("b");
+  EXPECT_THAT(lost, IsEmpty());
+  Join("late", "another");
+  EXPECT_EQ(GroupOf("late"), "another") << "blue has made way";
+  EXPECT_EQ(lost.size(), 4u);
+  EXPECT_EQ(cluster().waiting(), 4);
+  EXPECT_EQ(groups().groups().size(), most);
+  EXPECT_EQ(group(most - 1).options().index, GroupSet::kMaxGroups) << "an index is never used twice";
+  EXPECT_EQ(cluster().group(2), nullptr);
+  EXPECT_EQ(groups().Find(2), nullptr);
+  EXPECT_EQ(groups().Find(GroupSet::kMaxGroups), &group(most - 1));
+  EXPECT_EQ(GroupOf("w8"), "g8");
+  EXPECT_EQ(groups().retired_steps().steps, made);
+  EXPECT_EQ(static_cast<int64_t>(groups().retired_distributions().local_s.count()), 2 * made);
 }
 
 TEST_F(GroupSetTest, AReconnectedDrainingWorkerStaysDrainingInItsGroup) {
-  world_.Serve({"a", "b", "c", "d"});
+  Serve({"a", "b", "c", "d"});
   Submit(1, 16, 100);
-  for (int i = 0; i < 3; ++i) {
-    world_.Step("a");
-    world_.Step("c");
-    world_.ReadAll();
-  }
-  world_.Do([&](GroupSet& set, Commands& out) { EXPECT_TRUE(set.Drain("c", world_.now, out).ok()); });
-  world_.Break("b");
-  world_.Break("c");
-  world_.decide = false;
-  world_.Join("c");
+  StepAll(3);
+  EXPECT_TRUE(Drain("c").ok());
+  Break("b");
+  Break("c");
+  decide = false;
+  Join("c");
   EXPECT_EQ(GroupOf("c"), "1") << "though group 0 has lost one, too";
-  EXPECT_TRUE(world_.group(1).Members().back().draining);
+  EXPECT_TRUE(group(1).Members().back().draining);
 }
 
-TEST_F(GroupSetTest, TheShortestStepIsTheMinimumOverGroups) {
-  world_.Serve({"a", "b", "c", "d"});
-  world_.alter = [](SimWorker& worker, StepReport& report) {
-    report.group_max_local = absl::Milliseconds(worker.name < "c" ? 9 : 4);
+TEST_F(GroupSetTest, TheShortestStepIsTheMinimumOverGroupsThatHaveTimedEnough) {
+  Serve({"a", "b", "c", "d"});
+  alter = [](SimWorker& worker, StepReport& report) {
+    report.group_max_local = absl::Milliseconds(worker.name < "c" ? 12 : report.step == 7 ? 4 : 10);
   };
   Submit(1, 16, 200);
-  for (int i = 0; i < 64; ++i) {
-    world_.Step("a");
-    world_.ReadAll();
-  }
-  EXPECT_EQ(world_.groups().shortest_step(), absl::Milliseconds(9)) << "the other cannot judge yet";
-  for (int i = 0; i < 64; ++i) {
-    world_.Step("c");
-    world_.ReadAll();
-  }
-  EXPECT_EQ(world_.groups().shortest_step(), absl::Milliseconds(4));
+  const auto steps_of = [&](const std::string& name, int count) {
+    for (int i = 0; i < count; ++i) {
+      Step(name);
+      ReadAll();
+    }
+  };
+  steps_of("a", 64);
+  EXPECT_EQ(groups().shortest_step(), absl::Milliseconds(12)) << "the other cannot judge yet";
+  steps_of("c", 63);
+  EXPECT_EQ(group(1).shortest_step(), std::nullopt);
+  steps_of("c", 1);
+  EXPECT_EQ(group(1).shortest_step(), absl::Milliseconds(4));
+  EXPECT_EQ(groups().shortest_step(), absl::Milliseconds(4));
+  Join("e", "1");
+  Wait();
+  Form();
+  EXPECT_EQ(group(1).shortest_step(), std::nullopt) << "of another membership";
 }
 
-class OneGroupTest : public GroupSetTest {
- protected:
-  OneGroupTest() : GroupSetTest(1) {}
-};
-
-TEST_F(OneGroupTest, MoreGroupsThanAreNeededForReadinessMayForm) {
-  JoinGroup("a", "red");
-  JoinGroup("b", "red");
-  Form();
-  EXPECT_TRUE(world_.groups().ready());
-  EXPECT_TRUE(world_.groups().complete());
-  JoinGroup("c", "blue");
-  JoinGroup("d", "blue");
-  Form();
-  Submit(1, 16);
-  world_.Run();
-  EXPECT_EQ(world_.book().completed.size(), 16u);
-}
-
-TEST_F(OneGroupTest, RequestsOfAnEarlierRouterAreRecoveredInAnyGroup) {
-  for (const char* name : {"a", "b"}) JoinGroup(name, "red");
-  for (const char* name : {"c", "d"}) JoinGroup(name, "blue");
+TEST_F(GroupSetTest, RequestsOfAnEarlierRouterAreRecoveredInAnyGroup) {
+  for (const char* name : {"a", "b"}) Join(name, "red");
+  for (const char* name : {"c", "d"}) Join(name, "blue");
   Form();
   Submit(1, 16, 50);
-  for (int i = 0; i < 5; ++i) {
-    world_.Step("a");
-    world_.Step("c");
-    world_.ReadAll();
-  }
-  world_.Start();
+  StepAll(5);
+  Start();
   // In another order, so that the groups swap their indices.
-  for (const char* name : {"d", "a", "c", "b"}) world_.Join(name);
+  for (const char* name : {"d", "a", "c", "b"}) Join(name);
   Form();
-  EXPECT_EQ(world_.book().recovered, 16);
-  world_.Run();
-  EXPECT_EQ(world_.book().completed.size(), 16u);
-  EXPECT_EQ(world_.book().placed_again, 0);
+  EXPECT_EQ(totals().recovered, 16);
+  EXPECT_EQ(RunAll(), 16u);
+  EXPECT_EQ(PlacedAgain(), 0);
 }
 
 }  // namespace

@@ -2,55 +2,48 @@
 // workers of different speed.
 #include <vector>
 
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
-#include "tests/unit/router/group/barrier_group_test.h"
+#include "tests/unit/router/group/group_world_test.h"
 
 namespace bfio::router {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using ::testing::IsSupersetOf;
 
 // --- late plans ---
 
-TEST_F(BarrierGroupTest, MissingReportsDelayAPlanUpToTheTimeout) {
-  Serve({"a", "b"});
+TEST_F(GroupTest, MissingReportsDelayAPlanUpToTheTimeout) {
+  BeginWith({"a", "b"});
   Submit(1, 8, 50);
-  for (int i = 0; i < 3; ++i) world_->Step("a");
-  const int64_t parts = world_->parts["a"];
-  world_->ReadAll();
-  world_->Report("a", world_->Worker("a").Compute());
-  EXPECT_EQ(world_->parts["a"], parts) << "b has not reported";
-  EXPECT_EQ(world_->Wait(), options_.group.report_timeout);
-  EXPECT_EQ(world_->parts["a"], parts + 1) << "planned without it";
-  EXPECT_EQ(world_->parts["b"], parts + 1);
-  world_->Report("b", world_->Worker("b").Compute());
-  EXPECT_EQ(world_->parts["a"], parts + 1) << "that plan is out already";
-  world_->Run();
-  EXPECT_EQ(world_->book().completed.size(), 8u);
-  EXPECT_TRUE(world_->Attached("b"));
-}
-
-TEST_F(BarrierGroupTest, AReportBeforeTheDecisionIsUsed) {
-  Serve({"a", "b"});
-  Submit(1, 8, 50);
-  for (int i = 0; i < 3; ++i) world_->Step("a");
-  world_->ReadAll();
-  world_->Report("a", world_->Worker("a").Compute());
-  world_->decide = false;
-  world_->Advance(options_.group.report_timeout);
-  world_->Report("b", world_->Worker("b").Compute());
-  const int64_t parts = world_->parts["a"];
-  world_->Decide();
-  EXPECT_EQ(world_->parts["a"], parts + 1);
-  EXPECT_EQ(world_->last_part["a"].apply_step, 6) << "no further than the reports allow";
+  Steps(3);
+  int64_t before = parts["a"];
+  ReadAll();
+  StepAlone("a");
+  EXPECT_EQ(parts["a"], before) << "b has not reported";
+  EXPECT_EQ(Wait(), Options().report_timeout);
+  EXPECT_EQ(parts["a"], before + 1) << "planned without it";
+  EXPECT_EQ(parts["b"], before + 1);
+  StepAlone("b");
+  EXPECT_EQ(parts["a"], before + 1) << "that plan is out already";
+  EXPECT_TRUE(Attached("b"));
+  // A report that comes with the timeout, before the decision, is used.
+  ReadAll();
+  before = parts["a"];
+  StepAlone("a");
+  decide = false;
+  Advance(Options().report_timeout);
+  StepAlone("b");
+  const int64_t step = last_part["a"].apply_step;
+  Decide();
+  EXPECT_EQ(parts["a"], before + 1);
+  EXPECT_EQ(last_part["a"].apply_step, step + 1) << "no further than the reports allow";
+  decide = true;
+  EXPECT_EQ(RunAll(), 8u);
 }
 
 // --- delayed plans ---
 
-class PutOffTest : public BarrierGroupTest {
+class PutOffTest : public GroupTest {
  protected:
   static constexpr absl::Duration kStep = absl::Milliseconds(20);
   // 3/4 of a step, minus 3 ms.
@@ -58,113 +51,98 @@ class PutOffTest : public BarrierGroupTest {
 
   void StepFor(int steps) {
     for (int i = 0; i < steps; ++i) {
-      world_->Step("a");
-      world_->Advance(kStep);
+      Step("a");
+      Advance(kStep);
     }
   }
   // Serves until plans are delayed by the maximum; the current one is delayed too.
   void ServeForLong(core::PlanMode mode = core::PlanMode::kPipelined) {
-    GroupSetOptions options = Options(2);
-    options.group.plan_mode = mode;
-    Start(options);
-    for (const char* name : {"a", "b"}) world_->Worker(name).kv_tokens = 100'000;
-    world_->Serve({"a", "b"});
+    WorldOptions options = With(2);
+    options.groups.group.plan_mode = mode;
+    Begin(options);
+    for (const char* name : {"a", "b"}) Worker(name).kv_tokens = 100'000;
+    Serve({"a", "b"});
     Submit(1, 7, 2000);
     StepFor(300);
-    world_->Step("a");
+    Step("a");
+    before_ = parts["a"];
   }
+  int64_t before_ = 0;
 };
 
 TEST_F(PutOffTest, ARequestThatArrivesWhileTheStepRunsIsInTheNextOne) {
   ServeForLong();
-  const int64_t parts = world_->parts["a"], step = world_->last_part["a"].apply_step;
-  world_->Advance(absl::Milliseconds(5));
+  const int64_t step = last_part["a"].apply_step;
+  Advance(absl::Milliseconds(5));
   Submit(9, 9);
-  EXPECT_EQ(world_->parts["a"], parts) << "more may arrive";
-  EXPECT_NEAR(absl::ToDoubleSeconds(world_->Wait()), absl::ToDoubleSeconds(kMost) - 5e-3, 1e-6);
-  EXPECT_EQ(world_->parts["a"], parts + 1);
-  EXPECT_EQ(world_->last_part["a"].apply_step, step + 1);
-  EXPECT_EQ(world_->last_part["a"].placements.size() + world_->last_part["b"].placements.size(), 1u);
-  world_->Run();
-  EXPECT_EQ(world_->book().completed.size(), 8u);
-  EXPECT_EQ(world_->cluster().totals().late_plans, 0);
+  EXPECT_EQ(parts["a"], before_) << "more may arrive";
+  EXPECT_NEAR(absl::ToDoubleSeconds(Wait()), absl::ToDoubleSeconds(kMost) - 5e-3, 1e-6);
+  EXPECT_EQ(parts["a"], before_ + 1);
+  EXPECT_EQ(last_part["a"].apply_step, step + 1);
+  EXPECT_EQ(last_part["a"].placements.size() + last_part["b"].placements.size(), 1u);
+  // A new epoch measures again.
+  Kill("b");
+  Join("b");
+  Form();
+  StepFor(5);
+  before_ = parts["a"];
+  Step("a");
+  EXPECT_EQ(parts["a"], before_ + 1);
+  EXPECT_EQ(RunAll(), 8u);
+  EXPECT_EQ(cluster().totals().late_plans, 0);
 }
 
 TEST_F(PutOffTest, AStepThatEndsBeforeItsPlanGetsTheNextOneAtOnce) {
   ServeForLong();
-  const int64_t parts = world_->parts["a"], step = world_->last_part["a"].apply_step;
+  const int64_t step = last_part["a"].apply_step;
   Submit(9, 9);
-  world_->Step("a");
-  EXPECT_EQ(world_->parts["a"], parts + 1);
-  EXPECT_EQ(world_->last_part["a"].apply_step, step + 2);
+  Step("a");
+  EXPECT_EQ(parts["a"], before_ + 1);
+  EXPECT_EQ(last_part["a"].apply_step, step + 2);
   // No plan is delayed while the short step is among the latest ones; then delays are half as long.
   for (int i = 0; i < 15; ++i) {
-    world_->Advance(kStep);
-    world_->Step("a");
-    EXPECT_EQ(world_->parts["a"], parts + 2 + i);
+    Advance(kStep);
+    Step("a");
+    EXPECT_EQ(parts["a"], before_ + 2 + i);
   }
-  world_->Advance(kStep);
-  world_->Step("a");
-  EXPECT_EQ(world_->parts["a"], parts + 16);
-  EXPECT_NEAR(absl::ToDoubleSeconds(world_->Wait()), absl::ToDoubleSeconds(kMost) * (0.5 + 16.0 / 256), 1e-4);
-  EXPECT_EQ(world_->parts["a"], parts + 17);
-}
-
-TEST_F(PutOffTest, AGroupThatWaitsForItsPlanGetsItAtOnce) {
-  ServeForLong();
-  for (core::RequestId id = 1; id <= 7; ++id) world_->book().Cancel(id);
-  world_->Run();
-  EXPECT_TRUE(world_->book().live.empty());
-  const int64_t parts = world_->parts["a"];
-  Submit(9, 9);
-  EXPECT_EQ(world_->parts["a"], parts + 1);
+  Advance(kStep);
+  Step("a");
+  EXPECT_EQ(parts["a"], before_ + 16);
+  EXPECT_NEAR(absl::ToDoubleSeconds(Wait()), absl::ToDoubleSeconds(kMost) * (0.5 + 16.0 / 256), 1e-4);
+  EXPECT_EQ(parts["a"], before_ + 17);
 }
 
 TEST_F(PutOffTest, APlanThatWorkersWaitForIsMadeAtOnce) {
   ServeForLong(core::PlanMode::kLockstep);
-  const int64_t parts = world_->parts["a"];
-  world_->Advance(kStep);
-  world_->Step("a");
-  EXPECT_EQ(world_->parts["a"], parts + 1);
-}
-
-TEST_F(PutOffTest, ANewEpochMeasuresAgain) {
+  Advance(kStep);
+  Step("a");
+  EXPECT_EQ(parts["a"], before_ + 1);
   ServeForLong();
-  world_->Kill("b");
-  world_->Join("b");
-  Form();
-  StepFor(5);
-  const int64_t parts = world_->parts["a"];
-  world_->Step("a");
-  EXPECT_EQ(world_->parts["a"], parts + 1);
+  for (core::RequestId id = 1; id <= 7; ++id) Cancel(id);
+  RunAll();
+  EXPECT_EQ(Open(), 0u);
+  before_ = parts["a"];
+  Submit(9, 9);
+  EXPECT_EQ(parts["a"], before_ + 1) << "the group is parked";
 }
 
 // --- refusals by workers ---
 
-TEST_F(BarrierGroupTest, ARequestThatDoesNotFitIsPlacedAgain) {
-  Serve({"a", "b"});
-  for (const char* name : {"a", "b"})
-    world_->Worker(name).refuses = {{1, absl::ResourceExhaustedError("no KV")},
-                                    {2, absl::ResourceExhaustedError("")}};
+TEST_F(GroupTest, ARequestThatDoesNotFitIsPlacedAgainAndAnyOtherRefusalEndsIt) {
+  BeginWith({"a", "b"});
+  for (const char* name : {"a", "b"}) {
+    Worker(name).refuses = {{1, absl::ResourceExhaustedError("no KV")},
+                            {2, absl::ResourceExhaustedError("")},
+                            {3, absl::InvalidArgumentError("token 7 is not in the vocabulary")}};
+  }
   Submit(1, 4);
-  world_->Run();
-  EXPECT_EQ(world_->book().completed.size(), 4u);
-  EXPECT_THAT(world_->book().failed, IsEmpty());
+  EXPECT_EQ(RunAll(), 3u);
+  EXPECT_EQ(*client(3).status, absl::InvalidArgumentError("token 7 is not in the vocabulary"));
 }
 
-TEST_F(BarrierGroupTest, AnyOtherRefusalEndsTheRequest) {
-  Serve({"a"});
-  world_->Worker("a").refuses = {{2, absl::InvalidArgumentError("token 7 is not in the vocabulary")}};
-  Submit(1, 3);
-  world_->Run();
-  EXPECT_EQ(world_->book().completed.size(), 2u);
-  EXPECT_EQ(world_->book().failed.at(2), absl::InvalidArgumentError("token 7 is not in the vocabulary"));
-}
-
-TEST_F(BarrierGroupTest, PreemptedRequestsResumeWhereTheyStopped) {
-  Serve({"a"});
-  Submit(1, 4);
-  world_->alter = [&](SimWorker& worker, StepReport& report) {
+TEST_F(GroupTest, PreemptedRequestsResumeWhereTheyStopped) {
+  BeginWith({"a"}, 4);
+  alter = [&](SimWorker& worker, StepReport& report) {
     if (report.step != 5) return;
     for (const core::RequestId id : {4, 3}) {
       // Preempted before the step, which therefore generates no token of it.
@@ -174,174 +152,121 @@ TEST_F(BarrierGroupTest, PreemptedRequestsResumeWhereTheyStopped) {
       report.preempted.push_back(id);
     }
   };
-  world_->Run();
-  EXPECT_EQ(world_->book().placed_again, 2);
-  EXPECT_EQ(world_->book().completed.size(), 4u);
+  RunAll();
+  EXPECT_EQ(PlacedAgain(), 2);
+  EXPECT_EQ(Completed(), 4u);
 }
 
-TEST_F(BarrierGroupTest, AStepMayGenerateSeveralTokensOfARequest) {
-  Serve({"a"});
-  Submit(1, 3);
-  world_->ReadAll();
-  StepReport report = world_->Worker("a").Compute();
-  report.tokens = {{1, 2}, {2, 1}, {3, 0}, {999, 1}, {3, 3}};
+TEST_F(GroupTest, AStepMayGenerateSeveralTokensOfARequest) {
+  BeginWith({"a"}, 4);
+  ReadAll();
+  Cancel(4);
+  StepReport report = Worker("a").Compute();
+  report.tokens = {{1, 2}, {2, 1}, {3, 0}, {999, 1}, {3, 3}, {4, 1}};
   report.token_ids = {TokenOf(1, 0), TokenOf(1, 1), TokenOf(2, 0), 7,
-                      TokenOf(3, 0), TokenOf(3, 1), TokenOf(3, 2)};
-  world_->Report("a", report);
-  EXPECT_EQ(world_->book().live.at(1).delivered, 2u);
-  EXPECT_EQ(world_->book().live.at(2).delivered, 1u);
-  EXPECT_EQ(world_->book().live.at(3).delivered, 3u);
+                      TokenOf(3, 0), TokenOf(3, 1), TokenOf(3, 2), TokenOf(4, 0)};
+  Report("a", report);
+  const size_t wanted[] = {2, 1, 3, 0};
+  for (core::RequestId id = 1; id <= 4; ++id) EXPECT_EQ(client(id).tokens.size(), wanted[id - 1]) << id;
 }
 
-TEST_F(BarrierGroupTest, ACancelledRequestIsDroppedAndItsTokensAreIgnored) {
-  Serve({"a", "b"});
-  Submit(1, 8);
-  for (int i = 0; i < 3; ++i) world_->Step("a");
-  world_->book().Cancel(1);
-  world_->Run();
-  EXPECT_EQ(world_->book().completed.size(), 7u);
-}
+// --- step summaries and telemetry ---
 
-// --- step summaries ---
-
-TEST_F(BarrierGroupTest, StepsAreReportedWithTheDecisionThatFollows) {
-  Serve({"a", "b"});
+TEST_F(GroupTest, StepsAreReportedWithTheDecisionThatFollows) {
+  BeginWith({"a", "b"});
   Submit(1, 12, 5);
-  world_->Run();
-  ASSERT_EQ(static_cast<int64_t>(world_->steps.size()), world_->group().steps().totals().steps);
-  ASSERT_GT(world_->steps.size(), 3u);
-  EXPECT_EQ(world_->steps[0]->group, 0);
-  EXPECT_EQ(world_->steps[0]->epoch, 1u);
-  EXPECT_EQ(world_->steps[0]->step, 1);
-  EXPECT_EQ(world_->steps[0]->decide, absl::Microseconds(20));
-  EXPECT_EQ(world_->steps[0]->active_requests, (std::vector<uint32_t>{4, 4}));
-  EXPECT_EQ(world_->steps[0]->waiting_requests, 4);
-  EXPECT_EQ(world_->steps.back()->waiting_requests, 0);
-  EXPECT_GT(world_->group().steps().totals().saturated_steps, 0);
-  EXPECT_GT(world_->group().steps().totals().decisions, 0);
+  RunAll();
+  const StepTotals& totals = group().steps().totals();
+  ASSERT_EQ(static_cast<int64_t>(steps.size()), totals.steps);
+  ASSERT_GT(steps.size(), 3u);
+  EXPECT_EQ(steps[0]->group, 0);
+  EXPECT_EQ(steps[0]->epoch, 1u);
+  EXPECT_EQ(steps[0]->step, 1);
+  EXPECT_EQ(steps[0]->decide, absl::Microseconds(20));
+  EXPECT_EQ(steps[0]->active_requests, (std::vector<uint32_t>{4, 4}));
+  EXPECT_EQ(steps[0]->waiting_requests, 4);
+  EXPECT_EQ(steps.back()->waiting_requests, 0);
+  EXPECT_GT(totals.saturated_steps, 0);
+  EXPECT_GT(totals.decisions, 0);
+  EXPECT_EQ(totals.generated_tokens, 12 * 5);
 }
 
-TEST_F(BarrierGroupTest, TheShortestStepIsKnownAfterEnoughSteps) {
-  Serve({"a", "b"});
-  world_->alter = [](SimWorker&, StepReport& report) {
-    report.group_max_local = report.step == 7 ? absl::Milliseconds(3) : absl::Milliseconds(10);
-  };
-  Submit(1, 8, 200);
-  for (int i = 0; i < 63; ++i) world_->Step("a");
-  EXPECT_EQ(world_->group().shortest_step(), std::nullopt);
-  world_->Step("a");
-  EXPECT_EQ(world_->group().shortest_step(), absl::Milliseconds(3));
-  EXPECT_EQ(world_->groups().shortest_step(), absl::Milliseconds(3));
-  world_->Join("c");
-  world_->Wait();
-  Form();
-  EXPECT_EQ(world_->group().shortest_step(), std::nullopt) << "of another membership";
-}
-
-TEST_F(BarrierGroupTest, EnergyReadingsAreForwarded) {
-  Serve({"a"});
-  StepReport report;
-  report.epoch = 1;
-  report.step = 1;
-  report.energy = EnergyReading{"gpu", 1, 2, 3};
-  Commands out;
-  world_->groups().OnReport(world_->Worker("a").member, report, world_->now, out);
-  ASSERT_FALSE(out.empty());
-  const auto* energy = std::get_if<EnergyReported>(&out.front());
-  ASSERT_NE(energy, nullptr);
-  EXPECT_EQ(energy->member, world_->Worker("a").member);
-  EXPECT_EQ(energy->reading.barrier_j, 2);
-}
-
-TEST_F(BarrierGroupTest, ReportedBatchCostsApplyToLaterPlansAndEpochs) {
-  Serve({"a", "b"});
-  world_->alter = [](SimWorker& worker, StepReport& report) {
+TEST_F(GroupTest, ReportedMeasurementsAreForwardedAndBatchCostsApplyToLaterEpochs) {
+  BeginWith({"a", "b"});
+  alter = [](SimWorker& worker, StepReport& report) {
     report.prefill_tokens = 7;
+    if (worker.name == "b") report.energy = EnergyReading{"gpu", 1, 2, 3};
     if (worker.name == "b") report.batch_cost = BatchCost{.c_s = 0.01, .a_s_per_token = 3e-5};
   };
   Submit(1, 8, 100);
-  for (int i = 0; i < 3; ++i) world_->Step("a");
-  const auto cost = [&](core::WorkerIndex rank) {
-    return world_->cluster().group(0)->Account(rank).spec.cost;
-  };
+  Steps(3);
+  const auto cost = [&](core::WorkerIndex rank) { return cluster().group(0)->Account(rank).spec.cost; };
   EXPECT_FALSE(cost(0).has_value());
-  ASSERT_TRUE(cost(1).has_value());
-  EXPECT_EQ(cost(1)->a_s_per_token, 3e-5);
-  EXPECT_EQ(world_->group().Members()[0].telemetry.step_prefill_tokens, 7);
-  EXPECT_EQ(world_->group().Members()[0].telemetry.prefill_tokens % 7, 0);
-  world_->alter = nullptr;
-  world_->Join("c");
-  world_->Wait();
-  Form();
-  ASSERT_TRUE(cost(1).has_value());
-  EXPECT_EQ(cost(1)->a_s_per_token, 3e-5);
+  ASSERT_FALSE(energy.empty());
+  EXPECT_EQ(energy[0].member, MemberOf("b"));
+  EXPECT_EQ(energy[0].reading.barrier_j, 2);
+  EXPECT_EQ(group().Members()[0].telemetry.step_prefill_tokens, 7);
+  EXPECT_EQ(group().Members()[0].telemetry.prefill_tokens % 7, 0);
+  for (const bool later : {false, true}) {
+    if (later) {
+      alter = nullptr;
+      Join("c");
+      Wait();
+      Form();
+    }
+    ASSERT_TRUE(cost(1).has_value());
+    EXPECT_EQ(cost(1)->a_s_per_token, 3e-5);
+  }
 }
 
-// --- workers of different speed ---
-
-StepCostEstimate CostOf(double tl) {
-  StepCostEstimate cost;
-  cost.c = {0.005, 1e-6};
-  cost.tl = {tl, tl * 1e-3};
-  cost.steps = 1000;
-  return cost;
-}
-
-class WorkerSpeedsTest : public BarrierGroupTest {
+class WorkerSpeedsTest : public GroupTest {
  protected:
   // Worker b takes `factor` times as long per token as worker a.
   void ServeWith(double factor, bool worker_speeds = true) {
-    GroupSetOptions options = Options(2);
-    options.group.worker_speeds = worker_speeds;
-    Start(options);
-    factor_ = factor;
-    world_->alter = [this](SimWorker& worker, StepReport& report) {
-      report.cost = CostOf(worker.name == "b" ? factor_ * 1e-3 : 1e-3);
-    };
-    world_->Serve({"a", "b"});
+    WorldOptions options = With(2);
+    options.groups.group.worker_speeds = worker_speeds;
+    Begin(options);
+    Serve({"a", "b"});
     Submit(1, 8, 100);
-    for (int i = 0; i < 5; ++i) world_->Step("a");
+    StepsWith(factor);
   }
-  double TimeOf(core::WorkerIndex rank) {
-    return world_->cluster().group(0)->Account(rank).spec.time_per_token;
+  void StepsWith(double factor) {
+    alter = [factor](SimWorker& worker, StepReport& report) {
+      const double tl = (worker.name == "b" ? factor : 1) * 1e-3;
+      report.cost.emplace();
+      report.cost->c = FittedValue{0.005, 1e-6};
+      report.cost->tl = FittedValue{tl, tl * 1e-3};
+      report.cost->steps = 1000;
+    };
+    Steps(5);
+    alter = nullptr;
   }
-
-  double factor_ = 1;
+  const core::WorkerSpec SpecOf(core::WorkerIndex rank) { return cluster().group(0)->Account(rank).spec; }
 };
 
-TEST_F(WorkerSpeedsTest, PlansAccountForASlowWorker) {
+TEST_F(WorkerSpeedsTest, PlansAccountForASlowWorkerAlsoInTheNextEpoch) {
   ServeWith(2);
-  EXPECT_DOUBLE_EQ(TimeOf(0), 1);
-  EXPECT_NEAR(TimeOf(1), 2, 0.01);
-  EXPECT_NEAR(world_->group().Members()[1].telemetry.time.time_per_token, 2, 0.01);
-  EXPECT_THAT(world_->log,
+  const auto b = [&] { return group().Members()[1].telemetry; };
+  EXPECT_DOUBLE_EQ(SpecOf(0).time_per_token, 1);
+  EXPECT_NEAR(SpecOf(1).time_per_token, 2, 0.01);
+  EXPECT_NEAR(b().time.time_per_token, 2, 0.01);
+  EXPECT_THAT(log,
               IsSupersetOf({HasSubstr("worker b: step time is now modelled as 2.00 x load + 0 tokens")}));
-  EXPECT_GT(world_->group().Members()[1].telemetry.service_time, 1);
-  EXPECT_EQ(world_->cluster().group(0)->Account(1).spec.service_time,
-            world_->group().Members()[1].telemetry.service_time);
-}
-
-TEST_F(WorkerSpeedsTest, AWorkerKeepsItsSpeedInTheNextEpoch) {
-  ServeWith(2);
-  world_->alter = nullptr;
-  world_->Join("c");
-  world_->Wait();
+  EXPECT_GT(b().service_time, 1);
+  EXPECT_EQ(SpecOf(1).service_time, b().service_time);
+  StepsWith(2.02);
+  EXPECT_NEAR(SpecOf(1).time_per_token, 2, 0.001) << "small changes are ignored";
+  Join("c");
+  Wait();
   Form();
-  EXPECT_NEAR(TimeOf(1), 2, 0.01);
-  EXPECT_GT(world_->cluster().group(0)->Account(1).spec.service_time, 1);
-}
-
-TEST_F(WorkerSpeedsTest, SmallChangesOfSpeedAreIgnored) {
-  ServeWith(2);
-  factor_ = 2.02;
-  for (int i = 0; i < 5; ++i) world_->Step("a");
-  EXPECT_NEAR(TimeOf(1), 2, 0.001);
+  EXPECT_NEAR(SpecOf(1).time_per_token, 2, 0.01);
+  EXPECT_GT(SpecOf(1).service_time, 1);
 }
 
 TEST_F(WorkerSpeedsTest, WithSpeedsOffAllWorkersCountAlike) {
   ServeWith(2, /*worker_speeds=*/false);
-  EXPECT_EQ(TimeOf(1), 1);
-  EXPECT_TRUE(world_->group().Members()[1].telemetry.cost.has_value()) << "for operators";
+  EXPECT_EQ(SpecOf(1).time_per_token, 1);
+  EXPECT_TRUE(group().Members()[1].telemetry.cost.has_value()) << "for operators";
 }
 
 }  // namespace

@@ -3,224 +3,165 @@
 
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
-#include "tests/testing/group_world.h"
+#include "tests/unit/router/group/group_world_test.h"
 
 namespace bfio::router {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-class IndependentGroupTest : public ::testing::Test {
+class IndependentGroupTest : public GroupTest {
  protected:
-  IndependentGroupTest() : world_(Options()) {}
-  void TearDown() override { EXPECT_THAT(world_.broken(), IsEmpty()); }
+  IndependentGroupTest() : GroupTest(Independent()) {}
 
-  static GroupSetOptions Options() {
-    GroupSetOptions options;
-    options.group.workers = 2;
-    options.group.kind = core::GroupKind::kIndependent;
+  static WorldOptions Independent() {
+    WorldOptions options = With(2);
+    options.groups.group.kind = core::GroupKind::kIndependent;
     return options;
   }
-  void Submit(core::RequestId first, core::RequestId last, uint32_t max_new = 20) {
-    for (core::RequestId id = first; id <= last; ++id)
-      ASSERT_TRUE(world_.book().Submit(id, 10, max_new).ok());
-    world_.Decide();
-  }
-  void Form() {
-    for (int i = 0; i < 100; ++i) {
-      world_.ReadAll();
-      if (world_.group().serving()) return;
-      world_.Wait();
+  void StepBoth(int count) {
+    for (int i = 0; i < count; ++i) {
+      ReadAll();
+      Steps(1, {"a", "b"});
     }
-    FAIL() << "the group does not form";
   }
-  // a and b serve and have requests; their last step took `step`.
-  void ServeWithSteps(absl::Duration step) {
-    world_.Serve({"a", "b"});
+  // a and b serve, and their last step took `step`; then c joins, and is ready as a is.
+  void JoinAfterSteps(absl::Duration step) {
+    Serve({"a", "b"});
     Submit(1, 4, 200);
-    world_.ReadAll();
-    world_.Advance(step);
-    world_.Step("a");
-    world_.Step("b");
+    ReadAll();
+    Advance(step);
+    if (step > absl::ZeroDuration()) StepBoth(1);
+    Join("c");
+    Wait();
+    EXPECT_FALSE(group().serving());
+    Read("a");
   }
-
-  GroupWorld world_;
+  absl::Duration NextDeadline() { return groups().next_deadline() - now; }
 };
 
 TEST_F(IndependentGroupTest, EveryRankIsAloneInItsEpoch) {
-  world_.Join("a");
-  world_.Join("b");
-  world_.Wait();
-  const auto offer = std::get<EpochOffer>(world_.Worker("b").inbox.front());
+  Join("a");
+  Join("b");
+  Wait();
+  const auto offer = std::get<EpochOffer>(Worker("b").inbox.front());
   EXPECT_EQ(offer.rank, 0u);
   EXPECT_EQ(offer.world_size, 1u);
   EXPECT_EQ(offer.communicator_id, "at b");
   EXPECT_TRUE(offer.independent);
-}
-
-TEST_F(IndependentGroupTest, RequestsRunToTheirEnd) {
-  world_.Serve({"a", "b"});
-  Submit(1, 30);
-  world_.Run();
-  EXPECT_EQ(world_.book().completed.size(), 30u);
-  EXPECT_EQ(world_.group().steps().totals().imbalance_tokens, 0);
-}
-
-TEST_F(IndependentGroupTest, OnlyTheChosenWorkerReceivesAPlan) {
-  world_.Serve({"a", "b"});
-  Submit(1, 1);
-  EXPECT_EQ(world_.parts["a"] + world_.parts["b"], 1);
-}
-
-TEST_F(IndependentGroupTest, EveryReportIsAStep) {
-  world_.Serve({"a", "b"});
-  Submit(1, 8, 5);
-  world_.ReadAll();
-  world_.Step("b");
-  ASSERT_EQ(world_.steps.size(), 1u);
-  EXPECT_EQ(world_.steps[0]->rank, 1);
-  EXPECT_EQ(world_.group().steps().totals().saturated_steps, 1);
-  world_.Run();
-  EXPECT_EQ(static_cast<int64_t>(world_.steps.size()), world_.group().steps().totals().steps);
+  Form();
+  Submit(1, 1, 5);
+  EXPECT_EQ(parts["a"] + parts["b"], 1) << "only the chosen worker receives a plan";
+  Submit(2, 8, 5);
+  ReadAll();
+  Step("b");
+  ASSERT_EQ(steps.size(), 1u) << "every report is a step";
+  EXPECT_EQ(steps[0]->rank, 1);
+  EXPECT_EQ(group().steps().totals().saturated_steps, 1);
+  EXPECT_EQ(RunAll(), 8u);
+  EXPECT_EQ(static_cast<int64_t>(steps.size()), group().steps().totals().steps);
+  EXPECT_EQ(group().steps().totals().imbalance_tokens, 0);
 }
 
 TEST_F(IndependentGroupTest, AStalledRankDoesNotDelayOthers) {
-  ServeWithSteps(absl::Milliseconds(100));
-  const absl::Time since = world_.now;
-  while (world_.Attached("b")) {
-    world_.now += absl::Milliseconds(100);
-    world_.ReadAll();
-    ASSERT_TRUE(world_.Step("a"));
-    world_.Timer();
+  Serve({"a", "b"});
+  Submit(1, 4, 200);
+  StepBoth(1);
+  const absl::Time since = now;
+  while (Attached("b")) {
+    now += absl::Milliseconds(100);
+    ReadAll();
+    ASSERT_TRUE(Step("a"));
+    Timer();
   }
-  EXPECT_EQ(world_.now - since, Options().group.step_timeout);
-  EXPECT_THAT(std::string(world_.closed.back().status.message()), HasSubstr("no step report in time"));
+  EXPECT_EQ(now - since, Options().step_timeout);
+  EXPECT_THAT(Refusal(), HasSubstr("no step report in time"));
 }
 
 TEST_F(IndependentGroupTest, AStalledRankDelaysAMembershipChangeBriefly) {
-  ServeWithSteps(absl::Milliseconds(100));
-  world_.Join("c");
-  world_.Wait();
-  EXPECT_FALSE(world_.group().serving());
-  world_.Read("a");
-  world_.Read("c");
+  JoinAfterSteps(absl::Milliseconds(100));
+  Read("c");
   // b is stalled.
-  EXPECT_EQ(world_.Wait(), absl::Seconds(2));
-  EXPECT_FALSE(world_.Attached("b"));
-  Form();
-  EXPECT_THAT(world_.Ranks(), ElementsAre("a", "c"));
-  world_.Read("b");
-  world_.Join("b");
-  EXPECT_TRUE(world_.Attached("b")) << "it is not refused when it comes back";
+  EXPECT_EQ(Wait(), absl::Seconds(2));
+  EXPECT_FALSE(Attached("b"));
+  EXPECT_THAT(Formed(), ElementsAre("a", "c"));
+  Read("b");
+  Join("b");
+  EXPECT_TRUE(Attached("b")) << "it is not refused when it comes back";
 }
 
 TEST_F(IndependentGroupTest, TheWaitScalesWithTheStepTime) {
-  ServeWithSteps(absl::Seconds(2));
-  world_.Join("c");
-  world_.Wait();
-  world_.Read("a");
-  world_.Read("c");
-  EXPECT_EQ(world_.groups().next_deadline() - world_.now, absl::Seconds(8)) << "four times as long";
-  world_.Advance(absl::Seconds(7));
-  ASSERT_TRUE(world_.Attached("b"));
-  world_.Read("b");
-  EXPECT_THAT(world_.Ranks(), ElementsAre("a", "b", "c"));
+  JoinAfterSteps(absl::Seconds(2));
+  Read("c");
+  EXPECT_EQ(NextDeadline(), absl::Seconds(8)) << "four times as long";
+  Advance(absl::Seconds(7));
+  ASSERT_TRUE(Attached("b"));
+  Read("b");
+  EXPECT_THAT(Ranks(), ElementsAre("a", "b", "c"));
 }
 
 TEST_F(IndependentGroupTest, AFirstStepMayTakeTheFormTimeout) {
-  world_.Serve({"a", "b"});
-  Submit(1, 2);
-  world_.Join("c");
-  world_.Wait();
-  world_.Read("a");
-  world_.Read("c");
-  EXPECT_EQ(world_.groups().next_deadline() - world_.now, Options().group.form_timeout + absl::Seconds(1));
+  JoinAfterSteps(absl::ZeroDuration());
+  Read("c");
+  EXPECT_EQ(NextDeadline(), Options().form_timeout + absl::Seconds(1));
 }
 
 TEST_F(IndependentGroupTest, AWorkerThatCannotFormIsLeftOutAtOnce) {
-  ServeWithSteps(absl::Milliseconds(100));
-  world_.Join("c");
-  world_.Wait();
-  world_.Read("a");
-  world_.Read("b");
-  world_.Read("c", "no memory");
-  EXPECT_FALSE(world_.Attached("c"));
-  Form();
-  EXPECT_THAT(world_.Ranks(), ElementsAre("a", "b"));
-  world_.Join("c");
-  EXPECT_FALSE(world_.Attached("c")) << "refused for a while";
+  JoinAfterSteps(absl::Milliseconds(100));
+  Read("b");
+  Read("c", "no memory");
+  EXPECT_FALSE(Attached("c"));
+  EXPECT_THAT(Formed(), ElementsAre("a", "b"));
+  Join("c");
+  EXPECT_FALSE(Attached("c")) << "refused for a while";
 }
 
 TEST_F(IndependentGroupTest, AnUnresponsiveWorkerThatNeverServedIsRefused) {
-  world_.Join("a");
-  world_.Join("b");
-  world_.Wait();
-  world_.Read("a");
-  while (world_.Attached("b")) world_.Wait();
-  world_.Join("b");
-  EXPECT_FALSE(world_.Attached("b"));
+  Join("a");
+  Join("b");
+  Wait();
+  Read("a");
+  while (Attached("b")) Wait();
+  Join("b");
+  EXPECT_FALSE(Attached("b"));
 }
 
 // Such a worker waits for plans of numbered steps, which no router sends without a barrier.
 TEST_F(IndependentGroupTest, AWorkerThatCannotStepAloneIsRefused) {
-  world_.Worker("a").steps_alone = false;
-  world_.Join("a");
-  EXPECT_FALSE(world_.Attached("a"));
-  EXPECT_THAT(std::string(world_.closed.back().status.message()), HasSubstr("--coupling=none"));
-  world_.Worker("a").steps_alone = true;
-  world_.Join("a");
-  EXPECT_TRUE(world_.Attached("a"));
+  Worker("a").steps_alone = false;
+  Join("a");
+  EXPECT_FALSE(Attached("a"));
+  EXPECT_THAT(Refusal(), HasSubstr("--coupling=none"));
 }
 
 TEST_F(IndependentGroupTest, ARankCannotReportAnotherAsFailed) {
-  world_.Serve({"a", "b"});
+  Serve({"a", "b"});
   Submit(1, 2);
-  world_.ReadAll();
-  world_.FailBarrier("a", {1});
-  Form();
-  EXPECT_THAT(world_.Ranks(), ElementsAre("a", "b"));
+  ReadAll();
+  FailBarrier("a", {1});
+  EXPECT_THAT(Formed(), ElementsAre("a", "b"));
 }
 
-TEST_F(IndependentGroupTest, ALostRanksRequestsGoToAnother) {
-  world_.Serve({"a", "b"});
+TEST_F(IndependentGroupTest, RequestsOfALostRankOrAnEarlierRouterGoOn) {
+  Serve({"a", "b"});
   Submit(1, 8);
-  for (int i = 0; i < 3; ++i) {
-    world_.ReadAll();
-    world_.Step("a");
-    world_.Step("b");
-  }
-  world_.Kill("b");
+  StepBoth(3);
+  Start();
+  Join("a");
+  Join("b");
+  Wait();
+  EXPECT_EQ(NextDeadline(), Options().form_timeout + absl::Seconds(1));
   Form();
-  world_.Run();
-  EXPECT_EQ(world_.book().completed.size(), 8u);
-  EXPECT_EQ(world_.book().placed_again, 4);
-}
-
-TEST_F(IndependentGroupTest, RequestsOfAnEarlierRouterAreRecovered) {
-  world_.Serve({"a", "b"});
-  Submit(1, 8);
-  for (int i = 0; i < 3; ++i) {
-    world_.ReadAll();
-    world_.Step("a");
-    world_.Step("b");
-  }
-  world_.Start();
-  world_.Join("a");
-  world_.Join("b");
-  world_.Wait();
-  EXPECT_EQ(world_.groups().next_deadline() - world_.now, Options().group.form_timeout + absl::Seconds(1));
+  EXPECT_EQ(totals().recovered, 8);
+  StepBoth(3);
+  Kill("b");
   Form();
-  EXPECT_EQ(world_.book().recovered, 8);
-  world_.Run();
-  EXPECT_EQ(world_.book().completed.size(), 8u);
+  EXPECT_EQ(RunAll(), 8u);
+  EXPECT_EQ(PlacedAgain(), 4);
 }
 
 // --- prefix caches ---
@@ -241,52 +182,42 @@ class SeenEvents final : public core::EventObserver {
   std::vector<std::pair<core::RequestId, int64_t>> cached;
 };
 
-TEST(GroupWithPrefixCaches, TheSchedulerHearsOfCachesAndOfWhatWasFoundInThem) {
-  GroupSetOptions options;
-  options.group.workers = 2;
-  options.group.kind = core::GroupKind::kIndependent;
+TEST_F(IndependentGroupTest, TheSchedulerHearsOfPrefixCachesAndOfWhatWasFoundInThem) {
   SeenEvents seen;
-  GroupWorld world(options, "least_work", &seen);
-  world.Worker("a").prefix_cache = true;
-  world.Serve({"a", "b"});
-  ASSERT_EQ(seen.members.size(), 2u);
+  WorldOptions options = Independent();
+  options.policy = "least_work";
+  options.observer = &seen;
+  Begin(options);
+  Worker("a").prefix_cache = true;
+  Serve({"a", "b"});
+  ASSERT_THAT(seen.members, SizeIs(2));
   EXPECT_TRUE(seen.members[0].prefix_cache);
   EXPECT_FALSE(seen.members[1].prefix_cache);
   const uint64_t a = seen.members[0].member, b = seen.members[1].member;
   EXPECT_NE(a, 0u);
   EXPECT_NE(a, b);
-  for (core::RequestId id = 1; id <= 4; ++id) ASSERT_TRUE(world.book().Submit(id, 10, 5).ok());
-  world.Decide();
+  Submit(1, 4, 5);
   // The report also names a request that does not exist.
-  world.alter = [](const SimWorker& worker, StepReport& report) {
+  alter = [](const SimWorker& worker, StepReport& report) {
     if (worker.name != "a" || report.tokens.empty()) return;
     report.cached = {{report.tokens[0].id, 0}, {999, 7}};
     report.prefix_cache_queries = 20;
   };
-  world.ReadAll();
-  world.Step("a");
+  ReadAll();
+  Step("a");
   ASSERT_THAT(seen.cached, SizeIs(2));
   EXPECT_EQ(seen.cached[0].second, 0);
   EXPECT_EQ(seen.cached[1], std::pair(core::RequestId{999}, int64_t{7}));
-  world.alter = nullptr;
-  world.Run();
-  EXPECT_THAT(world.book().completed, SizeIs(4));
+  alter = nullptr;
+  EXPECT_EQ(RunAll(), 4u);
   // Its cache may have been lost together with the connection.
-  world.Break("a");
-  world.Join("a");
-  for (int i = 0; i < 100 && !(world.Ranks().size() == 2 && world.group().serving()); ++i) {
-    world.ReadAll();
-    world.Wait();
-  }
-  ASSERT_EQ(seen.members.size(), 2u);
-  for (const core::WorkerSpec& member : seen.members) {
-    if (member.prefix_cache) {
-      EXPECT_NE(member.member, a);
-    } else {
-      EXPECT_EQ(member.member, b) << "it has stayed";
-    }
-  }
-  EXPECT_THAT(world.broken(), IsEmpty());
+  Break("a");
+  Join("a");
+  while (Ranks().size() < 2 && Form()) Wait();
+  ASSERT_THAT(seen.members, SizeIs(2));
+  for (const core::WorkerSpec& member : seen.members) EXPECT_EQ(member.member == b, !member.prefix_cache);
+  for (const core::WorkerSpec& member : seen.members) EXPECT_NE(member.member, a);
+  Begin(Independent());  // without the observer
 }
 
 }  // namespace
