@@ -21,6 +21,7 @@
 #include "router/worker_link/held_request.h"
 #include "spdlog/spdlog.h"
 #include "tests/fuzz/fuzz.h"
+#include "tests/testing/client.h"
 
 namespace {
 
@@ -38,59 +39,9 @@ struct Owner {
   bool operator==(const Owner&) const = default;
 };
 
-// By request number.
-using Owners = std::vector<Owner>;
-
-class CheckingSink final : public TokenSink {
+class Clients {
  public:
-  CheckingSink(uint64_t id, const Owners* owners, Owner owner, uint32_t from)
-      : id_(id), owners_(owners), owner_(std::move(owner)), next_(from) {}
-
-  uint64_t id() const override { return id_; }
-  const std::string& traceparent() const override { return traceparent_; }
-  void SetModel(const std::string& digest) override {}
-  Delivery Deliver(uint32_t index, absl::Span<const uint32_t> tokens, const LogprobsView&,
-                   absl::Time) override {
-    if (stuck) return Delivery::kTooSlow;
-    Take(index, tokens);
-    return Delivery::kFlush;
-  }
-  void CatchUp(uint32_t index, absl::Span<const uint32_t> tokens, const LogprobsView&) override {
-    Check(!begun_, "a stream catches up before all else");
-    Take(index, tokens);
-  }
-  bool End(const absl::Status& why, std::optional<Finish> finish) override {
-    Check(!finish || why.ok(), "what has failed has no finish");
-    return !std::exchange(ended, true);
-  }
-  void Flush() override {}
-  void BreakOff() override { Check(ended, "only streams that have ended are broken off"); }
-
-  bool stuck = false;
-  bool ended = false;
-
- private:
-  void Take(uint32_t index, absl::Span<const uint32_t> tokens) {
-    Check(!ended, "nothing follows the end");
-    Check(index == next_, "a stream has no holes");
-    for (const uint32_t token : tokens) {
-      Check(token % 1000 == next_++, "tokens come in order");
-      Check(token >= kClaimed || (*owners_)[token / 1000] == owner_, "no client gets another's tokens");
-    }
-    begun_ = true;
-  }
-
-  const uint64_t id_;
-  const Owners* const owners_;
-  const Owner owner_;
-  const std::string traceparent_;
-  uint32_t next_;
-  bool begun_ = false;
-};
-
-class World {
- public:
-  explicit World(Input& input)
+  explicit Clients(Input& input)
       : input_(input),
         cluster_(Scheduler(), {"fcfs", {}}),
         tenants_(TenantLimits()),
@@ -108,6 +59,7 @@ class World {
       Check(requests_.kept_bytes() >= 0 && requests_.kept_bytes() <= Options().resume.budget_bytes,
             "what is kept is within its bound");
       requests_.flushes().clear();
+      for (const std::string& promise : broken_) Check(false, promise.c_str());
     }
     EndWell();
   }
@@ -137,8 +89,8 @@ class World {
         return Arrive(true);
       case 3:
         if (!sinks_.empty()) {
-          CheckingSink& sink = *sinks_[input_.Byte() % sinks_.size()];
-          requests_.OnCancel(sink.id(), input_.Byte() % 2 == 0, now_);
+          const uint64_t id = sinks_[input_.Byte() % sinks_.size()]->id();
+          requests_.OnCancel(id, input_.Byte() % 2 == 0, now_);
         }
         return;
       case 4: {
@@ -216,7 +168,10 @@ class World {
     // A worker may have used that id before.
     numbers_[id] = static_cast<uint32_t>(owners_.size());
     owners_.push_back(owner);
-    const auto sink = std::make_shared<CheckingSink>(id, &owners_, owner, request.resume_from.value_or(0));
+    const auto sink = std::make_shared<Client>(id, request.resume_from.value_or(0), &broken_);
+    sink->own = [this, owner](uint32_t index, uint32_t token) {
+      return token % 1000 == index && (token >= kClaimed || owners_[token / 1000] == owner);
+    };
     sinks_.push_back(sink);
     requests_.OnArrival({id, std::move(request), sink, std::move(ticket)}, now_);
   }
@@ -370,7 +325,7 @@ class World {
   void EndWell() {
     requests_.BeginDrain(now_);
     requests_.EndAll(now_);
-    for (const auto& sink : sinks_) Check(sink->ended, "every stream ends");
+    for (const auto& sink : sinks_) Check(!sink->open(), "every stream ends");
     Check(requests_.live() == 0, "no request is live after the end");
     Check(overload_.committed_kv() == 0 && overload_.waiting_bytes() == 0, "bounds are given back");
     Check(cluster_.waiting() == 0, "nothing waits for a worker");
@@ -385,10 +340,11 @@ class World {
   Tenants tenants_;
   OverloadControl overload_;
   RequestIds ids_{RequestId{1}};
-  // Outlives the sinks' calls.
-  Owners owners_ = {{}};
+  // By request number.
+  std::vector<Owner> owners_ = {{}};
+  std::vector<std::string> broken_;
   std::map<RequestId, uint32_t> numbers_;
-  std::vector<std::shared_ptr<CheckingSink>> sinks_;
+  std::vector<std::shared_ptr<Client>> sinks_;
   // The worker's running requests, with the index of the next token of each.
   std::map<RequestId, uint32_t> running_;
   RequestLifecycle requests_;
@@ -402,6 +358,6 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const google::protobuf::LogSilencer quiet;
   spdlog::set_level(spdlog::level::off);
   Input input(data, size);
-  World(input).Play();
+  Clients(input).Play();
   return 0;
 }
