@@ -208,12 +208,19 @@ TEST_F(ClientStreamTest, AFinishWithoutTokensSaysHowManyThereWere) {
   ExpectEnd(grpc::StatusCode::OK);
 }
 
-TEST_F(ClientStreamTest, AClientThatLeavesIsCancelledAndGetsNoMoreTokens) {
+TEST_F(ClientStreamTest, ACancelledRequestsTokensAreNotWritten) {
+  Begin();
+  EXPECT_EQ(sink_->Deliver(0, std::vector<uint32_t>{7}, {}, absl::UnixEpoch()), Delivery::kFlush);
+  EXPECT_FALSE(sink_->End(absl::CancelledError(), std::nullopt));
+  sink_->Flush();
+  ExpectEnd(grpc::StatusCode::CANCELLED);
+}
+
+TEST_F(ClientStreamTest, AClientThatLeavesIsCancelled) {
   Begin();
   context_.TryCancel();
   EXPECT_THAT(handler_.AwaitCancels(1), ElementsAre(Pair(41, false))) << "no deadline has passed";
-  EXPECT_EQ(sink_->Deliver(0, std::vector<uint32_t>{7}, {}, absl::UnixEpoch()), Delivery::kFlush);
-  EXPECT_FALSE(sink_->End(absl::CancelledError(), std::nullopt)) << "that is left to the router";
+  EXPECT_TRUE(sink_->End(absl::CancelledError(), std::nullopt)) << "that is left to the router";
   sink_->Flush();
   ExpectEnd(grpc::StatusCode::CANCELLED);
 }
