@@ -1,6 +1,7 @@
 #include "router/engine_link/engine_address.h"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -41,47 +42,43 @@ TEST(EngineAddress, ABarrierHoldsForTheServersBeforeIt) {
 }
 
 TEST(EngineAddress, RanksOfSglangMayBePinned) {
-  EXPECT_FALSE(ParseEngines("sglang://a:1")->front().pinned);
   const auto engines = ParseEngines("sglang://a:1,sglang://b:1?pinned=1,sglang://c:1");
   ASSERT_TRUE(engines.ok()) << engines.status();
+  EXPECT_EQ((*engines)[0].protocol, "sglang");
   EXPECT_TRUE((*engines)[0].pinned && (*engines)[1].pinned);
   EXPECT_FALSE((*engines)[2].pinned);
   const auto both = ParseEngines("sglang://a:1?pinned=1&barrier=x");
   ASSERT_TRUE(both.ok()) << both.status();
   EXPECT_TRUE(both->front().pinned);
   EXPECT_EQ(both->front().barrier, "x");
-  EXPECT_THAT(ParseEngines("vllm://a:1?pinned=1").status().message(), HasSubstr("'pinned=1' is unknown"));
-  EXPECT_THAT(ParseEngines("sglang://a:1?pinned=2").status().message(), HasSubstr("or pinned=1"));
-  EXPECT_THAT(ParseEngines("sglang://a:1?pinned=1&token_budget=9").status().message(),
-              HasSubstr("token_budget needs barrier"));
-}
-
-TEST(EngineAddress, MistakesInABarrierAreNamed) {
-  const auto mistake = [](const std::string& text) {
-    return std::string(ParseEngines(text).status().message());
-  };
-  EXPECT_THAT(mistake("vllm://a:1?barrier=x,vllm://b:1"), HasSubstr("'vllm://b:1' has no barrier"));
-  EXPECT_THAT(mistake("vllm://a:1?barrier="), HasSubstr("NAME must have 1 to 64"));
-  EXPECT_THAT(mistake("vllm://a:1?barrier=" + std::string(65, 'x')), HasSubstr("NAME must have 1 to 64"));
-  EXPECT_THAT(mistake("vllm://a:1?barrier=a/b"), HasSubstr("NAME must have 1 to 64"));
-  EXPECT_THAT(mistake("vllm://a:1?token_budget=512"), HasSubstr("token_budget needs barrier"));
-  EXPECT_THAT(mistake("vllm://a:1?barrier=x&token_budget=0"), HasSubstr("within 1.."));
-  EXPECT_THAT(mistake("vllm://a:1?barrier=x&budget=1"), HasSubstr("'budget=1'"));
-  EXPECT_THAT(mistake("vllm://a:1?"), HasSubstr("is unknown"));
-  EXPECT_THAT(mistake("vllm://a:1,vllm://a:1?barrier=x"), HasSubstr("twice"));
 }
 
 TEST(EngineAddress, MistakesAreNamed) {
-  EXPECT_EQ(ParseEngines("sglang://a:1")->front().protocol, "sglang");
-  EXPECT_THAT(ParseEngines("sglang://a:1,vllm://b:1").status().message(), HasSubstr("the same protocol"));
-  EXPECT_THAT(ParseEngines("trt://a:1").status().message(), HasSubstr("'trt://a:1'"));
-  EXPECT_EQ(ParseEngines("a:1").status().message(),
-            "'a:1' must be vllm://HOST:PORT, sglang://HOST:PORT, vllm+dns://NAME:PORT, "
-            "sglang+dns://NAME:PORT or file:PATH");
-  EXPECT_FALSE(ParseEngines("vllm://").ok());
-  EXPECT_FALSE(ParseEngines("vllm://a").ok());
-  EXPECT_FALSE(ParseEngines("vllm://a:0").ok());
-  EXPECT_THAT(ParseEngines("vllm://a:1,vllm://b:1,vllm://a:1").status().message(), HasSubstr("twice"));
+  const std::string form =
+      " must be vllm://HOST:PORT, sglang://HOST:PORT, vllm+dns://NAME:PORT, sglang+dns://NAME:PORT or "
+      "file:PATH";
+  for (const auto& [text, mistake] : std::vector<std::pair<std::string, std::string>>{
+           {"a:1", "'a:1'" + form},
+           {"trt://a:1", "'trt://a:1'" + form},
+           {"vllm://", "'vllm://'"},
+           {"vllm://a", "address 'a' has no port"},
+           {"vllm://a:0", "address 'a:0' has a port out of range"},
+           {"sglang://a:1,vllm://b:1", "the same protocol"},
+           {"vllm://a:1,vllm://b:1,vllm://a:1", "twice"},
+           {"vllm://a:1,vllm://a:1?barrier=x", "twice"},
+           {"vllm://a:1?pinned=1", "'pinned=1' is unknown"},
+           {"sglang://a:1?pinned=2", "or pinned=1"},
+           {"sglang://a:1?pinned=1&token_budget=9", "token_budget needs barrier"},
+           {"vllm://a:1?barrier=x,vllm://b:1", "'vllm://b:1' has no barrier"},
+           {"vllm://a:1?barrier=", "NAME must have 1 to 64"},
+           {"vllm://a:1?barrier=" + std::string(65, 'x'), "NAME must have 1 to 64"},
+           {"vllm://a:1?barrier=a/b", "NAME must have 1 to 64"},
+           {"vllm://a:1?token_budget=512", "token_budget needs barrier"},
+           {"vllm://a:1?barrier=x&token_budget=0", "within 1.."},
+           {"vllm://a:1?barrier=x&budget=1", "'budget=1'"},
+           {"vllm://a:1?", "is unknown"},
+       })
+    EXPECT_THAT(std::string(ParseEngines(text).status().message()), HasSubstr(mistake)) << text;
 }
 
 }  // namespace

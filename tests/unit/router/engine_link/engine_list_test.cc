@@ -1,15 +1,21 @@
-// Lists of engines that change while the router runs.
+// Lists of engines that change while the router runs, and the threads that look them up.
 #include "router/engine_link/engine_list.h"
 
+#include <atomic>
 #include <cstdio>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "router/engine_link/engine_link.h"
 
 namespace bfio::router {
 namespace {
@@ -45,36 +51,32 @@ class EngineListTest : public ::testing::Test {
 };
 
 TEST_F(EngineListTest, AGivenListIsNotWatched) {
-  EXPECT_FALSE(ReadEngineSource("vllm://a:1,vllm://b:1")->watched());
-  EXPECT_FALSE(ReadEngineSource("")->watched());
-  EXPECT_TRUE(ReadEngineSource("vllm+dns://a:1")->watched());
+  for (const auto& [list, watched] :
+       {std::pair("vllm://a:1,vllm://b:1", false), {"", false}, {"vllm+dns://a:1", true}})
+    EXPECT_EQ(ReadEngineSource(list)->watched(), watched) << list;
   EXPECT_THAT(Names(List("vllm://a:1,vllm://b:1").Resolve()), ElementsAre("vllm://a:1", "vllm://b:1"));
 }
 
 TEST_F(EngineListTest, AFileHasALineForEach) {
+  EXPECT_TRUE(absl::IsNotFound(Read().status()));
+  EXPECT_TRUE(absl::IsNotFound(ReadEngineSource("file:/").status()));
+  for (const auto& [text, mistake] :
+       std::vector<std::pair<std::string, const char*>>{{"# none\n", "lists no engine"},
+                                                        {"vllm://a:1\nnonsense\n", "'nonsense'"},
+                                                        {std::string((1 << 20) + 1, '#'), "larger"}}) {
+    Write(text);
+    EXPECT_THAT(Read().status().message(), HasSubstr(mistake));
+  }
   Write("# the fleet\n vllm://a:1  # first\n\nvllm://b:1?barrier=x\n");
   EXPECT_THAT(Names(Read()->engines), ElementsAre("vllm://a:1?x", "vllm://b:1?x"));
   EXPECT_TRUE(Read()->watched());
-}
-
-TEST_F(EngineListTest, AFileThatIsWrongAtStartIsAnError) {
-  EXPECT_TRUE(absl::IsNotFound(Read().status()));
-  EXPECT_TRUE(absl::IsNotFound(ReadEngineSource("file:/").status()));
-  Write("# none\n");
-  EXPECT_THAT(Read().status().message(), HasSubstr("lists no engine"));
-  Write("vllm://a:1\nnonsense\n");
-  EXPECT_THAT(Read().status().message(), HasSubstr("'nonsense'"));
-  Write(std::string((1 << 20) + 1, '#'));
-  EXPECT_THAT(Read().status().message(), HasSubstr("larger"));
 }
 
 TEST_F(EngineListTest, ChangesOfAFileTakeEffectAndInvalidFilesDoNot) {
   Write("vllm://a:1\nvllm://b:1\n");
   EngineList list = List("file:" + path_);
   EXPECT_THAT(Names(list.Resolve()), ElementsAre("vllm://a:1", "vllm://b:1"));
-  Write("vllm://b:1\nvllm://c:1\n");
-  EXPECT_THAT(Names(list.Resolve()), ElementsAre("vllm://b:1", "vllm://c:1"));
-  for (const char* wrong : {"", "vllm://", "vllm://d:1?barrier=now"}) {
+  for (const char* wrong : {"vllm://b:1\nvllm://c:1\n", "", "vllm://", "vllm://d:1?barrier=now"}) {
     Write(wrong);
     EXPECT_THAT(Names(list.Resolve()), ElementsAre("vllm://b:1", "vllm://c:1")) << wrong;
   }
@@ -89,20 +91,12 @@ TEST_F(EngineListTest, EachAddressOfANameIsAServer) {
   EXPECT_THAT(list.Resolve(), IsEmpty()) << "it has never resolved";
   hosts_["pods"] = {"10.0.0.1", "10.0.0.2", "10.0.0.1"};
   hosts_["more"] = {"10.0.0.2", "10.0.0.4"};
-  EXPECT_THAT(Names(list.Resolve()),
-              ElementsAre("vllm://10.0.0.1:50?x", "vllm://10.0.0.2:50?x", "vllm://10.0.0.4:50?x"));
-}
-
-TEST_F(EngineListTest, ANameThatResolvesNoMoreKeepsItsAddresses) {
-  EngineList list = List("vllm+dns://pods:50");
-  hosts_["pods"] = {"10.0.0.1"};
-  EXPECT_THAT(Names(list.Resolve()), ElementsAre("vllm://10.0.0.1:50"));
+  const auto servers = ElementsAre("vllm://10.0.0.1:50?x", "vllm://10.0.0.2:50?x", "vllm://10.0.0.4:50?x");
+  EXPECT_THAT(Names(list.Resolve()), servers);
+  // A name that resolves no more keeps its addresses.
   hosts_["pods"] = {};
-  for (int i = 0; i < 2 * EngineList::kAnswersWithout; ++i)
-    EXPECT_THAT(Names(list.Resolve()), ElementsAre("vllm://10.0.0.1:50"));
-  hosts_.erase("pods");
-  for (int i = 0; i < 2 * EngineList::kAnswersWithout; ++i)
-    EXPECT_THAT(Names(list.Resolve()), ElementsAre("vllm://10.0.0.1:50"));
+  hosts_.erase("more");
+  for (int i = 0; i < 2 * EngineList::kAnswersWithout; ++i) EXPECT_THAT(Names(list.Resolve()), servers);
 }
 
 TEST_F(EngineListTest, AnAddressLeavesWhenSeveralAnswersHaveNotHadIt) {
@@ -152,6 +146,35 @@ TEST_F(EngineListTest, TheSystemResolvesNames) {
   EXPECT_THAT(*addresses, ::testing::AnyOf(::testing::Contains("127.0.0.1"), ::testing::Contains("::1")));
   EXPECT_THAT(*ResolveBySystem("127.0.0.3"), ElementsAre("127.0.0.3"));
   EXPECT_FALSE(ResolveBySystem("no such host").ok());
+}
+
+class NoHandler final : public WorkerHandler {
+ public:
+  void OnWorkerEvent(std::shared_ptr<WorkerChannel>, WorkerEvent) override {}
+};
+
+TEST(EngineLink, StopWaitsForNoLookup) {
+  absl::Notification asked, answer;
+  std::atomic<int> lookups = 0;
+  std::atomic<bool> answered = false;
+  NoHandler handler;
+  {
+    EngineLink::Options options;
+    options.engines = *ReadEngineSource("vllm+dns://one:1,vllm+dns://two:1");
+    options.resolve = [&](const std::string&) -> absl::StatusOr<std::vector<std::string>> {
+      if (lookups++ == 0) asked.Notify();
+      // The timeout makes the test fail instead of hang if a link waits for this answer.
+      answer.WaitForNotificationWithTimeout(absl::Seconds(20));
+      answered = true;
+      return absl::UnavailableError("no answer");
+    };
+    EngineLink link(std::move(options), &handler);
+    asked.WaitForNotification();
+    link.Stop();
+    EXPECT_FALSE(answered);
+    answer.Notify();
+  }
+  EXPECT_EQ(lookups, 1) << "the other name is not looked up any more";
 }
 
 }  // namespace

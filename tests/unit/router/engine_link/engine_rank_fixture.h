@@ -32,6 +32,13 @@ class EngineRankTest : public ::testing::Test {
     for (const core::RequestId id : place) placements.push_back({id, CallOf(id)});
     rank_.OnPlan(plan, std::move(placements), now_, out_);
   }
+  // The first epoch, with these requests, of a rank with these options.
+  void Begin(std::vector<core::RequestId> place, const EngineRank::Options& options = {}) {
+    rank_ = EngineRank(options);
+    Epoch(1);
+    Plan(std::move(place));
+    Reports();
+  }
   EngineCall CallOf(core::RequestId id) {
     EngineCall call;
     call.id = id;
@@ -42,6 +49,11 @@ class EngineRankTest : public ::testing::Test {
     return call;
   }
   void Token(CallNumber call, uint32_t token) { rank_.OnTokens(call, {token}, nullptr, now_, out_); }
+  void Finish(CallNumber call, EngineFinish finish = EngineFinish::kLength, int64_t whole_tokens = 0) {
+    rank_.OnFinished(call, {finish, nullptr, whole_tokens}, now_, out_);
+  }
+  void Fail(CallNumber call, const absl::Status& why) { rank_.OnFailed(call, why, now_, out_); }
+  void Load(int64_t requests, int64_t tokens) { rank_.OnLoad(EngineLoad{requests, tokens}, now_, out_); }
   void Wait(absl::Duration time) {
     now_ += time;
     rank_.OnTimer(now_, out_);
@@ -54,8 +66,14 @@ class EngineRankTest : public ::testing::Test {
     Reports();
     return now_ - start;
   }
-  // Returns the reports so far.
+  // Returns the reports so far; the only one.
   std::vector<StepReport> Reports() { return std::exchange(out_.reports, {}); }
+  StepReport Report() {
+    std::vector<StepReport> reports = Reports();
+    EXPECT_EQ(reports.size(), 1u);
+    return reports.empty() ? StepReport() : std::move(reports.back());
+  }
+  StepReport Last() { return Reports().back(); }
 
   EngineRank rank_;
   EngineRank::Output out_;

@@ -16,12 +16,17 @@ using ::testing::IsEmpty;
 
 class RefusalTest : public EngineRankTest {
  protected:
+  static absl::Status FullFor(absl::Duration delay) {
+    absl::Status full = absl::ResourceExhaustedError("full");
+    SetRetryDelay(full, delay);
+    return full;
+  }
   // How long the rank keeps a request that the engine has refused.
   absl::Duration KeptFor(const absl::Status& why) {
     const CallNumber call = out_.start.empty() ? 1 : out_.start.back().number + 1;
     Plan({7});
     Reports();
-    rank_.OnFailed(call, why, now_, out_);
+    Fail(call, why);
     const absl::Time start = now_;
     for (std::vector<StepReport> reports; now_ - start < absl::Minutes(1); reports = Reports()) {
       for (const StepReport& report : reports) {
@@ -44,26 +49,15 @@ TEST_F(RefusalTest, ARefusedRequestWaitsLongerEachTime) {
     EXPECT_EQ(KeptFor(full), expected) << refusals_;
   refusals_ = 1'000'000'000;
   EXPECT_EQ(KeptFor(absl::UnavailableError("gone")), EngineRank::kLongestRefusal);
-}
-
-TEST_F(RefusalTest, TheEngineMaySayHowLong) {
-  Epoch(1);
-  absl::Status full = absl::ResourceExhaustedError("full");
-  SetRetryDelay(full, absl::Seconds(3));
-  EXPECT_EQ(KeptFor(full), absl::Seconds(3));
-  SetRetryDelay(full, absl::Hours(3));
-  EXPECT_EQ(KeptFor(full), EngineRank::kLongestRetryInfo);
+  refusals_ = 0;
+  EXPECT_EQ(KeptFor(FullFor(absl::Seconds(3))), absl::Seconds(3)) << "the engine may say how long";
+  EXPECT_EQ(KeptFor(FullFor(absl::Hours(3))), EngineRank::kLongestRetryInfo);
 }
 
 // Plans arrive more often than the rank's own steps.
 TEST_F(RefusalTest, PlansDoNotPutOffTheReportsOfARankWithRefusedRequestsAlone) {
-  rank_ = EngineRank({.slots = 8});
-  Epoch(1);
-  Plan({7});
-  Reports();
-  absl::Status full = absl::ResourceExhaustedError("full");
-  SetRetryDelay(full, absl::Seconds(5));
-  rank_.OnFailed(1, full, now_, out_);
+  Begin({7}, {.slots = 8});
+  Fail(1, FullFor(absl::Seconds(5)));
   const absl::Time due = rank_.next_deadline();
   EXPECT_EQ(due, now_ + EngineRank::kQuietStep);
   now_ += EngineRank::kQuietStep / 2;
@@ -72,41 +66,33 @@ TEST_F(RefusalTest, PlansDoNotPutOffTheReportsOfARankWithRefusedRequestsAlone) {
 }
 
 TEST_F(RefusalTest, AStepReportedAfterARefusalIsNotARefusedRequests) {
-  rank_ = EngineRank({.slots = 8});
-  Epoch(1);
-  Plan({7, 8});
+  Begin({7, 8}, {.slots = 8});
   Token(1, 100);
-  rank_.OnFailed(2, absl::ResourceExhaustedError("full"), now_, out_);
-  rank_.OnFailed(2, absl::UnavailableError("again"), now_, out_);
-  EngineStep step;
-  step.step = 1;
-  step.prompt_tokens = 10;
+  Fail(2, absl::ResourceExhaustedError("full"));
+  Fail(2, absl::UnavailableError("again"));
+  EngineStep step = {.step = 1, .prompt_tokens = 10};
   step.prompts.push_back({{1, 1, 2}, 10, 0});
   rank_.OnStep(step, now_, out_);
   Reports();
   now_ += absl::Milliseconds(10);
   Token(1, 101);
   EXPECT_EQ(Reports().size(), 1u) << "a step does not wait for it";
-  rank_.OnLoad(EngineLoad{1, 100}, now_, out_);
+  Load(1, 100);
   now_ += absl::Seconds(1);
-  rank_.OnLoad(EngineLoad{1, 100}, now_, out_);
+  Load(1, 100);
   Wait(absl::Seconds(5));
   EXPECT_EQ(rank_.active(), 1);
-  EXPECT_EQ(Reports().back().extra_slots, 0) << "it is counted once";
+  EXPECT_EQ(Last().extra_slots, 0) << "it is counted once";
 }
 
 // The engine neither has the refused request nor computes its prompt.
 TEST_F(RefusalTest, ARefusedRequestDoesNotCountAsRunning) {
-  rank_ = EngineRank({.slots = 8});
-  Epoch(1);
-  Plan({7, 8});
+  Begin({7, 8}, {.slots = 8});
   Token(1, 100);
-  absl::Status full = absl::ResourceExhaustedError("full");
-  SetRetryDelay(full, absl::Seconds(5));
-  rank_.OnFailed(2, full, now_, out_);
+  Fail(2, FullFor(absl::Seconds(5)));
   Reports();
-  for (int i = 0; i < 2; ++i, now_ += absl::Seconds(1)) rank_.OnLoad(EngineLoad{2, 100}, now_, out_);
-  EXPECT_EQ(Reports().back().extra_slots, -1) << "another client's";
+  for (int i = 0; i < 2; ++i, now_ += absl::Seconds(1)) Load(2, 100);
+  EXPECT_EQ(Last().extra_slots, -1) << "another client's";
   EXPECT_EQ(rank_.next_deadline(), absl::UnixEpoch() + absl::Seconds(5)) << "a decode that stalls is silent";
   // The router may cancel the refused request.
   Plan({}, {8});
@@ -116,40 +102,25 @@ TEST_F(RefusalTest, ARefusedRequestDoesNotCountAsRunning) {
 
 // --- ranks on trial ---
 
-class TrialTest : public EngineRankTest {
- protected:
-  void SetUp() override {
-    rank_ = EngineRank({.slots = 8, .on_trial = true});
-    Epoch(1);
-    Plan({7, 8});
-  }
-};
-
-TEST_F(TrialTest, ReturnedRequestsAreMarkedAsNotTried) {
-  const std::vector<StepReport> reports = Reports();
-  ASSERT_EQ(reports.size(), 1u);
-  ASSERT_EQ(reports[0].rejected.size(), 1u);
-  EXPECT_TRUE(WasNotTried(reports[0].rejected[0].status));
-  EXPECT_EQ(reports[0].extra_slots, 1 - 8);
-}
-
-TEST_F(TrialTest, AReportOfWorkEndsTheTrial) {
-  EngineStep step;
-  step.step = 1;
-  rank_.OnStep(step, now_, out_);
+TEST_F(RefusalTest, ARankOnTrialTakesOneRequestUntilItShowsThatItWorks) {
+  const EngineRank::Options options = {.slots = 8, .on_trial = true};
+  rank_ = EngineRank(options);
+  Epoch(1);
+  Plan({7, 8});
+  const StepReport report = Report();
+  ASSERT_EQ(report.rejected.size(), 1u);
+  EXPECT_TRUE(WasNotTried(report.rejected[0].status));
+  EXPECT_EQ(report.extra_slots, 1 - 8);
+  rank_.OnStep({.step = 1}, now_, out_);
   EXPECT_TRUE(rank_.on_trial()) << "it has done nothing";
-  step.step = 2;
-  step.prompt_tokens = 4;
-  rank_.OnStep(step, now_, out_);
+  rank_.OnStep({.step = 2, .prompt_tokens = 4}, now_, out_);
   EXPECT_FALSE(rank_.on_trial());
-  EXPECT_EQ(Reports().back().extra_slots, 0);
-}
-
-TEST_F(TrialTest, SoDoesAKvCacheThatChanges) {
-  rank_.OnLoad(EngineLoad{1, 100}, now_, out_);
-  rank_.OnLoad(EngineLoad{1, 100}, now_, out_);
+  EXPECT_EQ(Last().extra_slots, 0);
+  // A KV cache that changes shows it, too.
+  Begin({7}, options);
+  for (int i = 0; i < 2; ++i) Load(1, 100);
   EXPECT_TRUE(rank_.on_trial());
-  rank_.OnLoad(EngineLoad{1, 101}, now_, out_);
+  Load(1, 101);
   EXPECT_FALSE(rank_.on_trial());
 }
 
@@ -159,8 +130,7 @@ class LostRequestTest : public EngineRankTest {
  protected:
   void SetUp() override {
     max_new_tokens_ = 10'000;
-    Epoch(1);
-    Plan({7, 8});
+    Begin({7, 8});
     Token(1, 100);
     Token(2, 200);
   }
@@ -174,19 +144,18 @@ class LostRequestTest : public EngineRankTest {
       preempted.insert(preempted.end(), report.preempted.begin(), report.preempted.end());
     return preempted;
   }
-  std::vector<core::RequestId> Steps() {
+  std::vector<core::RequestId> Steps(int64_t count = 2 * EngineRank::kSilentSteps) {
     std::vector<core::RequestId> preempted;
-    for (int64_t i = 0; i < 2 * EngineRank::kSilentSteps && preempted.empty(); ++i)
-      preempted = Step(absl::Milliseconds(50));
+    for (int64_t i = 0; i < count && preempted.empty(); ++i) preempted = Step(absl::Milliseconds(50));
     return preempted;
   }
 };
 
 // The rank continues, so it is not disconnected.
 TEST_F(LostRequestTest, ARequestThatTheEngineForgetsGoesOnElsewhere) {
-  rank_.OnLoad(EngineLoad{1, 100}, now_, out_);
+  Load(1, 100);
   EXPECT_THAT(Step(2 * EngineRank::kLongestQuiet), IsEmpty()) << "the other one may be as late";
-  for (int64_t i = 2; i < EngineRank::kSilentSteps; ++i) ASSERT_THAT(Step(absl::Milliseconds(50)), IsEmpty());
+  EXPECT_THAT(Steps(EngineRank::kSilentSteps - 2), IsEmpty());
   EXPECT_THAT(out_.cancel, IsEmpty());
   EXPECT_THAT(Steps(), ElementsAre(8));
   EXPECT_THAT(out_.cancel, ElementsAre(2));
@@ -197,9 +166,8 @@ TEST_F(LostRequestTest, ARequestThatTheEngineForgetsGoesOnElsewhere) {
 TEST_F(LostRequestTest, AnEngineThatCountsItHasPreemptedIt) {
   for (int i = 0; i < 20; ++i) {
     now_ += EngineRank::kLongestQuiet;
-    rank_.OnLoad(EngineLoad{2, 100}, now_, out_);
-    // A report may have been made before the last request arrived.
-    rank_.OnLoad(EngineLoad{1, 100}, now_, out_);
+    Load(2, 100);
+    Load(1, 100);  // a report may have been made before the last request arrived
     ASSERT_THAT(Steps(), IsEmpty());
   }
   EXPECT_THAT(Step(EngineRank::kLongestQuiet), ElementsAre(8)) << "no report has counted it since";
@@ -214,16 +182,13 @@ TEST_F(LostRequestTest, WithoutLoadsItHasMoreTime) {
 // The report counts the request, so its first token can be expected.
 TEST_F(LostRequestTest, APromptThatTheEngineReportsIsNotLost) {
   Plan({9});
-  rank_.OnLoad(EngineLoad{1, 100}, now_, out_);
+  Load(1, 100);
   now_ += EngineRank::kLongestQuiet;
   for (int64_t i = 0; i < 2 * EngineRank::kSilentSteps; ++i) {
     Token(2, 201);
     ASSERT_THAT(Step(absl::Milliseconds(50)), IsEmpty());
   }
-  EngineStep step;
-  step.step = 1;
-  step.decodes = 2;
-  step.prompt_tokens = 10;
+  EngineStep step = {.step = 1, .decodes = 2, .prompt_tokens = 10};
   step.prompts.push_back({{1, 1, 3}, 10, 0});
   rank_.OnStep(step, now_, out_);
   Token(2, 201);

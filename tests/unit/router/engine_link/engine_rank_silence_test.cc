@@ -1,4 +1,6 @@
-// A rank that sends no tokens: while it computes a prompt, and when it hangs.
+// A rank that sends no tokens: while it computes a prompt or a whole output, and when it hangs.
+#include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -12,20 +14,145 @@ namespace {
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr size_t kLongPrompt = 300'000;
-constexpr absl::Duration kItsTime = absl::Seconds(300);
+// Shorter than `time` by at most one quiet step.
+MATCHER_P(IsAlmost, time, "") {
+  return arg <= time && arg >= time - EngineRank::kQuietStep;
+}
+
+constexpr absl::Duration kNone = absl::ZeroDuration();
+
+class SilenceTest : public EngineRankTest {
+ protected:
+  // A request that decodes.
+  void Decode(core::RequestId id) {
+    Begin({id});
+    Token(1, 100);
+    Reports();
+  }
+  void PlanLong(core::RequestId id, size_t prompt_tokens) {
+    prompt_tokens_ = prompt_tokens;
+    Plan({id});
+    prompt_tokens_ = 10;
+    Reports();
+  }
+};
+
+TEST_F(SilenceTest, ALongPromptIsReportedWhileNothingComes) {
+  Begin({7});
+  for (int i = 0; i < 2; ++i) {
+    Wait(EngineRank::kQuietStep);
+    const StepReport report = Report();
+    EXPECT_EQ(report.prefill->pending_tokens(), 10);
+    EXPECT_EQ(report.local, EngineRank::kQuietStep);
+  }
+}
+
+// The group's step timeout has to see it.
+TEST_F(SilenceTest, ARankWithoutTokensForTooLongIsSilent) {
+  Begin({7});
+  EXPECT_THAT(ReportedFor(), IsAlmost(EngineRank::kLongestQuiet));
+  Wait(absl::Minutes(1));
+  EXPECT_THAT(Reports(), IsEmpty());
+  // Neither new requests nor a new epoch show that the engine works; each is acknowledged once.
+  Plan({8});
+  Epoch(2);
+  Plan({9});
+  Reports();
+  EXPECT_EQ(ReportedFor(), kNone);
+  // Requests of others that come and go do not show it either; growth of their KV cache does.
+  for (const int64_t requests : {5, 6}) Load(requests, 100);
+  EXPECT_EQ(ReportedFor(), kNone);
+  Load(6, 101);
+  EXPECT_THAT(ReportedFor(), IsAlmost(EngineRank::kLongestQuiet));
+  Decode(7);
+  EXPECT_EQ(rank_.next_deadline(), absl::InfiniteFuture()) << "decodes that stall";
+  Wait(absl::Minutes(1));
+  EXPECT_THAT(Reports(), IsEmpty());
+}
+
+TEST_F(SilenceTest, TokensAreASignThatTheRankWorks) {
+  max_new_tokens_ = 1;
+  Begin({7, 8});
+  Wait(EngineRank::kLongestQuiet - EngineRank::kQuietStep);
+  Token(1, 100);
+  Finish(1);
+  EXPECT_THAT(ReportedFor(), IsAlmost(EngineRank::kLongestQuiet));
+}
+
+TEST_F(SilenceTest, TheTimeWithoutTokensIsLongerForLongPromptsAndLongStepTimeouts) {
+  prompt_tokens_ = 200'000;
+  Begin({7});
+  EXPECT_THAT(ReportedFor(), IsAlmost(absl::Seconds(200)));
+  prompt_tokens_ = 10;
+  step_timeout_ = absl::Seconds(20);
+  Begin({7});
+  EXPECT_THAT(ReportedFor(), IsAlmost(absl::Seconds(120)));
+  // The time starts again when an idle rank gets its next request.
+  Plan({}, {7});
+  Wait(absl::Minutes(10));
+  Plan({8});
+  EXPECT_THAT(ReportedFor(), IsAlmost(absl::Seconds(120)));
+}
+
+// Such an output sends nothing before its end, which may be late.
+TEST_F(SilenceTest, WholeOutputsMayTakeAsLongAsTheirTokens) {
+  passed_.on = passed_.whole = true;
+  max_new_tokens_ = 500;
+  Begin({7});
+  EXPECT_THAT(ReportedFor(), IsAlmost(500 * EngineRank::kSlowestStep));
+  EXPECT_THAT(ReportedFor(), IsAlmost(kNone));
+  // With steps of 50 ms, the next output gets ten times as long.
+  now_ += absl::Seconds(1);
+  Plan({}, {7});
+  Plan({8});
+  now_ += absl::Seconds(1);
+  Finish(2, EngineFinish::kStop, 20);
+  Plan({9});
+  Reports();
+  EXPECT_THAT(ReportedFor(), IsAlmost(250 * EngineRank::kSlowestStep));
+}
+
+TEST_F(SilenceTest, KvUseShowsWhetherAWholeOutputMakesProgress) {
+  passed_.on = passed_.whole = true;
+  max_new_tokens_ = 500;
+  Begin({7});
+  // The KV use of a state-space model changes only with its requests.
+  Load(0, 0);
+  Load(1, 100);
+  Plan({8});
+  Load(1, 200);
+  EXPECT_FALSE(rank_.load_shows_work());
+  EXPECT_THAT(ReportedFor(), IsAlmost(500 * EngineRank::kSlowestStep));
+  // That of other models grows with their tokens.
+  for (const int64_t tokens : {201, 202}) {
+    Load(1, tokens);
+    EXPECT_TRUE(rank_.load_shows_work());
+    EXPECT_THAT(ReportedFor(), IsAlmost(EngineRank::kLongestQuiet)) << "while it grows";
+  }
+  rank_.OnLoad(std::nullopt, now_, out_);
+  EXPECT_GE(ReportedFor(), 500 * EngineRank::kSlowestStep - 2 * EngineRank::kLongestQuiet)
+      << "it reports no use any more";
+}
+
+TEST_F(SilenceTest, ARequestBehindALongPromptGetsItsOwnTime) {
+  Begin({});
+  PlanLong(7, 200'000);
+  Wait(absl::Seconds(100));
+  Plan({8});
+  Wait(absl::Seconds(50));
+  Plan({}, {7});
+  EXPECT_THAT(ReportedFor(), IsAlmost(EngineRank::kLongestQuiet));
+  // No longer than that, although requests come and go.
+  Plan({9});
+  Plan({}, {8});
+  EXPECT_THAT(ReportedFor(), IsAlmost(kNone));
+}
 
 // An engine that computes prompts first generates no tokens in the meantime.
-TEST_F(EngineRankTest, DecodesThatStopForALongPromptAreNoStall) {
-  Epoch(1);
-  Plan({7});
-  Token(1, 100);
-  prompt_tokens_ = kLongPrompt;
-  Plan({8});
-  Reports();
-  const absl::Duration reported = ReportedFor();
-  EXPECT_GT(reported, kItsTime - 2 * EngineRank::kQuietStep);
-  EXPECT_LE(reported, kItsTime);
+TEST_F(SilenceTest, DecodesThatStopForALongPromptAreNoStall) {
+  Decode(7);
+  PlanLong(8, 300'000);
+  EXPECT_THAT(ReportedFor(), IsAlmost(absl::Seconds(300)));
   // Once the prompt is computed, decodes that stop are a stall.
   Token(2, 200);
   Token(1, 101);
@@ -33,23 +160,17 @@ TEST_F(EngineRankTest, DecodesThatStopForALongPromptAreNoStall) {
   EXPECT_EQ(rank_.next_deadline(), absl::InfiniteFuture());
 }
 
-TEST_F(EngineRankTest, DecodesThatStopForAnotherRankOfTheBarrierAreNoStall) {
+TEST_F(SilenceTest, DecodesThatStopForAnotherRankOfTheBarrierAreNoStall) {
   BarrierPrompts prompts;
-  EngineRank other({.number = 2, .prompts = &prompts});
+  Begin({}, {.number = 2, .prompts = &prompts});
+  PlanLong(8, 300'000);
+  EngineRank other({.number = 1, .prompts = &prompts});
   std::swap(rank_, other);
-  Epoch(1);
-  prompt_tokens_ = kLongPrompt;
-  Plan({8});
-  std::swap(rank_, other);
-  rank_ = EngineRank({.number = 1, .prompts = &prompts});
-  prompt_tokens_ = 10;
   Epoch(1);
   Plan({7});
   Token(1, 100);
   Reports();
-  const absl::Duration reported = ReportedFor();
-  EXPECT_GT(reported, kItsTime - 2 * EngineRank::kQuietStep);
-  EXPECT_LE(reported, kItsTime);
+  EXPECT_THAT(ReportedFor(), IsAlmost(absl::Seconds(300)));
   std::swap(rank_, other);
   Token(1, 200);
   ReportedFor();
@@ -58,21 +179,15 @@ TEST_F(EngineRankTest, DecodesThatStopForAnotherRankOfTheBarrierAreNoStall) {
 }
 
 // A prompt of another client is visible only in the use of KV memory.
-TEST_F(EngineRankTest, DecodesThatStopWhileTheKvCacheGrowsAreNoStall) {
-  Epoch(1);
-  Plan({7});
-  Token(1, 100);
+TEST_F(SilenceTest, DecodesThatStopWhileTheKvCacheGrowsAreNoStall) {
+  Decode(7);
+  Load(2, 100);
   Reports();
-  rank_.OnLoad(EngineLoad{2, 100}, now_, out_);
-  Reports();
-  for (int64_t chunk = 1; chunk <= 12; ++chunk) {
+  for (int64_t chunk = 1; chunk <= 13; ++chunk) {
     now_ += absl::Seconds(1);
-    rank_.OnLoad(EngineLoad{2, 100 + chunk * 8'192}, now_, out_);
-    EXPECT_THAT(Reports(), SizeIs(1));
+    Load(2, 100 + std::min<int64_t>(chunk, 12) * 8'192);
+    EXPECT_THAT(Reports(), SizeIs(chunk <= 12 ? 1 : 0)) << "until it grows no more";
   }
-  now_ += absl::Seconds(1);
-  rank_.OnLoad(EngineLoad{2, 100 + 12 * 8'192}, now_, out_);
-  EXPECT_THAT(Reports(), IsEmpty()) << "it grows no more";
   EXPECT_EQ(rank_.next_deadline(), absl::InfiniteFuture());
 }
 

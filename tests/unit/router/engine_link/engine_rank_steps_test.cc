@@ -17,7 +17,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
-using Tokens = std::vector<uint32_t>;
 
 // --- prompts of ranks in a barrier ---
 
@@ -26,8 +25,19 @@ class BarrierRankTest : public EngineRankTest {
   static constexpr int64_t kBudget = 8;
   BarrierRankTest() {
     max_new_tokens_ = 1'000;
-    rank_ = EngineRank({.slots = 16, .token_budget = kBudget, .barrier = &barrier_, .number = 1});
+    rank_ = EngineRank(OptionsOf(16, kBudget));
     Epoch(1);
+  }
+  EngineRank::Options OptionsOf(int32_t slots, int64_t token_budget) {
+    return {.slots = slots, .token_budget = token_budget, .barrier = &barrier_, .number = 1};
+  }
+  // A rank on which one request decodes, and two others begin.
+  void Decode(int32_t slots, int64_t token_budget) {
+    Begin({1}, OptionsOf(slots, token_budget));
+    Token(1, 100);
+    Token(1, 101);
+    Plan({2, 3});
+    Token(1, 102);
   }
   // Prompt tokens left by request, from the last report.
   std::map<core::RequestId, int64_t> Left() {
@@ -42,11 +52,7 @@ class BarrierRankTest : public EngineRankTest {
 };
 
 TEST_F(BarrierRankTest, PromptsAreReckonedInTheirOrderBesideTheDecodes) {
-  Plan({1});
-  Token(1, 100);
-  Token(1, 101);
-  Plan({2, 3});
-  Token(1, 102);
+  Decode(16, kBudget);
   EXPECT_EQ(Left(), (Prompts{{2, 10}, {3, 10}})) << "the step that went on has begun without them";
   Token(1, 103);
   EXPECT_EQ(Left(), (Prompts{{2, 3}, {3, 10}})) << "a budget of 8, and one decode";
@@ -60,13 +66,7 @@ TEST_F(BarrierRankTest, PromptsAreReckonedInTheirOrderBesideTheDecodes) {
 }
 
 TEST_F(BarrierRankTest, CachedPromptTokensAreNoWork) {
-  rank_ = EngineRank({.slots = 16, .token_budget = 16, .barrier = &barrier_, .number = 1});
-  Epoch(1);
-  Plan({1});
-  Token(1, 100);
-  Token(1, 101);
-  Plan({2, 3});
-  Token(1, 102);
+  Decode(16, 16);
   // Without the cache, a step of 16 would have computed 10 of request 2 beside the decode, and left 5 for 3.
   rank_.OnCached(2, 7);
   Token(2, 200);
@@ -79,13 +79,7 @@ TEST_F(BarrierRankTest, CachedPromptTokensAreNoWork) {
 }
 
 TEST_F(BarrierRankTest, PromptsThatWaitForASlotAreNotComputed) {
-  rank_ = EngineRank({.slots = 2, .token_budget = 100, .barrier = &barrier_, .number = 1});
-  Epoch(1);
-  Plan({1});
-  Token(1, 100);
-  Token(1, 101);
-  Plan({2, 3});
-  Token(1, 102);
+  Decode(2, 100);
   Token(1, 103);
   EXPECT_EQ(Left(), (Prompts{{2, 1}, {3, 10}}));
 }
@@ -94,16 +88,20 @@ TEST_F(BarrierRankTest, PromptsThatWaitForASlotAreNotComputed) {
 
 class FollowingRankTest : public BarrierRankTest {
  protected:
-  // A step that computed so many prompt tokens next to so many decodes; `prompts`: (call, tokens left).
-  void Step(int64_t decodes, int64_t computed, std::vector<std::pair<CallNumber, int64_t>> prompts) {
-    EngineStep step;
-    step.step = ++steps_;
-    step.token_budget = 512;
-    step.decodes = step.decode_tokens = decodes;
-    step.decode_context = 20 * decodes;
-    step.prompt_tokens = computed;
+  // A step that computed so many prompt tokens next to so many decodes; `prompts`: (call, tokens left). With
+  // pairs: at 1 ns each.
+  void Step(int64_t decodes, int64_t computed, std::vector<std::pair<CallNumber, int64_t>> prompts,
+            double pairs = 0) {
+    EngineStep step = {.step = ++steps_,
+                       .decodes = decodes,
+                       .decode_tokens = decodes,
+                       .decode_context = pairs > 0 ? 0 : 20 * decodes,
+                       .prompt_tokens = computed,
+                       .prefill_pairs = pairs,
+                       .took = absl::Milliseconds(10) + absl::Microseconds(100) * (decodes + computed) +
+                               absl::Nanoseconds(static_cast<int64_t>(pairs)),
+                       .token_budget = 512};
     for (const auto& [call, left] : prompts) step.prompts.push_back({{1, 1, call}, 0, left});
-    step.took = absl::Milliseconds(10) + absl::Microseconds(100) * (decodes + computed);
     rank_.OnStep(step, now_, out_);
   }
   void PlanLevel(std::optional<double> level_s) {
@@ -112,20 +110,6 @@ class FollowingRankTest : public BarrierRankTest {
     plan.apply_step = ++plan_;
     plan.level_s = level_s;
     rank_.OnPlan(plan, {}, now_, out_);
-  }
-  // Reports a chunk of `computed` tokens after `done` others, next to a decode, at 1 ns per pair.
-  void ChunkStep(int64_t computed, int64_t done) {
-    EngineStep step;
-    step.step = ++steps_;
-    step.token_budget = 512;
-    step.decodes = step.decode_tokens = 1;
-    step.prompt_tokens = computed;
-    BatchLoad load;
-    load.AddPrefill(computed, done);
-    step.prefill_pairs = load.prefill_pairs;
-    step.took = absl::Milliseconds(10) + absl::Microseconds(100) * (1 + computed) +
-                absl::Nanoseconds(static_cast<int64_t>(load.prefill_pairs));
-    rank_.OnStep(step, now_, out_);
   }
   // Reports steps of many sizes, from which the cost is fitted.
   void Learn() {
@@ -140,30 +124,25 @@ TEST_F(FollowingRankTest, AStepWithoutTokensEndsWithItsReport) {
   Plan({1});
   Reports();
   Step(0, 6, {{1, 4}});
-  std::vector<StepReport> reports = Reports();
-  ASSERT_THAT(reports, SizeIs(1));
-  EXPECT_EQ(reports[0].prefill->pending_tokens(), 4);
-  EXPECT_EQ(reports[0].prefill_tokens, 6);
-  EXPECT_EQ(reports[0].prefill->token_budget, 512);
-  EXPECT_TRUE(reports[0].prefill->metered);
-  Step(0, 4, {{1, 0}});
+  StepReport report = Report();
+  EXPECT_EQ(report.prefill->pending_tokens(), 4);
+  EXPECT_EQ(report.prefill_tokens, 6);
+  EXPECT_EQ(report.prefill->token_budget, 512);
+  EXPECT_TRUE(report.prefill->metered);
+  --steps_;
+  Step(0, 6, {{1, 4}});
+  EXPECT_THAT(Reports(), IsEmpty()) << "the same report again";
+  // Of the other four, one is computed and one is left; the rest was cached.
+  Step(0, 1, {{1, 1}});
+  report = Report();
+  EXPECT_EQ(report.prefill->pending_tokens(), 1);
+  EXPECT_EQ(report.prefill_tokens, 1);
+  Step(0, 1, {{1, 0}});
   EXPECT_THAT(Reports(), IsEmpty()) << "its first token is on its way";
   Token(1, 100);
-  reports = Reports();
-  ASSERT_THAT(reports, SizeIs(1));
-  EXPECT_EQ(reports[0].prefill_tokens, 4);
-  EXPECT_THAT(reports[0].prefill->prompts, IsEmpty());
-}
-
-TEST_F(FollowingRankTest, WhatTheEngineFoundInItsCacheIsNotLeft) {
-  Plan({1});
-  Reports();
-  // Of ten tokens, one was computed and two are left; the rest was cached.
-  Step(0, 1, {{1, 2}});
-  const std::vector<StepReport> reports = Reports();
-  ASSERT_THAT(reports, SizeIs(1));
-  EXPECT_EQ(reports[0].prefill->pending_tokens(), 2);
-  EXPECT_EQ(reports[0].prefill_tokens, 1);
+  report = Report();
+  EXPECT_EQ(report.prefill_tokens, 1);
+  EXPECT_THAT(report.prefill->prompts, IsEmpty());
 }
 
 TEST_F(FollowingRankTest, AStepWaitsForTheFirstTokenThatItsReportAnnounces) {
@@ -176,18 +155,7 @@ TEST_F(FollowingRankTest, AStepWaitsForTheFirstTokenThatItsReportAnnounces) {
   Token(1, 102);
   EXPECT_THAT(Reports(), IsEmpty());
   Token(2, 200);
-  const std::vector<StepReport> reports = Reports();
-  ASSERT_THAT(reports, SizeIs(1));
-  EXPECT_THAT(reports[0].token_ids, ElementsAre(102, 200));
-}
-
-TEST_F(FollowingRankTest, TheSameReportAgainIsNoStep) {
-  Plan({1});
-  Step(0, 6, {{1, 4}});
-  Reports();
-  --steps_;
-  Step(0, 6, {{1, 4}});
-  EXPECT_THAT(Reports(), IsEmpty());
+  EXPECT_THAT(Report().token_ids, ElementsAre(102, 200));
 }
 
 TEST_F(FollowingRankTest, AnOutputThatComesWholeGetsATokenForEachStep) {
@@ -217,7 +185,11 @@ TEST_F(FollowingRankTest, ASilentEnginesStepsAreInferredAgain) {
 }
 
 TEST_F(FollowingRankTest, AttentionOfPromptsIsPartOfTheFittedCost) {
-  for (int64_t i = 0; i < 200; ++i) ChunkStep(i % 5 * 40, i % 7 * 5'000);
+  for (int64_t i = 0; i < 200; ++i) {
+    BatchLoad chunk;
+    chunk.AddPrefill(i % 5 * 40, i % 7 * 5'000);
+    Step(1, i % 5 * 40, {}, chunk.prefill_pairs);
+  }
   ASSERT_TRUE(barrier_.cost().has_value());
   EXPECT_NEAR(barrier_.cost()->k1_s_per_pair, 1e-9, 1e-11);
   EXPECT_NEAR(barrier_.cost()->a_s_per_token, 100e-6, 1e-6);
@@ -247,13 +219,17 @@ TEST(EngineRequestNameTest, NamesGoThereAndBack) {
   for (const char* other :
        {"", "bfio-", "bfio-1", "bfio-1-2", "bfio-1-2-", "bfio-x-2-3", "bfio-1-2-x", "cmpl-1-2-3"})
     EXPECT_EQ(EngineRequestName::Parse(other), std::nullopt) << other;
+  // SGLang aborts all requests whose names begin with the given one.
+  for (const CallNumber call : {10, 17})
+    EXPECT_FALSE(absl::StartsWith((EngineRequestName{1, 2, call}.ToString()),
+                                  (EngineRequestName{1, 2, 1}.ToString())));
 }
 
-// SGLang aborts all requests whose names begin with the given one.
-TEST(EngineRequestNameTest, NoNameBeginsWithAnotherOne) {
-  const EngineRequestName first = {1, 2, 1};
-  for (const EngineRequestName& other : {EngineRequestName{1, 2, 10}, EngineRequestName{1, 2, 17}})
-    EXPECT_FALSE(absl::StartsWith(other.ToString(), first.ToString())) << other.ToString();
+BatchLoad Decodes(Rng& rng) {
+  BatchLoad batch;
+  for (uint64_t decodes = 1 + rng.Below(20); decodes > 0; --decodes)
+    batch.AddDecode(100 + static_cast<int64_t>(rng.Below(2'000)));
+  return batch;
 }
 
 // With two ranks, the time of a step is that of the slower one, whichever that is.
@@ -265,8 +241,7 @@ TEST(BarrierCostTest, TheSlowestBatchesCostIsFitted) {
     BatchLoad batches[2];
     double seconds = 0;
     for (BatchLoad& batch : batches) {
-      for (uint64_t decodes = 1 + rng.Below(20); decodes > 0; --decodes)
-        batch.AddDecode(100 + rng.Below(2'000));
+      batch = Decodes(rng);
       if (rng.Below(4) == 0) batch.AddPrefill(static_cast<int64_t>(rng.Below(1'000)), 0);
       batch.prefill_pairs = 0;
       seconds = std::max(seconds, kTrue.Seconds(batch));
@@ -282,7 +257,6 @@ TEST(BarrierCostTest, TheSlowestBatchesCostIsFitted) {
 
 // Tokens of some streams arrive after the step's report: two reports, and one step of that length.
 TEST_F(BarrierRankTest, LateTokensBelongToThePreviousStep) {
-  max_new_tokens_ = 1'000;
   Plan({1, 2});
   constexpr absl::Duration kStep = absl::Milliseconds(100), kLate = absl::Milliseconds(30);
   uint32_t token = 100;
@@ -312,9 +286,7 @@ TEST(BarrierCostTest, ExceptionsDoNotSpoilTheFitAndNewTimesAreLearnt) {
   // The more tokens the caches hold, the more steps appear much shorter than they are.
   const auto run = [&](int steps, double times, bool exceptions) {
     for (int step = 0; step < steps; ++step) {
-      BatchLoad batch;
-      for (uint64_t decodes = 1 + rng.Below(20); decodes > 0; --decodes)
-        batch.AddDecode(100 + static_cast<int64_t>(rng.Below(2'000)));
+      const BatchLoad batch = Decodes(rng);
       const bool exception = exceptions && batch.decode_context > 15'000 && rng.Below(4) == 0;
       barrier.Add(1, batch, absl::Seconds(kTrue.Seconds(batch) * times * (exception ? 0.1 : 1)));
     }
@@ -334,10 +306,7 @@ TEST(BarrierCostTest, TheCostChangesOnlyWithItsVersion) {
   std::optional<BatchCost> last;
   int64_t version = barrier.version(), changes = 0;
   for (int step = 0; step < 400; ++step) {
-    BatchLoad batch;
-    for (uint64_t decodes = 1 + rng.Below(20); decodes > 0; --decodes)
-      batch.AddDecode(100 + static_cast<int64_t>(rng.Below(2'000)));
-    barrier.Add(1, batch, absl::Milliseconds(20 + static_cast<int64_t>(rng.Below(9))));
+    barrier.Add(1, Decodes(rng), absl::Milliseconds(20 + static_cast<int64_t>(rng.Below(9))));
     const std::optional<BatchCost> now = barrier.cost();
     const bool same = now.has_value() == last.has_value() &&
                       (!now || (now->c_s == last->c_s && now->k2_s_per_token == last->k2_s_per_token));

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <map>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -17,319 +16,205 @@ namespace bfio::router {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::FieldsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 using Tokens = std::vector<uint32_t>;
 
-// Shorter than `time` by at most one quiet step.
-MATCHER_P(IsAlmost, time, "") {
-  return arg <= time && arg >= time - EngineRank::kQuietStep;
-}
+// --- steps ---
 
-TEST_F(EngineRankTest, PlansBecomeCallsAndTokensSteps) {
+TEST_F(EngineRankTest, AStepHasATokenOfEachRequestThatDecodes) {
   Epoch(1);
   ASSERT_THAT(out_.ready, SizeIs(1));
   EXPECT_THAT(out_.ready[0].active, IsEmpty());
   Plan({7, 8});
   ASSERT_THAT(out_.start, SizeIs(2));
   EXPECT_EQ(out_.start[1].call.id, 8u);
-  // The first plan of an epoch is acknowledged immediately: two prompts are pending.
-  std::vector<StepReport> reports = Reports();
-  ASSERT_THAT(reports, SizeIs(1));
-  EXPECT_EQ(reports[0].step, 1);
-  EXPECT_EQ(reports[0].applied_plan, 1);
-  EXPECT_EQ(reports[0].load_tokens, 20);
-  EXPECT_EQ(reports[0].prefill->pending_tokens(), 20);
-  EXPECT_FALSE(reports[0].group_idle);
-
+  EXPECT_EQ(Report().applied_plan, 1) << "the first plan of an epoch is acknowledged immediately";
   Token(1, 100);
-  EXPECT_EQ(Reports().size(), 1u) << "the other request has not begun: nothing else is sure to come";
+  EXPECT_THAT(Report().token_ids, ElementsAre(100))
+      << "the other has not begun: nothing else is sure to come";
   Token(2, 200);
-  EXPECT_EQ(Reports().size(), 0u) << "the first one decodes, and has no token in this step";
+  EXPECT_THAT(Reports(), IsEmpty()) << "the first one decodes, and has no token in this step";
   Token(1, 101);
-  reports = Reports();
-  ASSERT_THAT(reports, SizeIs(1));
-  EXPECT_THAT(reports[0].token_ids, ElementsAre(101, 200));
-  EXPECT_EQ(reports[0].load_tokens, 10 + 1 + 10);
-  EXPECT_THAT(reports[0].prefill->prompts, IsEmpty());
-  // Both requests decode now.
+  EXPECT_THAT(Report().token_ids, ElementsAre(101, 200));
   Token(2, 201);
-  EXPECT_EQ(Reports().size(), 0u);
+  EXPECT_THAT(Reports(), IsEmpty());
   Token(1, 102);
-  reports = Reports();
-  ASSERT_THAT(reports, SizeIs(1));
-  EXPECT_THAT(reports[0].token_ids, ElementsAre(102, 201));
-  EXPECT_EQ(reports[0].load_tokens, 10 + 2 + 10 + 1);
-}
-
-TEST_F(EngineRankTest, ASecondTokenBeginsAStep) {
-  Epoch(1);
-  Plan({7, 8});
-  Token(1, 100);
-  Token(2, 200);
-  Token(1, 101);
-  Reports();
-  Token(1, 102);
+  EXPECT_THAT(Report().token_ids, ElementsAre(102, 201));
   Token(1, 103);
-  const std::vector<StepReport> reports = Reports();
-  ASSERT_THAT(reports, SizeIs(1));
-  EXPECT_THAT(reports[0].token_ids, ElementsAre(102));
+  Token(1, 104);
+  EXPECT_THAT(Report().token_ids, ElementsAre(103)) << "a second token begins a step";
 }
 
 TEST_F(EngineRankTest, AStepWaitsForItsTokensAShareOfAStep) {
   max_new_tokens_ = 100;
-  Epoch(1);
-  Plan({7, 8});
+  Begin({7, 8});
   Token(1, 100);
   Token(2, 200);
   Token(1, 101);
+  Reports();
   for (uint32_t i = 0; i < 60; ++i) {
     now_ += absl::Milliseconds(8);
-    rank_.OnTokens(1, {i}, nullptr, now_, out_);
-    rank_.OnTokens(2, {i}, nullptr, now_, out_);
+    for (const CallNumber call : {1, 2}) Token(call, i);
   }
-  EXPECT_EQ(Reports().size(), 3u + 60);
+  EXPECT_THAT(Reports(), SizeIs(60));
   now_ += absl::Milliseconds(8);
   Token(1, 102);
   // A quarter of 8 ms, which the mean step time has nearly reached.
   Wait(absl::Microseconds(1'900));
-  EXPECT_EQ(Reports().size(), 0u);
+  EXPECT_THAT(Reports(), IsEmpty());
   Wait(absl::Microseconds(100));
-  EXPECT_EQ(Reports().size(), 1u);
+  EXPECT_THAT(Reports(), SizeIs(1));
 }
 
 TEST_F(EngineRankTest, TheEndBelongsToTheStepOfTheLastToken) {
-  Epoch(1);
-  Plan({7});
+  Begin({7});
   for (uint32_t i = 0; i < 5; ++i) Token(1, 100 + i);
-  EXPECT_EQ(Reports().size(), 5u) << "the fifth token is the last that was asked for";
-  rank_.OnFinished(1, {EngineFinish::kLength, nullptr, 0}, now_, out_);
-  const std::vector<StepReport> reports = Reports();
-  ASSERT_THAT(reports, SizeIs(1));
-  EXPECT_THAT(reports[0].token_ids, ElementsAre(104));
-  ASSERT_THAT(reports[0].finished, SizeIs(1));
-  EXPECT_EQ(reports[0].finished[0].reason, FinishReason::kLength);
-  EXPECT_TRUE(reports[0].group_idle);
-  EXPECT_EQ(rank_.active(), 0);
+  EXPECT_THAT(Reports(), SizeIs(4)) << "the fifth token is the last that was asked for";
+  Finish(1);
+  const StepReport report = Report();
+  EXPECT_THAT(report.token_ids, ElementsAre(104));
+  EXPECT_THAT(report.finished, ElementsAre(FieldsAre(7, FinishReason::kLength, std::nullopt)));
   EXPECT_EQ(rank_.next_deadline(), absl::InfiniteFuture());
-}
-
-TEST_F(EngineRankTest, AnEarlierEndIsAStepOfItsOwn) {
-  Epoch(1);
-  Plan({7});
+  Begin({7});
   Token(1, 100);
-  rank_.OnFinished(1, {EngineFinish::kStop, nullptr, 0}, now_, out_);
-  const std::vector<StepReport> reports = Reports();
-  ASSERT_THAT(reports, SizeIs(3));
-  EXPECT_EQ(reports[2].finished[0].reason, FinishReason::kStop);
-  EXPECT_EQ(reports[2].load_tokens, 11);
-  EXPECT_TRUE(reports[2].group_idle);
-}
-
-TEST_F(EngineRankTest, ALongPromptIsReportedWhileNothingComes) {
-  Epoch(1);
-  Plan({7});
-  Reports();
-  Wait(EngineRank::kQuietStep);
-  Wait(EngineRank::kQuietStep);
-  const std::vector<StepReport> reports = Reports();
-  ASSERT_THAT(reports, SizeIs(2));
-  EXPECT_EQ(reports[1].prefill->pending_tokens(), 10);
-  EXPECT_EQ(reports[1].local, EngineRank::kQuietStep);
-}
-
-TEST_F(EngineRankTest, ARankWithoutTokensForTooLongIsSilent) {
-  Epoch(1);
-  Plan({7});
-  EXPECT_THAT(ReportedFor(), IsAlmost(EngineRank::kLongestQuiet));
-  Wait(absl::Minutes(1));
-  EXPECT_THAT(Reports(), IsEmpty()) << "the group's step timeout has to see it";
-  // Neither new requests nor a new epoch show that the engine works; each is acknowledged once.
-  Plan({8});
-  Epoch(2);
-  Plan({9});
-  Reports();
-  EXPECT_EQ(ReportedFor(), absl::ZeroDuration());
-  // Requests of others that come and go do not show it either; growth of their KV cache does.
-  rank_.OnLoad(EngineLoad{5, 100}, now_, out_);
-  rank_.OnLoad(EngineLoad{6, 100}, now_, out_);
-  EXPECT_EQ(ReportedFor(), absl::ZeroDuration());
-  rank_.OnLoad(EngineLoad{6, 101}, now_, out_);
-  EXPECT_THAT(ReportedFor(), IsAlmost(EngineRank::kLongestQuiet));
-}
-
-TEST_F(EngineRankTest, TokensAreASignThatTheRankWorks) {
-  max_new_tokens_ = 1;
-  Epoch(1);
-  Plan({7, 8});
-  Wait(EngineRank::kLongestQuiet - EngineRank::kQuietStep);
-  Token(1, 100);
-  rank_.OnFinished(1, {EngineFinish::kLength, nullptr, 0}, now_, out_);
-  EXPECT_THAT(ReportedFor(), IsAlmost(EngineRank::kLongestQuiet));
-}
-
-TEST_F(EngineRankTest, TheTimeWithoutTokensIsLongerForLongPromptsAndLongStepTimeouts) {
-  prompt_tokens_ = 200'000;
-  Epoch(1);
-  Plan({7});
-  EXPECT_THAT(ReportedFor(), IsAlmost(absl::Seconds(200)));
-  prompt_tokens_ = 10;
-  step_timeout_ = absl::Seconds(20);
-  rank_ = EngineRank();
-  Epoch(1);
-  Plan({7});
-  EXPECT_THAT(ReportedFor(), IsAlmost(absl::Seconds(120)));
-  // The time starts again when an idle rank gets its next request.
-  Plan({}, {7});
-  Reports();
-  Wait(absl::Minutes(10));
-  Plan({8});
-  EXPECT_THAT(ReportedFor(), IsAlmost(absl::Seconds(120)));
-}
-
-// Such an output sends nothing before its end, which may be late.
-TEST_F(EngineRankTest, WholeOutputsMayTakeAsLongAsTheirTokens) {
-  passed_.on = passed_.whole = true;
-  max_new_tokens_ = 500;
-  Epoch(1);
-  Plan({7});
-  EXPECT_THAT(ReportedFor(), IsAlmost(500 * EngineRank::kSlowestStep));
-  EXPECT_THAT(ReportedFor(), IsAlmost(absl::ZeroDuration())) << "the group's step timeout has to see it";
-  // With steps of 50 ms, the next output gets ten times as long.
-  now_ += absl::Seconds(1);
-  Plan({}, {7});
-  Plan({8});
-  now_ += absl::Seconds(1);
-  rank_.OnFinished(2, {EngineFinish::kStop, nullptr, 20}, now_, out_);
-  Plan({9});
-  Reports();
-  EXPECT_THAT(ReportedFor(), IsAlmost(250 * EngineRank::kSlowestStep));
-}
-
-TEST_F(EngineRankTest, KvUseShowsWhetherAWholeOutputMakesProgress) {
-  passed_.on = passed_.whole = true;
-  max_new_tokens_ = 500;
-  Epoch(1);
-  Plan({7});
-  // The KV use of a state-space model changes only with its requests.
-  rank_.OnLoad(EngineLoad{0, 0}, now_, out_);
-  rank_.OnLoad(EngineLoad{1, 100}, now_, out_);
-  Plan({8});
-  rank_.OnLoad(EngineLoad{1, 200}, now_, out_);
-  EXPECT_FALSE(rank_.load_shows_work());
-  EXPECT_THAT(ReportedFor(), IsAlmost(500 * EngineRank::kSlowestStep));
-  // That of other models grows with their tokens.
-  rank_.OnLoad(EngineLoad{1, 201}, now_, out_);
-  EXPECT_TRUE(rank_.load_shows_work());
-  EXPECT_THAT(ReportedFor(), IsAlmost(EngineRank::kLongestQuiet));
-  rank_.OnLoad(EngineLoad{1, 202}, now_, out_);
-  EXPECT_THAT(ReportedFor(), IsAlmost(EngineRank::kLongestQuiet)) << "while it grows";
-  rank_.OnLoad(std::nullopt, now_, out_);
-  EXPECT_GE(ReportedFor(), 500 * EngineRank::kSlowestStep - 2 * EngineRank::kLongestQuiet)
-      << "it reports no use any more";
-}
-
-TEST_F(EngineRankTest, ARequestBehindALongPromptGetsItsOwnTime) {
-  prompt_tokens_ = 200'000;
-  Epoch(1);
-  Plan({7});
-  Wait(absl::Seconds(100));
-  prompt_tokens_ = 10;
-  Plan({8});
-  Wait(absl::Seconds(50));
-  Plan({}, {7});
-  EXPECT_THAT(ReportedFor(), IsAlmost(EngineRank::kLongestQuiet));
-  // No longer than that, although requests come and go.
-  Plan({9});
-  Plan({}, {8});
-  EXPECT_THAT(ReportedFor(), IsAlmost(absl::ZeroDuration()));
-}
-
-TEST_F(EngineRankTest, ARankWhoseDecodesStallIsSilent) {
-  Epoch(1);
-  Plan({7});
-  Token(1, 100);
-  Reports();
-  EXPECT_EQ(rank_.next_deadline(), absl::InfiniteFuture());
-  Wait(absl::Minutes(1));
-  EXPECT_EQ(Reports().size(), 0u) << "the group's step timeout has to see it";
-}
-
-TEST_F(EngineRankTest, CancelledCallsEndAndAreNotHeardAgain) {
-  Epoch(1);
-  Plan({7, 8});
-  Plan({}, {7});
-  EXPECT_THAT(out_.cancel, ElementsAre(1));
-  Reports();
-  Token(1, 100);
-  rank_.OnFinished(1, {EngineFinish::kLength, nullptr, 0}, now_, out_);
-  EXPECT_EQ(Reports().size(), 0u);
-  // This was the last request, so the report says that the rank is idle.
-  Plan({}, {8});
-  const std::vector<StepReport> reports = Reports();
-  ASSERT_THAT(reports, SizeIs(1));
-  EXPECT_TRUE(reports[0].group_idle);
-  EXPECT_EQ(reports[0].applied_plan, 3);
+  Finish(1, EngineFinish::kStop);
+  EXPECT_THAT(Reports(), SizeIs(2)) << "an earlier end is a step of its own";
 }
 
 TEST_F(EngineRankTest, AFailedRequestEndsAndALostCallIsPlacedAgain) {
-  Epoch(1);
-  Plan({7, 8, 9});
+  Begin({7, 8, 9});
   Token(1, 100);
   Reports();
-  rank_.OnFailed(2, absl::InvalidArgumentError("no"), now_, out_);
-  rank_.OnFailed(1, absl::UnavailableError("lost"), now_, out_);
-  rank_.OnFailed(3, absl::ResourceExhaustedError("full"), now_, out_);
+  Fail(2, absl::InvalidArgumentError("no"));
+  EXPECT_THAT(Report().rejected, ElementsAre(FieldsAre(8, absl::InvalidArgumentError("no"))));
+  Fail(1, absl::UnavailableError("lost"));
+  EXPECT_THAT(Report().preempted, ElementsAre(7)) << "after its first token";
+  Fail(3, absl::ResourceExhaustedError("full"));
   Wait(EngineRank::kShortestRefusal);
-  const std::vector<StepReport> reports = Reports();
-  ASSERT_THAT(reports, SizeIs(3));
-  ASSERT_THAT(reports[0].rejected, SizeIs(1));
-  EXPECT_TRUE(absl::IsInvalidArgument(reports[0].rejected[0].status));
-  EXPECT_THAT(reports[1].preempted, ElementsAre(7)) << "after its first token";
-  ASSERT_THAT(reports[2].rejected, SizeIs(1));
-  EXPECT_TRUE(absl::IsResourceExhausted(reports[2].rejected[0].status));
+  EXPECT_THAT(Report().rejected, ElementsAre(FieldsAre(9, absl::ResourceExhaustedError("full"))));
 }
 
 TEST_F(EngineRankTest, APlacementThatNoEngineCanCarryOutIsRefused) {
   Epoch(1);
-  PlanPart plan;
-  plan.epoch = 1;
-  plan.apply_step = 1;
-  std::vector<EngineRank::Placement> placements;
-  placements.push_back({7, absl::UnavailableError("sampled with a seed")});
-  rank_.OnPlan(plan, std::move(placements), now_, out_);
+  const absl::Status seeded = absl::UnavailableError("sampled with a seed");
+  rank_.OnPlan({.epoch = 1, .apply_step = 1}, {{7, seeded}}, now_, out_);
   EXPECT_THAT(out_.start, IsEmpty());
-  const std::vector<StepReport> reports = Reports();
-  ASSERT_THAT(reports, SizeIs(1));
-  EXPECT_TRUE(absl::IsUnavailable(reports[0].rejected[0].status)) << "it ends: nowhere else is better";
+  EXPECT_THAT(Report().rejected, ElementsAre(FieldsAre(7, seeded))) << "it ends: nowhere else is better";
 }
 
-TEST_F(EngineRankTest, BetweenEpochsTokensWaitForTheFirstPlan) {
-  Epoch(1);
-  Plan({7, 8});
-  Token(1, 100);
-  Token(2, 200);
-  Token(1, 101);
-  Reports();
-  Epoch(2, {8});
-  EXPECT_THAT(out_.cancel, ElementsAre(2));
-  // Tokens received before count in the old epoch.
-  std::vector<StepReport> reports = Reports();
-  ASSERT_THAT(reports, SizeIs(1));
-  EXPECT_EQ(reports[0].epoch, 1u);
-  ASSERT_THAT(out_.ready.back().active, SizeIs(1));
-  EXPECT_EQ(out_.ready.back().active[0].generated_tokens, 2u);
-  EXPECT_EQ(out_.ready.back().active[0].kv_tokens, 12);
-  Token(1, 102);
-  Token(1, 103);
-  Wait(absl::Seconds(5));
-  EXPECT_EQ(Reports().size(), 0u);
-  Plan({});
-  reports = Reports();
-  ASSERT_THAT(reports, SizeIs(1));
-  EXPECT_EQ(reports[0].epoch, 2u);
-  EXPECT_EQ(reports[0].step, 1);
-  EXPECT_THAT(reports[0].token_ids, ElementsAre(102, 103));
+// For any order of events: each token is reported once and in order, steps count from 1, loads are prompts
+// plus tokens reported before, and requests that have ended or are cancelled are never reported again.
+TEST_F(EngineRankTest, RandomLivesAreReportedExactly) {
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    SCOPED_TRACE(seed);
+    Rng rng(seed);
+    rank_ = EngineRank();
+    out_ = {};
+    std::map<CallNumber, core::RequestId> running;
+    std::vector<CallNumber> cancelled;
+    std::map<core::RequestId, Tokens> sent, got;
+    std::map<core::RequestId, int64_t> active;  // tokens reported
+    core::RequestId next_id = 1;
+    Epoch(1);
+    size_t started = 0;
+    int64_t step = 0;
+    uint64_t epoch = 1;
+    const auto take = [&] {
+      for (; started < out_.start.size(); ++started) {
+        running[out_.start[started].number] = out_.start[started].call.id;
+        active[out_.start[started].call.id] = 0;
+      }
+      for (const StepReport& report : Reports()) {
+        if (std::exchange(epoch, report.epoch) != report.epoch) step = 0;
+        EXPECT_EQ(report.step, ++step);
+        int64_t load = 0;
+        for (const auto& [id, tokens] : active) load += 10 + tokens;
+        EXPECT_EQ(report.load_tokens, load);
+        EXPECT_EQ(report.active_requests, active.size());
+        size_t at = 0;
+        for (const RequestTokens& tokens : report.tokens) {
+          ASSERT_TRUE(active.contains(tokens.id));
+          active[tokens.id] += tokens.count;
+          for (uint32_t i = 0; i < tokens.count; ++i) got[tokens.id].push_back(report.token_ids[at++]);
+        }
+        EXPECT_EQ(at, report.token_ids.size());
+        for (const FinishedRequest& finished : report.finished) EXPECT_EQ(active.erase(finished.id), 1u);
+        EXPECT_EQ(report.group_idle, active.empty());
+        EXPECT_EQ(
+            std::ssize(report.prefill->prompts),
+            std::count_if(active.begin(), active.end(), [](const auto& one) { return one.second == 0; }));
+        for (const core::PendingPrompt& prompt : report.prefill->prompts) EXPECT_EQ(active.at(prompt.id), 0);
+      }
+    };
+    for (int i = 0; i < 300; ++i) {
+      const double dice = rng.Uniform();
+      now_ += absl::Milliseconds(rng.Uniform() * 4);
+      auto it = running.begin();
+      if (!running.empty()) std::advance(it, static_cast<int64_t>(rng.Below(running.size())));
+      if (dice < 0.2) {
+        Plan({next_id++});
+      } else if (dice < 0.75 && it != running.end() && sent[it->second].size() < 5) {
+        const auto token = static_cast<uint32_t>(1'000 + i);
+        sent[it->second].push_back(token);
+        Token(it->first, token);
+        if (sent[it->second].size() == 5) {
+          Finish(it->first);
+          running.erase(it);
+        }
+      } else if (dice < 0.8 && it != running.end()) {
+        Finish(it->first, EngineFinish::kStop);
+        running.erase(it);
+      } else if (dice < 0.82 && it != running.end()) {
+        sent[it->second] = got[it->second];
+        active.erase(it->second);
+        cancelled.push_back(it->first);
+        Plan({}, {it->second});
+        running.erase(it);
+      } else if (dice < 0.85) {
+        // Tokens received before count in the old epoch, and others wait for the first plan of the new one.
+        take();
+        std::vector<core::RequestId> drop;
+        if (it != running.end()) {
+          sent[it->second] = got[it->second];
+          drop.push_back(it->second);
+          cancelled.push_back(it->first);
+        }
+        Epoch(epoch_ + 1, drop);
+        take();
+        if (!drop.empty()) {
+          sent[drop[0]] = got[drop[0]];
+          active.erase(drop[0]);
+          running.erase(it);
+        }
+        ASSERT_EQ(out_.ready.back().active.size(), active.size());
+        for (const HeldActive& held : out_.ready.back().active) {
+          EXPECT_EQ(held.generated_tokens, active.at(held.id));
+          EXPECT_EQ(held.kv_tokens, 10 + active.at(held.id));
+        }
+        if (!running.empty() && sent[running.begin()->second].size() < 4) {
+          sent[running.begin()->second].push_back(9);
+          Token(running.begin()->first, 9);
+          EXPECT_THAT(out_.reports, IsEmpty());
+        }
+        Plan({});
+      } else if (dice < 0.87 && !cancelled.empty()) {
+        Token(cancelled.back(), 1);
+        Finish(cancelled.back());
+      } else {
+        rank_.OnTimer(now_, out_);
+      }
+      take();
+    }
+    Wait(absl::Seconds(1));
+    take();
+    for (auto* tokens : {&sent, &got})
+      std::erase_if(*tokens, [](const auto& one) { return one.second.empty(); });
+    EXPECT_EQ(got, sent);
+    EXPECT_EQ(static_cast<size_t>(rank_.active()), running.size());
+    EXPECT_EQ(out_.cancel, cancelled);
+  }
 }
 
 // --- slots ---
@@ -342,64 +227,58 @@ struct Service {
   int32_t extra = 0;
 };
 
-Service ServeFive(bool with_credit) {
-  constexpr absl::Duration kStep = absl::Milliseconds(20);
-  constexpr int32_t kSlots = 4;
-  EngineRank rank({.slots = kSlots});
-  rank.OnRoundTrip(kStep);
-  EngineRank::Output out;
-  absl::Time now = absl::UnixEpoch();
-  rank.OnEpoch({.epoch = 1}, now, out);
-  Service service;
-  std::map<CallNumber, int> made;  // in the order in which the engine starts them
-  std::vector<EngineRank::StartCall> sent;
-  core::RequestId next = 0;
-  int64_t plan = 0;
-  int32_t placed = 0;
-  const auto place = [&] {
-    PlanPart part{.epoch = 1, .apply_step = ++plan};
-    std::vector<EngineRank::Placement> placements;
-    for (; placed < kSlots + (with_credit ? service.extra : 0); ++placed) {
-      EngineCall call;
-      call.id = ++next;
-      call.prompt = Tokens(3, 1);
-      call.max_new_tokens = 5;
-      placements.push_back({call.id, call});
-    }
-    rank.OnPlan(part, std::move(placements), now, out);
-  };
-  place();
-  for (int step = 0; next < 200; ++step) {
-    // Requests sent before the end of the step before the last one are there; later ones arrive during this
-    // step.
-    for (const EngineRank::StartCall& start : sent) made[start.number] = 0;
-    sent = std::exchange(out.start, {});
-    if (next > 100) {
-      service.empty += std::max<int>(0, kSlots - static_cast<int>(made.size()));
-      service.waited = std::max(service.waited, static_cast<int>(made.size()) - kSlots);
-    }
-    now += kStep;
-    int running = 0;
-    for (auto it = made.begin(); it != made.end() && running < kSlots; ++running) {
-      rank.OnTokens(it->first, {7}, nullptr, now, out);
-      if (++it->second < 5) {
-        ++it;
-        continue;
-      }
-      rank.OnFinished(it->first, {EngineFinish::kLength, nullptr, 0}, now, out);
-      it = made.erase(it);
-    }
-    rank.OnTimer(now + kStep / 2, out);
-    for (const StepReport& report : std::exchange(out.reports, {})) {
-      placed -= static_cast<int32_t>(report.finished.size());
-      service.extra = report.extra_slots;
-    }
+class SlotsTest : public EngineRankTest {
+ protected:
+  Service ServeFive(bool with_credit) {
+    constexpr absl::Duration kStep = absl::Milliseconds(20);
+    constexpr int32_t kSlots = 4;
+    rank_ = EngineRank({.slots = kSlots});
+    out_ = {};
+    rank_.OnRoundTrip(kStep);
+    Epoch(1);
+    Service service;
+    std::map<CallNumber, int> made;  // in the order in which the engine starts them
+    std::vector<EngineRank::StartCall> sent;
+    core::RequestId next = 0;
+    int32_t placed = 0;
+    const auto place = [&] {
+      std::vector<core::RequestId> ids;
+      for (; placed < kSlots + (with_credit ? service.extra : 0); ++placed) ids.push_back(++next);
+      Plan(ids);
+    };
     place();
+    while (next < 200) {
+      // Requests sent before the end of the step before the last one are there; later ones arrive during this
+      // step.
+      for (const EngineRank::StartCall& start : sent) made[start.number] = 0;
+      sent = std::exchange(out_.start, {});
+      if (next > 100) {
+        service.empty += std::max<int>(0, kSlots - static_cast<int>(made.size()));
+        service.waited = std::max(service.waited, static_cast<int>(made.size()) - kSlots);
+      }
+      now_ += kStep;
+      int running = 0;
+      for (auto it = made.begin(); it != made.end() && running < kSlots; ++running) {
+        Token(it->first, 7);
+        if (++it->second < 5) {
+          ++it;
+          continue;
+        }
+        Finish(it->first);
+        it = made.erase(it);
+      }
+      rank_.OnTimer(now_ + kStep / 2, out_);
+      for (const StepReport& report : Reports()) {
+        placed -= static_cast<int32_t>(report.finished.size());
+        service.extra = report.extra_slots;
+      }
+      place();
+    }
+    return service;
   }
-  return service;
-}
+};
 
-TEST(EngineRankSlotsTest, NoSlotIsEmptyWithCreditForARoundTrip) {
+TEST_F(SlotsTest, NoSlotIsEmptyWithCreditForARoundTrip) {
   const Service without = ServeFive(false), with = ServeFive(true);
   EXPECT_GT(without.empty, 10);
   EXPECT_EQ(with.empty, 0);
@@ -410,46 +289,39 @@ TEST(EngineRankSlotsTest, NoSlotIsEmptyWithCreditForARoundTrip) {
 
 TEST_F(EngineRankTest, WhereFewEndNoneWaitInTheEngine) {
   max_new_tokens_ = 1'000;
-  rank_ = EngineRank({.slots = 4});
-  Epoch(1);
-  Plan({1, 2, 3, 4});
+  Begin({1, 2, 3, 4}, {.slots = 4});
   for (uint32_t i = 0; i < 500; ++i) {
     now_ += absl::Milliseconds(20);
     for (CallNumber call = 1; call <= 4; ++call) Token(call, i);
   }
-  EXPECT_EQ(Reports().back().extra_slots, 0);
+  EXPECT_EQ(Last().extra_slots, 0);
 }
 
 // --- requests that pass ---
 
 TEST_F(EngineRankTest, MessagesGoWithTheirTokensAndWithTheEnd) {
   passed_.on = true;
-  Epoch(1);
-  Plan({7, 8});
-  Reports();
+  Begin({7, 8});
   const PassedPtr first = std::make_shared<AMessage>(), empty = std::make_shared<AMessage>(),
                   last = std::make_shared<AMessage>();
   rank_.OnTokens(2, {}, empty, now_, out_);
+  StepReport report = Report();
+  EXPECT_THAT(report.tokens, ElementsAre(FieldsAre(8, 0))) << "a message without tokens";
+  EXPECT_THAT(report.messages[0].messages, ElementsAre(empty));
   rank_.OnTokens(1, {100}, first, now_, out_);
-  std::vector<StepReport> reports = Reports();
-  ASSERT_THAT(reports, SizeIs(2));
-  ASSERT_THAT(reports[0].tokens, SizeIs(1));
-  EXPECT_EQ(reports[0].tokens[0].count, 0u) << "a message without tokens";
-  EXPECT_THAT(reports[0].messages[0].messages, ElementsAre(empty));
-  EXPECT_EQ(reports[1].tokens[0].count, 1u);
-  EXPECT_THAT(reports[1].messages[0].messages, ElementsAre(first));
-  EXPECT_THAT(reports[1].prefill->prompts, SizeIs(1));
+  report = Report();
+  EXPECT_EQ(report.tokens[0].count, 1u);
+  EXPECT_THAT(report.messages[0].messages, ElementsAre(first));
+  EXPECT_THAT(report.prefill->prompts, SizeIs(1));
   rank_.OnFinished(1, {EngineFinish::kStop, last, 0}, now_, out_);
-  reports = Reports();
-  ASSERT_THAT(reports, SizeIs(1));
-  EXPECT_THAT(reports[0].messages[0].messages, ElementsAre(last));
-  EXPECT_EQ(reports[0].finished[0].id, 7u);
+  report = Report();
+  EXPECT_THAT(report.messages[0].messages, ElementsAre(last));
+  EXPECT_EQ(report.finished[0].id, 7u);
 }
 
 TEST_F(EngineRankTest, AnOutputThatComesWholeGetsATokenAStep) {
   max_new_tokens_ = 100;
-  Epoch(1);
-  Plan({7});
+  Begin({7});
   passed_ = {.on = true, .whole = true};
   Plan({8});
   Reports();
@@ -457,123 +329,26 @@ TEST_F(EngineRankTest, AnOutputThatComesWholeGetsATokenAStep) {
     now_ += absl::Milliseconds(8);
     Token(1, i);
   }
-  std::vector<StepReport> reports = Reports();
+  const std::vector<StepReport> reports = Reports();
   ASSERT_THAT(reports, SizeIs(10)) << "it does not hold up the others' steps";
   // The first step computed its prompt, and a token counts once it is reported: 8 of its tokens count.
   EXPECT_EQ(reports[9].load_tokens, 10 + 9 + 10 + 8);
   // Of 30 tokens in total, 9 have been counted.
-  rank_.OnFinished(2, {EngineFinish::kLength, nullptr, 30}, now_, out_);
+  Finish(2, EngineFinish::kLength, 30);
   now_ += absl::Milliseconds(8);
   Token(1, 10);
-  reports = Reports();
-  ASSERT_THAT(reports, SizeIs(1));
-  ASSERT_THAT(reports[0].tokens, SizeIs(2));
-  EXPECT_EQ(reports[0].tokens[1].count, 30u - 9);
-  EXPECT_EQ(reports[0].finished[0].id, 8u);
-}
-
-TEST_F(EngineRankTest, WithoutStreamsAStepIsAsLongAsBefore) {
-  max_new_tokens_ = 20;
-  passed_ = {.on = true, .whole = true};
-  Epoch(1);
-  Plan({7});
-  Reports();
-  Wait(absl::Milliseconds(200));
-  EXPECT_THAT(Reports(), IsEmpty()) << "nothing is known of steps";
-  rank_.OnFinished(1, {EngineFinish::kStop, nullptr, 10}, now_, out_);
-  EXPECT_EQ(Reports()[0].tokens[0].count, 10u);
-  Plan({8});
-  for (int i = 0; i < 30; ++i) Wait(absl::Milliseconds(20));
-  std::vector<StepReport> reports = Reports();
-  ASSERT_THAT(reports, SizeIs(30));
-  EXPECT_EQ(reports[10].load_tokens, 10 + 9);
-  EXPECT_EQ(reports.back().load_tokens, 10 + 19) << "the last one comes with the end";
-  // Fewer tokens than were estimated.
-  rank_.OnFinished(2, {EngineFinish::kStop, nullptr, 3}, now_, out_);
-  reports = Reports();
-  EXPECT_THAT(reports[0].tokens, IsEmpty());
-  ASSERT_THAT(reports[0].finished, SizeIs(1));
-  EXPECT_EQ(reports[0].finished[0].generated, 3u);
+  const StepReport report = Report();
+  EXPECT_THAT(report.tokens, ElementsAre(FieldsAre(7, 1), FieldsAre(8, 30 - 9)));
+  EXPECT_EQ(report.finished[0].id, 8u);
 }
 
 TEST_F(EngineRankTest, APromptWhoseKvComesFromElsewhereIsNoWork) {
   passed_ = {.on = true, .kv_from_elsewhere = true};
   Epoch(1);
   Plan({7});
-  const std::vector<StepReport> reports = Reports();
-  EXPECT_EQ(reports[0].load_tokens, 10);
-  EXPECT_EQ(reports[0].prefill->pending_tokens(), 1);
-}
-
-// For any order of events: each token is reported once and in order, steps count from 1, loads are prompts
-// plus tokens reported before, and ended requests are never reported again.
-TEST_F(EngineRankTest, RandomLivesAreReportedExactly) {
-  for (uint64_t seed = 1; seed <= 200; ++seed) {
-    Rng rng(seed);
-    rank_ = EngineRank();
-    out_ = {};
-    std::map<CallNumber, core::RequestId> running;
-    std::map<core::RequestId, Tokens> sent, got;
-    std::map<core::RequestId, uint32_t> generated;  // of the current placement, as reported
-    core::RequestId next_id = 1;
-    Epoch(1);
-    size_t started = 0;
-    int64_t step = 0;
-    uint64_t epoch = 1;
-    const auto take = [&] {
-      for (; started < out_.start.size(); ++started)
-        running[out_.start[started].number] = out_.start[started].call.id;
-      for (const StepReport& report : std::exchange(out_.reports, {})) {
-        if (report.epoch != epoch) {
-          epoch = report.epoch;
-          step = 0;
-        }
-        EXPECT_EQ(report.step, ++step);
-        size_t at = 0;
-        for (const RequestTokens& tokens : report.tokens) {
-          for (uint32_t i = 0; i < tokens.count; ++i) got[tokens.id].push_back(report.token_ids[at++]);
-        }
-        EXPECT_EQ(at, report.token_ids.size());
-        for (const core::PendingPrompt& prompt : report.prefill->prompts)
-          EXPECT_FALSE(got.contains(prompt.id));
-      }
-    };
-    for (int i = 0; i < 300; ++i) {
-      const double dice = rng.Uniform();
-      now_ += absl::Milliseconds(rng.Uniform() * 4);
-      auto it = running.begin();
-      if (!running.empty())
-        std::advance(it, static_cast<int64_t>(rng.Uniform() * static_cast<double>(running.size())));
-      if (dice < 0.2) {
-        Plan({next_id});
-        ++next_id;
-      } else if (dice < 0.75 && it != running.end() && sent[it->second].size() < 5) {
-        const auto token = static_cast<uint32_t>(1'000 + i);
-        sent[it->second].push_back(token);
-        Token(it->first, token);
-        if (sent[it->second].size() == 5) {
-          rank_.OnFinished(it->first, {EngineFinish::kLength, nullptr, 0}, now_, out_);
-          running.erase(it);
-        }
-      } else if (dice < 0.8 && it != running.end()) {
-        rank_.OnFinished(it->first, {EngineFinish::kStop, nullptr, 0}, now_, out_);
-        running.erase(it);
-      } else if (dice < 0.83) {
-        take();
-        Epoch(epoch_ + 1);
-        take();
-        Plan({});
-      } else {
-        rank_.OnTimer(now_, out_);
-      }
-      take();
-    }
-    Wait(absl::Seconds(1));
-    take();
-    std::erase_if(sent, [](const auto& entry) { return entry.second.empty(); });
-    EXPECT_EQ(got, sent) << seed;
-    EXPECT_EQ(static_cast<size_t>(rank_.active()), running.size());
-  }
+  const StepReport report = Report();
+  EXPECT_EQ(report.load_tokens, 10);
+  EXPECT_EQ(report.prefill->pending_tokens(), 1);
 }
 
 }  // namespace

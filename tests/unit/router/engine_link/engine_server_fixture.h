@@ -118,20 +118,34 @@ class EngineServerTest : public ::testing::Test, public WorkerHandler {
     std::move(done)(std::move(description));
     RunEvents();
   }
+  // The server attaches, described like that.
+  void Attach(EngineDescription description = {.slots = 4, .max_sequence_tokens = 64}) {
+    Later();
+    Describe(std::move(description));
+  }
+  // The server is lost; it is well again after that.
+  void Lose(const absl::Status& why = absl::UnavailableError("gone")) {
+    asked_.health = why;
+    Check();
+    asked_.health = absl::OkStatus();
+  }
   // Two ranks, with numbers 4 and 5 in reports, that have received their first plan.
   void ServeTwoRanks() {
-    Later();
-    Describe({.ranks = 2, .first_rank = 4, .all_ranks = 8, .slots = 4, .max_sequence_tokens = 64});
+    Attach({.ranks = 2, .first_rank = 4, .all_ranks = 8, .slots = 4, .max_sequence_tokens = 64});
     ASSERT_EQ(channels_.size(), 2u);
     for (const auto& channel : channels_) channel->SendEpoch({.epoch = 1});
     RunEvents();
   }
-  // Number of the engine's requests that a rank reports to the router; -1: none reported.
-  int64_t ReportedLoad(size_t rank) {
-    channels_[rank]->SendPlan({.epoch = 1}, {});
-    RunEvents();
-    const std::optional<EngineLoad> load = reported_[channels_[rank].get()];
-    return load ? load->requests : -1;
+  // Number of the engine's requests that each rank reports to the router; -1: none reported.
+  std::vector<int64_t> ReportedLoads() {
+    std::vector<int64_t> loads;
+    for (const auto& channel : channels_) {
+      channel->SendPlan({.epoch = 1}, {});
+      RunEvents();
+      const std::optional<EngineLoad> load = reported_[channel.get()];
+      loads.push_back(load ? load->requests : -1);
+    }
+    return loads;
   }
   void Record(Loads loads) {
     TestRecords& records = *asked_.records.back();
@@ -155,9 +169,18 @@ class EngineServerTest : public ::testing::Test, public WorkerHandler {
     channel_->SendPlan({.epoch = 1}, assignments);
     RunEvents();
   }
-  // The router disconnects the rank that attached last.
-  void CutOff() {
-    channel_->Close(absl::DeadlineExceededError("no step report in time"));
+  // The router disconnects the rank that attached last, by default because it is silent.
+  void CutOff(const absl::Status& why = absl::DeadlineExceededError("no step report in time")) {
+    channel_->Close(why);
+    RunEvents();
+  }
+  // A call of the rank that attached last brings tokens, in a message.
+  void Bring(std::vector<uint32_t> ids, int64_t cached = 0) {
+    EngineTokens tokens;
+    tokens.ids = std::move(ids);
+    tokens.message = std::make_shared<AMessage>();
+    tokens.cached_prompt_tokens = cached;
+    asked_.streams.back()->callbacks.on_tokens(std::move(tokens));
     RunEvents();
   }
   // A call of the rank that attached last fails.
@@ -168,7 +191,6 @@ class EngineServerTest : public ::testing::Test, public WorkerHandler {
   // Waits until the next health check has been answered; the server's description is unchanged.
   void Check() {
     Later();
-    RunEvents();
     if (!asked_.describe.empty()) AnswerDescribe(described_);
   }
   // Runs events until none are left.
@@ -180,7 +202,14 @@ class EngineServerTest : public ::testing::Test, public WorkerHandler {
     } while (!events.empty());
   }
   // Simulates that the longest pause before attaching or asking again has passed.
-  void Later() { server_->OnTimer(MonotonicNow() + EngineLink::kLongestRetry); }
+  void Later() {
+    server_->OnTimer(MonotonicNow() + EngineLink::kLongestRetry);
+    RunEvents();
+  }
+  void Follow(uint64_t router, uint64_t epoch = 1) {
+    channel_->SendEpoch({.epoch = epoch, .router_instance = router});
+    RunEvents();
+  }
 
   EngineLink::Options options_;
   Asked asked_;

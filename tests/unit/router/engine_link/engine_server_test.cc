@@ -1,7 +1,6 @@
-// A server's ranks: when they attach and leave as lists change, when a server counts as replaced, and what
-// its requests contain.
+// A server's ranks: when they attach and leave as lists change, when a server counts as replaced, and how
+// they learn of the engine's loads.
 #include <memory>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -20,86 +19,45 @@ TEST_F(EngineServerTest, AnUnhealthyServerDoesNotAttachAndIsAskedLessOften) {
   asked_.health = absl::UnavailableError("the engine has died");
   absl::Duration before = absl::ZeroDuration();
   for (int i = 0; i < 3; ++i) {
-    Later();
-    Describe();
+    Attach();
     EXPECT_THAT(seen_, IsEmpty());
     const absl::Duration pause = server_->next_deadline() - MonotonicNow();
     EXPECT_GT(pause, before);
     before = pause;
   }
   asked_.health = absl::OkStatus();
-  Later();
-  Describe();
+  Attach();
   EXPECT_THAT(seen_, ElementsAre("joins"));
 }
 
-TEST_F(EngineServerTest, AServerRemovedWhileItAnswersNeverAttaches) {
+TEST_F(EngineServerTest, AServerAttachesOnlyWhileItIsListed) {
   Later();
   server_->Retire();
   Describe();
-  EXPECT_THAT(seen_, IsEmpty());
+  EXPECT_THAT(seen_, IsEmpty()) << "it was removed while it answered";
   EXPECT_TRUE(server_->gone());
   server_->Keep();
-  Later();
-  Describe();
+  Attach();
   EXPECT_THAT(seen_, ElementsAre("joins")) << "it was listed again before the link had forgotten it";
-}
-
-TEST_F(EngineServerTest, AServerListedAgainWhileLeavingAttachesAgain) {
-  Later();
-  Describe();
-  server_->Retire();
-  channel_->SendShutdown("drained");
-  RunEvents();
+  for (const bool keep : {true, false}) {
+    server_->Retire();
+    EXPECT_FALSE(server_->gone());
+    channel_->SendShutdown("drained");
+    RunEvents();
+    if (keep) server_->Keep();
+    CutOff(absl::OkStatus());
+    EXPECT_EQ(server_->gone(), !keep);
+    Later();
+  }
+  EXPECT_THAT(seen_, ElementsAre("joins", "leaves", "joins", "leaves"));
   server_->Keep();
-  channel_->Close(absl::OkStatus());
-  RunEvents();
-  EXPECT_FALSE(server_->gone());
   Later();
-  EXPECT_THAT(seen_, ElementsAre("joins", "leaves", "joins"));
-}
-
-// The router remembers that a process was drained, by its identity.
-TEST_F(EngineServerTest, AServerThatIsListedAgainIsNotDrained) {
-  Later();
-  Describe();
-  channel_->SendEpoch({.epoch = 1, .router_instance = 77});
-  RunEvents();
-  server_->Retire();
-  server_->Keep();
-  CutOff();
-  Later();
-  RunEvents();
   EXPECT_EQ(seen_.back(), "joins");
-  EXPECT_EQ(router_instance_, 0u);
-  channel_->SendEpoch({.epoch = 2, .router_instance = 77});
-  RunEvents();
-  CutOff();
-  Later();
-  RunEvents();
-  EXPECT_EQ(router_instance_, 77u) << "a later drain holds";
-}
-
-TEST_F(EngineServerTest, ARetiredServerStaysAwayUntilItIsListedAgain) {
-  Later();
-  Describe();
-  server_->Retire();
-  EXPECT_FALSE(server_->gone());
-  channel_->SendShutdown("drained");
-  channel_->Close(absl::OkStatus());
-  RunEvents();
-  EXPECT_TRUE(server_->gone());
-  Later();
-  EXPECT_THAT(seen_, ElementsAre("joins", "leaves"));
-  server_->Keep();
-  Later();
-  EXPECT_THAT(seen_, ElementsAre("joins", "leaves", "joins"));
 }
 
 // The channel's contract requires it; until then the router keeps an entry for each connection.
 TEST_F(EngineServerTest, AConnectionThatTheRouterClosesIsGone) {
-  Later();
-  Describe();
+  Attach();
   const MemberId first = channel_->id();
   CutOff();
   EXPECT_THAT(gone_, ElementsAre(first));
@@ -107,14 +65,12 @@ TEST_F(EngineServerTest, AConnectionThatTheRouterClosesIsGone) {
   const MemberId second = channel_->id();
   channel_->SendShutdown("drained");
   CutOff();
-  asked_.health = absl::UnavailableError("gone");
-  Check();
+  Lose();
   EXPECT_THAT(gone_, ElementsAre(first, second)) << "once each";
 }
 
 TEST_F(EngineServerTest, AHealthCheckThatBeganBeforeACallFailedDoesNotCount) {
-  Later();
-  Describe();
+  Attach();
   Place();
   Place();
   ASSERT_EQ(asked_.streams.size(), 2u);
@@ -138,8 +94,7 @@ TEST_F(EngineServerTest, AHealthCheckThatBeganBeforeACallFailedDoesNotCount) {
 }
 
 TEST_F(EngineServerTest, ARankThatBringsNoTokenAttachesAfterLongerAndLongerPauses) {
-  Later();
-  Describe();
+  Attach();
   // So that the server's next deadline is that of attaching.
   asked_.hold_health = true;
   Later();
@@ -151,107 +106,76 @@ TEST_F(EngineServerTest, ARankThatBringsNoTokenAttachesAfterLongerAndLongerPause
     Later();
   }
   Place();
-  EngineTokens tokens;
-  tokens.ids = {100};
-  asked_.streams.back()->callbacks.on_tokens(std::move(tokens));
-  RunEvents();
+  Bring({100});
   CutOff();
   EXPECT_LE(server_->next_deadline() - MonotonicNow(), EngineLink::kShortestRetry);
 }
 
-// A drain applies to the process, so a rank that attaches again must name the router that it followed.
+// The router remembers that a process was drained, by its identity: a rank that attaches again must name the
+// router that it followed.
 TEST_F(EngineServerTest, ARankThatAttachesAgainNamesTheRouterThatItFollowed) {
-  Later();
-  Describe();
+  Attach();
   EXPECT_EQ(router_instance_, 0u);
-  channel_->SendEpoch({.epoch = 1, .router_instance = 77});
-  RunEvents();
+  Follow(77);
   CutOff();
   Later();
-  RunEvents();
   EXPECT_EQ(router_instance_, 77u);
-  asked_.health = absl::UnavailableError("gone");
-  Check();
-  asked_.health = absl::OkStatus();
-  Later();
-  Describe();
+  Lose();
+  Attach();
   EXPECT_EQ(router_instance_, 0u) << "it may be another process";
+  Follow(77);
+  server_->Retire();
+  server_->Keep();
+  CutOff();
+  Later();
+  EXPECT_EQ(seen_.back(), "joins");
+  EXPECT_EQ(router_instance_, 0u) << "a server that is listed again is not drained";
+  Follow(77, 2);
+  CutOff();
+  Later();
+  EXPECT_EQ(router_instance_, 77u) << "a later drain holds";
 }
 
 // The engine's front end is healthy, and the silent rank would appear to be the emptiest.
 TEST_F(EngineServerTest, ARankThatWasSilentGetsOneRequestUntilItsFirstToken) {
-  Later();
-  Describe();
+  // How many of two requests the rank takes after it attaches again.
+  const auto taken = [&] {
+    Later();
+    asked_.streams.clear();
+    Place();
+    Place();
+    return asked_.streams.size();
+  };
+  Attach();
   Place();
   CutOff();
-  Later();
-  asked_.streams.clear();
-  rejected_ = 0;
-  Place();
-  Place();
-  EXPECT_EQ(asked_.streams.size(), 1u);
+  EXPECT_EQ(taken(), 1u);
   EXPECT_EQ(rejected_, 1u);
   EXPECT_EQ(extra_slots_, 1 - 4);
-  EngineTokens tokens;
-  tokens.ids = {100};
-  asked_.streams.back()->callbacks.on_tokens(std::move(tokens));
-  RunEvents();
+  Bring({100});
   Place();
   EXPECT_EQ(asked_.streams.size(), 2u);
   CutOff();
-  Later();
-  Place();
-  channel_->Close(absl::OkStatus());
+  EXPECT_EQ(taken(), 1u);
+  CutOff(absl::OkStatus());
+  EXPECT_EQ(taken(), 1u) << "until it does, however it leaves";
+  server_->OnStep(0, channel_->id(), {.step = 1, .prompt_tokens = 3});
   RunEvents();
-  Later();
-  Place();
-  Place();
-  EXPECT_EQ(asked_.streams.size(), 4u) << "until it does, however it leaves";
-}
-
-TEST_F(EngineServerTest, OrUntilItReportsWork) {
-  Later();
-  Describe();
-  Place();
-  CutOff();
-  Later();
-  Place();
-  EngineStep step;
-  step.step = 1;
-  step.prompt_tokens = 3;
-  server_->OnStep(0, channel_->id(), step);
-  RunEvents();
-  channel_->Close(absl::OkStatus());
-  RunEvents();
-  Later();
-  asked_.streams.clear();
-  Place();
-  Place();
-  EXPECT_EQ(asked_.streams.size(), 2u);
+  CutOff(absl::OkStatus());
+  EXPECT_EQ(taken(), 2u) << "or until it reports work";
 }
 
 // The engine's first message may be sent before the cache lookup.
 TEST_F(EngineServerTest, CachedTokensAreThoseOfTheFirstMessageWithTokens) {
-  Later();
-  Describe();
+  Attach();
   EXPECT_TRUE(prefix_cache_);
   Place();
-  const auto bring = [&](std::vector<uint32_t> ids, int64_t cached) {
-    EngineTokens tokens;
-    tokens.ids = std::move(ids);
-    tokens.message = std::make_shared<AMessage>();
-    tokens.cached_prompt_tokens = cached;
-    asked_.streams.back()->callbacks.on_tokens(std::move(tokens));
-    RunEvents();
+  for (const auto& [ids, cached] : {std::pair(std::vector<uint32_t>(), 0), {{100}, 2}, {{101}, 2}}) {
+    Bring(ids, cached);
     server_->OnTimer(MonotonicNow() + absl::Seconds(1));
     RunEvents();
-  };
-  bring({}, 0);
-  EXPECT_THAT(cached_, IsEmpty());
-  bring({100}, 2);
-  EXPECT_THAT(cached_, ElementsAre(2));
-  bring({101}, 2);
-  EXPECT_THAT(cached_, ElementsAre(2));
+    EXPECT_EQ(cached_, ids.empty() ? std::vector<int64_t>() : std::vector<int64_t>{2});
+  }
 }
 
 // --- servers that are replaced ---
@@ -265,8 +189,7 @@ TEST_F(EngineServerTest, AServerWithAnotherDescriptionLeavesAndAttachesWithIt) {
                                       {.slots = 5, .max_sequence_tokens = 64},
                                       {.ranks = 2, .all_ranks = 2, .slots = 4, .max_sequence_tokens = 64}}) {
     SCOPED_TRACE(gone_.size());
-    Later();
-    Describe();
+    Attach();
     channels_.clear();
     Place();
     const MemberId before = channel_->id();
@@ -274,49 +197,33 @@ TEST_F(EngineServerTest, AServerWithAnotherDescriptionLeavesAndAttachesWithIt) {
     rejected_ = 0;
     Fail(asked_.streams.size() - 1);
     Later();
-    RunEvents();
     EXPECT_EQ(rejected_, 0u) << "not before the engine has described itself";
     AnswerDescribe(other);
     EXPECT_EQ(rejected_, 0u) << "the request is lost with the server";
     EXPECT_THAT(gone_, ElementsAre(before));
-    Later();
-    Describe(other);
+    Attach(other);
     EXPECT_EQ(channels_.size(), static_cast<size_t>(other.ranks));
-    asked_.health = absl::UnavailableError("gone");
-    Check();
-    asked_.health = absl::OkStatus();
+    Lose();
   }
 }
 
 TEST_F(EngineServerTest, AServerWithTheSameDescriptionGoesOn) {
-  Later();
-  Describe();
-  Place();
-  Place();
-  Fail(0);
-  Later();
-  RunEvents();
-  EXPECT_EQ(rejected_, 0u);
-  AnswerDescribe(described_);
-  EXPECT_EQ(rejected_, 1u);
-  Fail(1);
-  Later();
-  RunEvents();
-  AnswerDescribe(absl::DeadlineExceededError("no loads in time"));
-  EXPECT_EQ(rejected_, 2u) << "the failures belong to the requests";
+  Attach();
+  for (int i = 0; i < 3; ++i) Place();
+  // The failure belongs to the request.
+  const auto fail = [&](size_t call, const absl::StatusOr<EngineDescription>& answer) {
+    Fail(call);
+    Later();
+    EXPECT_EQ(rejected_, call);
+    AnswerDescribe(answer);
+  };
+  fail(0, described_);
+  fail(1, absl::DeadlineExceededError("no loads in time"));
+  EXPECT_EQ(rejected_, 2u);
   EXPECT_THAT(gone_, IsEmpty());
   EXPECT_EQ(clients_, 1);
-}
-
-TEST_F(EngineServerTest, AServerThatIsGoneAsItDescribesItselfIsLost) {
-  Later();
-  Describe();
-  Place();
-  Fail(0);
-  Later();
-  RunEvents();
-  AnswerDescribe(absl::UnavailableError("gone"));
-  EXPECT_EQ(rejected_, 0u);
+  fail(2, absl::UnavailableError("gone"));
+  EXPECT_EQ(rejected_, 2u) << "a server that is gone as it describes itself is lost";
   EXPECT_EQ(gone_.size(), 1u);
 }
 
@@ -326,30 +233,14 @@ TEST_F(EngineServerTest, AServerWhoseRecordsEndDescribesItselfAgain) {
   std::move(asked_.records.back()->callbacks.on_end)(absl::UnavailableError("connection reset"));
   RunEvents();
   Later();
-  RunEvents();
   AnswerDescribe(described_);
   EXPECT_THAT(gone_, IsEmpty());
   Later();
-  RunEvents();
   EXPECT_THAT(asked_.describe, IsEmpty()) << "they have ended once";
 }
 
-// An idle server without records may be replaced without any visible failure.
-TEST_F(EngineServerTest, AServerDescribesItselfAgainFromTimeToTime) {
-  Later();
-  Describe();
-  server_->OnTimer(MonotonicNow() + EngineLink::kHealthCheck);
-  RunEvents();
-  EXPECT_THAT(asked_.describe, IsEmpty());
-  server_->OnTimer(MonotonicNow() + EngineLink::kHealthCheck + EngineLink::kDescribeAgain);
-  RunEvents();
-  AnswerDescribe(EngineDescription{.slots = 9, .max_sequence_tokens = 64});
-  EXPECT_EQ(gone_.size(), 1u);
-}
-
 TEST_F(EngineServerTest, HoweverManyCallsFailTheServerDescribesItselfOnceASecond) {
-  Later();
-  Describe();
+  Attach();
   constexpr size_t kCalls = 20;
   for (size_t i = 0; i < kCalls; ++i) Place();
   const absl::Time start = MonotonicNow();
@@ -367,39 +258,49 @@ TEST_F(EngineServerTest, HoweverManyCallsFailTheServerDescribesItselfOnceASecond
   EXPECT_EQ(rejected_, kCalls) << "none waits for a description of its own";
 }
 
-// On a dead connection the kernel would retransmit for many minutes.
-TEST_F(EngineServerTest, AServerThatDoesNotAnswerIsContactedOverANewConnection) {
-  Later();
-  Describe();
-  EXPECT_EQ(clients_, 1);
-  asked_.health = absl::UnavailableError("gone");
+// --- loads ---
+
+// vLLM's servicer repeats the record of one rank while no rank has events.
+TEST_F(EngineServerTest, RecordsReplaceQuestionsWhileTheyCome) {
+  ServeTwoRanks();
   Check();
-  Later();
-  EXPECT_EQ(clients_, 1) << "its connection is well";
-  asked_.health = absl::OkStatus();
-  Describe();
-  asked_.health = absl::DeadlineExceededError("no answer");
+  ASSERT_EQ(asked_.records.size(), 1u);
+  Answer(Loads{{4, {1, 10}}, {5, {2, 20}}});
+  EXPECT_THAT(ReportedLoads(), ElementsAre(1, 2));
+  Record({{4, {3, 30}}, {5, {4, 40}}});
+  EXPECT_THAT(ReportedLoads(), ElementsAre(3, 4));
   Check();
-  EXPECT_EQ(clients_, 2);
-  Later();
-  AnswerDescribe(absl::DeadlineExceededError("no answer"));
-  EXPECT_EQ(clients_, 3);
+  EXPECT_TRUE(asked_.loads.empty());
+  Check();
+  EXPECT_EQ(asked_.loads.size(), 1u) << "none has come since the last check";
+  EXPECT_EQ(asked_.records.size(), 1u);
+  Answer(Loads{{4, {1, 10}}, {5, {2, 20}}});
+  Record({{4, {3, 30}}, {0, {9, 90}}, {1'000, {9, 90}}, {-1, {9, 90}}});
+  Check();
+  Record({{4, {5, 50}}});
+  Answer(Loads{{4, {6, 60}}, {5, {7, 70}}});
+  EXPECT_THAT(ReportedLoads(), ElementsAre(5, 7)) << "the record of one came after the question";
 }
 
-// --- requests ---
-
-TEST_F(EngineServerTest, ARankIsNamedWhereThereAreSeveral) {
-  for (const int32_t all : {1, 2}) {
-    channels_.clear();
-    Later();
-    Describe({.ranks = all, .all_ranks = all, .slots = 4, .max_sequence_tokens = 64});
-    ASSERT_EQ(channels_.size(), static_cast<size_t>(all));
-    Place();
-    asked_.health = absl::UnavailableError("gone");
-    Check();
-    asked_.health = absl::OkStatus();
-  }
-  EXPECT_THAT(asked_.ranks, ElementsAre(std::nullopt, 1));
+TEST_F(EngineServerTest, ALostServersRecordsAreCancelledAndIgnored) {
+  ServeTwoRanks();
+  Check();
+  const std::shared_ptr<TestRecords> first = asked_.records.back();
+  Lose();
+  EXPECT_TRUE(first->cancelled);
+  channels_.clear();
+  ServeTwoRanks();
+  Check();
+  ASSERT_EQ(asked_.records.size(), 2u);
+  first->loads = {{4, {7, 70}}};
+  first->callbacks.on_records();
+  std::move(first->callbacks.on_end)(absl::UnimplementedError("late"));
+  RunEvents();
+  EXPECT_EQ(ReportedLoads()[0], -1);
+  Record({{4, {3, 30}}});
+  EXPECT_EQ(ReportedLoads()[0], 3);
+  server_.reset();
+  EXPECT_TRUE(asked_.records.back()->cancelled) << "a server that is forgotten";
 }
 
 }  // namespace

@@ -69,20 +69,21 @@ class ProtocolClientTest : public ::testing::Test {
     }
 
    private:
-    grpc::Status Late() {
+    using Status = grpc::Status;
+    using Context = grpc::ServerContext;
+    Status Late() {
       closed_.WaitForNotificationWithTimeout(kTimeout / 2);
-      return grpc::Status::OK;
+      return Status::OK;
     }
-    grpc::Status GetServerInfo(grpc::ServerContext*, const typename P::GetServerInfoRequest*,
-                               typename P::GetServerInfoResponse*) override {
+    Status GetServerInfo(Context*, const typename P::GetServerInfoRequest*,
+                         typename P::GetServerInfoResponse*) override {
       return Late();
     }
-    grpc::Status GetModelInfo(grpc::ServerContext*, const typename P::GetModelInfoRequest*,
-                              typename P::GetModelInfoResponse*) override {
+    Status GetModelInfo(Context*, const typename P::GetModelInfoRequest*,
+                        typename P::GetModelInfoResponse*) override {
       return Late();
     }
-    grpc::Status GetLoads(grpc::ServerContext*, const typename P::GetLoadsRequest*,
-                          typename P::GetLoadsResponse*) override {
+    Status GetLoads(Context*, const typename P::GetLoadsRequest*, typename P::GetLoadsResponse*) override {
       return Late();
     }
     grpc::Status Generate(grpc::ServerContext*, const typename P::GenerateRequest*,

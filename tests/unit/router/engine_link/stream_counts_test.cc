@@ -1,6 +1,7 @@
 // Checks of the token counts in engines' streams: complete streams, and streams that have lost tokens.
 #include "router/engine_link/protocol/stream_counts.h"
 
+#include <tuple>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -21,51 +22,46 @@ StreamCounts After(const StreamCounts::Options& options, int chunks) {
   return counts;
 }
 
-TEST(StreamCountsTest, EnginesOutputsAreWhole) {
-  // vLLM repeats the last chunk, bfio's own servers count the whole output, and some engines send no count.
-  EXPECT_TRUE(After(kVllm, 5).OnComplete(Tokens{5}, 1, 10, EngineFinish::kLength).ok());
-  EXPECT_TRUE(After(kVllm, 5).OnComplete({}, 5, 10, EngineFinish::kLength).ok());
-  EXPECT_TRUE(After(kVllm, 5).OnComplete({}, 0, 0, EngineFinish::kLength).ok());
-  EXPECT_TRUE(After(kVllm, 3).OnComplete(Tokens{3}, 1, 10, EngineFinish::kStop).ok());
-  EXPECT_TRUE(After(kSglang, 3).OnComplete(Tokens{3}, 3, 10, EngineFinish::kStop).ok());
-}
+struct End {
+  Tokens ids;
+  uint32_t count = 0, prompt_tokens = 0;
+  EngineFinish finish = EngineFinish::kStop;
+};
 
-TEST(StreamCountsTest, CumulativeCountsRevealEveryFault) {
-  StreamCounts missing = After(kSglang, 2);
-  EXPECT_TRUE(absl::IsDataLoss(missing.OnChunk(Tokens{4}, 4)));
-  StreamCounts twice = After(kSglang, 2);
-  EXPECT_TRUE(absl::IsDataLoss(twice.OnChunk(Tokens{2}, 2)));
-  EXPECT_TRUE(absl::IsDataLoss(After(kSglang, 2).OnComplete(Tokens{3}, 3, 10, EngineFinish::kStop)));
-  EXPECT_TRUE(absl::IsDataLoss(After(kSglang, 2).OnComplete({}, 3, 10, EngineFinish::kStop)));
+// vLLM repeats the last chunk, bfio's own servers count the whole output, and some engines send no count. An
+// output may end at the longest sequence, counted with the engine's own prompt length.
+TEST(StreamCountsTest, AnEndHasTheTokensThatHaveCome) {
+  constexpr EngineFinish kLength = EngineFinish::kLength, kStop = EngineFinish::kStop;
+  StreamCounts::Options whole = kVllm;
+  whole.whole = true;
+  struct Case {
+    StreamCounts::Options options;
+    int chunks;
+    End end;
+    bool good;
+  };
+  const std::vector<Case> cases = {
+      {kVllm, 5, {{5}, 1, 10, kLength}, true},     {kVllm, 5, {{}, 5, 10, kLength}, true},
+      {kVllm, 5, {{}, 0, 0, kLength}, true},       {kVllm, 3, {{3}, 1, 10, kStop}, true},
+      {kVllm, 3, {{4}, 1, 10, kStop}, false},      {kVllm, 4, {{4}, 1, 10, kLength}, false},
+      {kVllm, 4, {{4}, 1, 996, kLength}, true},    {kVllm, 4, {{4}, 1, 995, kLength}, false},
+      {kSglang, 3, {{3}, 3, 10, kStop}, true},     {kSglang, 2, {{3}, 3, 10, kStop}, false},
+      {kSglang, 2, {{}, 3, 10, kStop}, false},     {whole, 0, {{1, 2, 3, 4, 5}, 5, 10, kLength}, true},
+      {whole, 0, {{1, 2}, 2, 10, kStop}, true},    {whole, 0, {{1, 2}, 3, 10, kStop}, false},
+      {whole, 0, {{1, 2}, 2, 10, kLength}, false}, {whole, 0, {{1, 2, 3, 4, 5, 6}, 6, 10, kStop}, false},
+  };
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const auto& [options, chunks, end, good] = cases[i];
+    const absl::Status status =
+        After(options, chunks).OnComplete(end.ids, end.count, end.prompt_tokens, end.finish);
+    EXPECT_TRUE(good ? status.ok() : absl::IsDataLoss(status)) << i << ": " << status;
+  }
 }
 
 TEST(StreamCountsTest, AChunkThatCountsOtherTokensIsNotWhole) {
-  StreamCounts counts = After(kVllm, 2);
-  EXPECT_TRUE(absl::IsDataLoss(counts.OnChunk(Tokens{3}, 2)));
-}
-
-TEST(StreamCountsTest, TheLastChunkIsTheOneThatTheEngineEndsWith) {
-  EXPECT_TRUE(absl::IsDataLoss(After(kVllm, 3).OnComplete(Tokens{4}, 1, 10, EngineFinish::kStop)));
-}
-
-TEST(StreamCountsTest, AnEndByLengthHasTheLength) {
-  EXPECT_TRUE(absl::IsDataLoss(After(kVllm, 4).OnComplete(Tokens{4}, 1, 10, EngineFinish::kLength)));
-  // An output may end at the longest sequence, counted with the engine's own prompt length.
-  EXPECT_TRUE(After(kVllm, 4).OnComplete(Tokens{4}, 1, 996, EngineFinish::kLength).ok());
-  EXPECT_TRUE(absl::IsDataLoss(After(kVllm, 4).OnComplete(Tokens{4}, 1, 995, EngineFinish::kLength)));
-}
-
-TEST(StreamCountsTest, AWholeOutputIsCountedByItsTokens) {
-  StreamCounts::Options options = kVllm;
-  options.whole = true;
-  const auto end = [&](const Tokens& ids, uint32_t count, EngineFinish finish) {
-    return StreamCounts(options).OnComplete(ids, count, 10, finish);
-  };
-  EXPECT_TRUE(end({1, 2, 3, 4, 5}, 5, EngineFinish::kLength).ok());
-  EXPECT_TRUE(end({1, 2}, 2, EngineFinish::kStop).ok());
-  EXPECT_TRUE(absl::IsDataLoss(end({1, 2}, 3, EngineFinish::kStop)));
-  EXPECT_TRUE(absl::IsDataLoss(end({1, 2}, 2, EngineFinish::kLength)));
-  EXPECT_TRUE(absl::IsDataLoss(end({1, 2, 3, 4, 5, 6}, 6, EngineFinish::kStop)));
+  for (const auto& [options, token, count] :
+       {std::tuple(kVllm, 3u, 2u), {kSglang, 4u, 4u}, {kSglang, 2u, 2u}})
+    EXPECT_TRUE(absl::IsDataLoss(After(options, 2).OnChunk(Tokens{token}, count))) << token;
 }
 
 }  // namespace
