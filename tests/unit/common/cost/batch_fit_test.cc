@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "common/base/rng.h"
 #include "gtest/gtest.h"
@@ -17,21 +18,36 @@ BatchLoad RandomLoad(Rng& rng) {
   return load;
 }
 
+// Prompts in chunks, whose attention grows with the tokens computed before.
+BatchLoad RandomChunkLoad(Rng& rng, uint64_t longest) {
+  BatchLoad load = RandomLoad(rng);
+  load.AddPrefill(1 + static_cast<int64_t>(rng.Below(500)), static_cast<int64_t>(rng.Below(longest)));
+  return load;
+}
+
+// The cost fitted to `batches` random loads, whose times have relative noise.
+template <typename Load, typename Seconds>
+std::optional<BatchCost> Fitted(uint64_t seed, int batches, double noise, Load load, Seconds seconds) {
+  Rng rng(seed);
+  BatchFit fit;
+  for (int i = 0; i < batches; ++i) {
+    const BatchLoad drawn = load(rng);
+    fit.Add(drawn, seconds(drawn) * (1 + noise * rng.Normal()));
+  }
+  return fit.cost();
+}
+
 TEST(BatchFitTest, FindsFloorSlopeKneeAndContextCost) {
   for (const int64_t b0 : {0, 64, 128}) {
     SCOPED_TRACE(b0);
     BatchCost cost;
     cost.b0_tokens = b0;
     cost.k2_s_per_token = 1e-7;
-    Rng rng(5);
-    BatchFit fit;
-    for (int i = 0; i < 1500; ++i) {
-      const BatchLoad load = RandomLoad(rng);
-      // 2 % of noise, and now and then a batch that takes ten times as long.
-      const double disturbed = i % 200 == 199 ? 10 : 1;
-      fit.Add(load, cost.Seconds(load) * (1 + 0.02 * rng.Normal()) * disturbed);
-    }
-    const auto found = fit.cost();
+    int batch = 0;
+    // Now and then a batch takes ten times as long.
+    const auto found = Fitted(5, 1500, 0.02, RandomLoad, [&](const BatchLoad& load) {
+      return cost.Seconds(load) * (batch++ % 200 == 199 ? 10 : 1);
+    });
     ASSERT_TRUE(found.has_value());
     EXPECT_EQ(found->b0_tokens, b0);
     for (const int64_t tokens : {1, 60, 300, 500, 1000}) {
@@ -45,14 +61,9 @@ TEST(BatchFitTest, ALineBelowTheOriginBecomesOneThroughIt) {
   const auto seconds = [](int64_t tokens) {
     return 2e-3 + 5e-5 * static_cast<double>(std::max<int64_t>(0, tokens - 512));
   };
-  Rng rng(5);
-  BatchFit fit;
-  for (int i = 0; i < 1500; ++i) {
-    BatchLoad load;
-    load.tokens = 520 + static_cast<int64_t>(rng.Below(1529));
-    fit.Add(load, seconds(load.tokens));
-  }
-  const auto found = fit.cost();
+  const auto found = Fitted(
+      5, 1500, 0, [](Rng& rng) { return BatchLoad{.tokens = 520 + static_cast<int64_t>(rng.Below(1529))}; },
+      [&](const BatchLoad& load) { return seconds(load.tokens); });
   ASSERT_TRUE(found.has_value());
   EXPECT_GE(found->c_s, 0);
   double bias = 0, sum = 0;
@@ -63,24 +74,23 @@ TEST(BatchFitTest, ALineBelowTheOriginBecomesOneThroughIt) {
   EXPECT_LT(std::abs(bias), 0.1 * sum);
 }
 
-// Prompts in chunks, whose attention grows with the tokens computed before.
-BatchLoad RandomChunkLoad(Rng& rng, int64_t longest) {
-  BatchLoad load = RandomLoad(rng);
-  load.AddPrefill(1 + static_cast<int64_t>(rng.Below(500)), static_cast<int64_t>(rng.Below(longest)));
-  return load;
-}
-
-TEST(BatchFitTest, FindsTheCostOfPromptsAttentionToThemselves) {
+// With short prompts noise must not be fitted as a cost of pairs: a prompt of 30,000 tokens has 4.5e8 of
+// them.
+TEST(BatchFitTest, FindsTheCostOfPromptsAttentionOnlyWhereLongPromptsShowIt) {
   BatchCost cost;
-  cost.k1_s_per_pair = 5e-9;
   cost.k2_s_per_token = 1e-7;
-  Rng rng(6);
-  BatchFit fit;
-  for (int i = 0; i < 1500; ++i) {
-    const BatchLoad load = RandomChunkLoad(rng, 30'000);
-    fit.Add(load, cost.Seconds(load) * (1 + 0.02 * rng.Normal()));
+  const auto seconds = [&](const BatchLoad& load) { return cost.Seconds(load); };
+  int with = 0;
+  for (uint64_t seed = 1; seed <= 50; ++seed) {
+    const auto found = Fitted(
+        seed, 300, 0.05, [](Rng& rng) { return RandomChunkLoad(rng, 300); }, seconds);
+    ASSERT_TRUE(found.has_value());
+    with += found->k1_s_per_pair > 0 ? 1 : 0;
   }
-  const auto found = fit.cost();
+  EXPECT_LE(with, 1);
+  cost.k1_s_per_pair = 5e-9;
+  const auto found = Fitted(
+      6, 1500, 0.02, [](Rng& rng) { return RandomChunkLoad(rng, 30'000); }, seconds);
   ASSERT_TRUE(found.has_value());
   EXPECT_NEAR(found->k1_s_per_pair, 5e-9, 5e-10);
   EXPECT_NEAR(found->a_s_per_token, cost.a_s_per_token, 0.05 * cost.a_s_per_token);
@@ -90,41 +100,20 @@ TEST(BatchFitTest, FindsTheCostOfPromptsAttentionToThemselves) {
   EXPECT_NEAR(found->Seconds(late), cost.Seconds(late), 0.05 * cost.Seconds(late));
 }
 
-// Noise must not be fitted as a cost of pairs: a prompt of 30,000 tokens has 4.5e8 of them.
-TEST(BatchFitTest, ShortPromptsDetermineNoCostOfPairs) {
-  BatchCost cost;
-  cost.k2_s_per_token = 1e-7;
-  int with = 0;
-  for (uint64_t seed = 1; seed <= 50; ++seed) {
-    Rng rng(seed);
-    BatchFit fit;
-    for (int i = 0; i < 300; ++i) {
-      const BatchLoad load = RandomChunkLoad(rng, 300);
-      fit.Add(load, cost.Seconds(load) * (1 + 0.05 * rng.Normal()));
-    }
-    ASSERT_TRUE(fit.cost().has_value());
-    with += fit.cost()->k1_s_per_pair > 0 ? 1 : 0;
-  }
-  EXPECT_LE(with, 1);
-}
-
 // The more requests, the younger they are. So the number of tokens alone explains little, and its fitted
 // slope next to that of the context is as often negative as positive.
 TEST(BatchFitTest, WhatTheContextExplainsIsNotTakenForTheTokens) {
   constexpr double kContextCost = 3e-5;
   for (const double slope : {-1e-5, -1e-6, 0.0}) {
     SCOPED_TRACE(slope);
-    Rng rng(7);
-    BatchFit fit;
-    for (int i = 0; i < 1500; ++i) {
-      BatchLoad load;
-      load.tokens = 20 + static_cast<int64_t>(rng.Below(12));
-      load.decode_context = static_cast<double>(load.tokens) * (50 + static_cast<double>(rng.Below(60)));
-      const double seconds =
-          0.05 + slope * static_cast<double>(load.tokens) + kContextCost * load.decode_context;
-      fit.Add(load, seconds * (1 + 0.02 * rng.Normal()));
-    }
-    const auto found = fit.cost();
+    const auto load = [](Rng& rng) {
+      const int64_t tokens = 20 + static_cast<int64_t>(rng.Below(12));
+      const double context = static_cast<double>(tokens) * (50 + static_cast<double>(rng.Below(60)));
+      return BatchLoad{.tokens = tokens, .decode_context = context};
+    };
+    const auto found = Fitted(7, 1500, 0.02, load, [&](const BatchLoad& drawn) {
+      return 0.05 + slope * static_cast<double>(drawn.tokens) + kContextCost * drawn.decode_context;
+    });
     ASSERT_TRUE(found.has_value());
     EXPECT_NEAR(found->k2_s_per_token, kContextCost, 0.1 * kContextCost);
     EXPECT_GT(found->a_s_per_token, 0) << "planners divide by it";

@@ -1,6 +1,7 @@
 // The time of a batch: the papers' constants, long contexts.
 #include "common/cost/batch_time.h"
 
+#include "common/cost/step_time.h"
 #include "gtest/gtest.h"
 
 namespace bfio {
@@ -37,6 +38,15 @@ TEST(BatchTimeTest, LongContexts) {
   EXPECT_DOUBLE_EQ(whole.prefill_pairs, pieces.prefill_pairs);
   EXPECT_NEAR(LongContextLlama70B().k1_s_per_pair, 4.2e-9, 1e-10);
   EXPECT_NEAR(LongContextLlama70B().k2_s_per_token, 8.04e-8, 1e-9);
+}
+
+TEST(StepCostTest, DefaultsAreThePapersConstantsAndPrefillTokensAddTheirCost) {
+  const StepCost cost;
+  EXPECT_NEAR(cost.c_s, (0.6e-3 * 72 + 35e-3) / 16, 1e-12);
+  EXPECT_NEAR(cost.tl_s_per_token, 1.5 * 2 * 576 * 61e-6 / (1 << 20), 1e-12);
+  EXPECT_DOUBLE_EQ(cost.StepSeconds(100000), 4.8875e-3 + 1.00525e-2);
+  const StepCost all = {.c_s = 1, .tl_s_per_token = 0.5, .prefill_s_per_token = 0.25};
+  EXPECT_DOUBLE_EQ(all.StepSeconds(2, 4), 3);
 }
 
 }  // namespace
