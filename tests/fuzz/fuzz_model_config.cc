@@ -5,7 +5,11 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto config = bfio::worker::ParseModelConfig(bfio::fuzz::Text(data, size), "fuzz");
+  const absl::string_view why = config.status().message();
+  bfio::fuzz::Check(config.ok() || (why.find("fuzz: ") == 0 && why.find('\n') == why.npos),
+                    "an error is one line");
   if (!config.ok()) return 0;
+  bfio::fuzz::Check(config->heads % config->kv_heads == 0 && config->head_dim % 2 == 0, "heads have a size");
   // There is a list per layer, so only models with a plausible number of layers are expanded.
   if (config->layers > 64) return 0;
   for (const auto& spec : bfio::worker::ModelTensors(*config)) {

@@ -3,19 +3,13 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-#include <string>
-
 #include "absl/strings/str_cat.h"
-#include "common/base/rng.h"
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
-#include "tests/testing/mutate.h"
 #include "tests/testing/safetensors_bytes.h"
 
 namespace bfio::worker {
 namespace {
 
-using bfio::testing::Mutate;
 using bfio::testing::ParseAndTouch;
 using bfio::testing::SafetensorsBytes;
 using bfio::testing::WriteBytes;
@@ -82,16 +76,6 @@ TEST(Safetensors, EveryTruncationIsRefused) {
   }
 }
 
-TEST(Safetensors, EveryTruncationIsRefusedOnDisk) {
-  const std::string path = ::testing::TempDir() + "/cut.safetensors", file = SafetensorsBytes(kGood, 28);
-  for (size_t size = 0; size < file.size(); size += 5) {
-    WriteBytes(path, absl::string_view(file).substr(0, size));
-    const auto opened = SafetensorsFile::Open(path);
-    ASSERT_FALSE(opened.ok());
-    EXPECT_THAT(std::string(opened.status().message()), AllOf(HasSubstr(path), HasSubstr("truncated")));
-  }
-}
-
 TEST(Safetensors, LengthsAreChecked) {
   ExpectRefused(SafetensorsBytes(kGood, 28, ~uint64_t{0}), "the header length is 18446744073709551615 bytes");
   ExpectRefused(SafetensorsBytes(kGood, 28, 100'000'001), "more than the 100000000 allowed");
@@ -130,13 +114,9 @@ TEST(Safetensors, InvalidHeadersAreRefused) {
   refused(One("F32", "[2]", "[8]"), "fewer than two numbers, in tensor 't'");
   refused(One("F32", "[2]", "\"08\""), "a string where none belongs, in tensor 't'");
   refused("{\"\xff\":1}", "is not JSON");
-}
-
-TEST(Safetensors, DuplicateNamesAreRefused) {
-  ExpectRefused(SafetensorsBytes(R"({"t":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
-                                 R"("t":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
-                                 8),
-                "has 't' twice");
+  refused(
+      R"({"t":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"t":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
+      "has 't' twice");
 }
 
 TEST(Safetensors, OtherDTypesAreRefusedByName) {
@@ -234,23 +214,6 @@ TEST(Safetensors, HostileHeadersDoNotExhaustMemory) {
   ExpectRefused(numbers, "more than 8 dimensions");
   // A copy of the file, and 100,000 entries.
   EXPECT_LT(PeakKilobytes() - before, 150 * 1024);
-}
-
-TEST(Safetensors, MutatedFilesAreRefusedOrValid) {
-  const std::string good = SafetensorsBytes(kGood, 28);
-  int64_t accepted = 0;
-  for (uint64_t seed = 0; seed < 20'000; ++seed) {
-    SCOPED_TRACE(seed);
-    Rng rng(seed);
-    const auto tensors = ParseAndTouch(Mutate(good, rng));
-    accepted += tensors.ok();
-    if (tensors.ok()) continue;
-    ASSERT_THAT(std::string(tensors.status().message()),
-                AllOf(HasSubstr("x.safetensors: "), Not(HasSubstr("\n"))));
-  }
-  // Changes of data bytes and of names leave the file valid.
-  EXPECT_GT(accepted, 500);
-  EXPECT_LT(accepted, 10'000);
 }
 
 }  // namespace
