@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/testing/cuda/attention_device.h"
+#include "tests/testing/cuda/attention_run.h"
 #include "tests/testing/cuda/copy_bandwidth.h"
 
 namespace bfio::testing {
@@ -138,7 +138,7 @@ int Main(int argc, char** argv) {
   LaunchMust(worker::gpu::FullAttentionGrid(shape.head_dim, &grid));
   const std::string difference = CheckAttention(
       {"check", shape, {{1, 4095, 1}, {2, 999, 1}, {3, 0, 100}, {4, 300, 40}}, 1, grid, grid.long_blocks},
-      RunAttentionOnDevice);
+      RunAttention);
   std::printf("results: %s\n", difference.empty() ? "as computed on the host" : difference.c_str());
   if (!difference.empty()) return 1;
   const double copy = CopyBytesPerSecond();

@@ -9,21 +9,21 @@
 #include <cstdio>
 
 #include "gtest/gtest.h"
-#include "tests/testing/cuda/attention_device.h"
+#include "tests/testing/cuda/attention_run.h"
 
 namespace bfio::testing {
 namespace {
 
 TEST(AttentionOnAGpu, IsWithinRounding) {
   for (const AttentionCase& attention_case : AttentionCases(true)) {
-    EXPECT_EQ(CheckAttention(attention_case, RunAttentionOnDevice), "");
+    EXPECT_EQ(CheckAttention(attention_case, RunAttention), "");
   }
 }
 
 TEST(AttentionOnAGpu, HasTheSameBitsInAnyBatch) {
   for (const bool large : {true, false}) {
     for (const auto& [one, other] : SameBitsCases(large)) {
-      EXPECT_EQ(CheckSameBits(one, other, RunAttentionOnDevice), "");
+      EXPECT_EQ(CheckSameBits(one, other, RunAttention), "");
     }
   }
 }

@@ -1,14 +1,14 @@
-// Logits of the CUDA engine, under the emulator or on a GPU.
-//
-// Purpose: feeds a golden case to a backend. Threads: none.
+// Logits of the CUDA engine for golden cases, under the emulator or on a GPU.
 #ifndef BFIO_TESTS_TESTING_CUDA_LOGITS_H_
 #define BFIO_TESTS_TESTING_CUDA_LOGITS_H_
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/testing/golden.h"
 #include "worker/engine/cuda/cuda_backend.h"
 
 namespace bfio::testing {
@@ -51,6 +51,26 @@ inline std::vector<float> RunInChunks(worker::gpu::CudaBackend& backend, const s
     EXPECT_EQ(drawn[1].id, static_cast<uint32_t>(std::max_element(row, row + vocab) - row));
   }
   return logits;
+}
+
+// Expects the logits of every row within `factor` times the error of transformers in bf16, and the token of
+// transformers in fp32 wherever that error cannot change it.
+inline void ExpectWithinBf16(const Golden& golden, const std::vector<float>& logits, double factor) {
+  ASSERT_EQ(logits.size(), golden.top1.size() * golden.vocab());
+  const GoldenDistance distance = DistanceTo(golden, logits);
+  ::testing::Test::RecordProperty("relative_l2", std::to_string(distance.relative_l2));
+  ::testing::Test::RecordProperty("transformers_relative_l2", std::to_string(golden.transformers_bf16));
+  EXPECT_LT(distance.relative_l2, factor * golden.transformers_bf16);
+  EXPECT_GT(distance.relative_l2, 0) << "it was fp32";
+  EXPECT_LT(distance.largest, 2 * golden.transformers_bf16_max);
+  int compared = 0;
+  for (size_t row = 0; row < golden.top1.size(); ++row) {
+    if (golden.margin[row] <= 2 * distance.largest) continue;
+    const float* const begin = logits.data() + row * golden.vocab();
+    EXPECT_EQ(std::max_element(begin, begin + golden.vocab()) - begin, golden.top1[row]) << "row " << row;
+    ++compared;
+  }
+  EXPECT_GE(compared, 10);
 }
 
 }  // namespace bfio::testing

@@ -11,6 +11,9 @@
 #define BFIO_TESTS_TESTING_SIMT_FRAGMENTS_H_
 
 #include <cstdint>
+#include <cstring>
+
+#include "simt/machine.h"
 
 namespace simt {
 
@@ -19,8 +22,9 @@ struct LoadMatrices {
   const void* row;
   uint32_t* registers;
 
-  static void Run(void* const* lanes);
-  static void RunTransposed(void* const* lanes);
+  static void Run(void* const* lanes) { Load(lanes, false); }
+  static void RunTransposed(void* const* lanes) { Load(lanes, true); }
+  static void Load(void* const* lanes, bool transposed);
 };
 
 // Arguments of one lane of mma.sync.m16n8k16: its fragments; the product is added to d. Sums are computed in
@@ -32,6 +36,55 @@ struct MultiplyAdd {
 
   static void Run(void* const* lanes);
 };
+
+inline float FloatOf(uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+inline void LoadMatrices::Load(void* const* lanes, bool transposed) {
+  uint16_t element[4][8][8];
+  for (int lane = 0; lane < kWarpLanes; ++lane) {
+    std::memcpy(element[lane / 8][lane % 8], static_cast<LoadMatrices*>(lanes[lane])->row, 16);
+  }
+  for (int lane = 0; lane < kWarpLanes; ++lane) {
+    const int g = lane / 4, t = lane % 4;
+    uint32_t* registers = static_cast<LoadMatrices*>(lanes[lane])->registers;
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t low = transposed ? element[i][2 * t][g] : element[i][g][2 * t];
+      const uint32_t high = transposed ? element[i][2 * t + 1][g] : element[i][g][2 * t + 1];
+      registers[i] = low | high << 16;
+    }
+  }
+}
+
+inline void MultiplyAdd::Run(void* const* lanes) {
+  float a[16][16], b[16][8], c[16][8];
+  for (int lane = 0; lane < kWarpLanes; ++lane) {
+    const auto& own = *static_cast<const MultiplyAdd*>(lanes[lane]);
+    const int g = lane / 4, t = lane % 4;
+    for (int i = 0; i < 4; ++i) {
+      a[g + i % 2 * 8][2 * t + i / 2 * 8] = FloatOf(own.a[i] << 16);
+      a[g + i % 2 * 8][2 * t + i / 2 * 8 + 1] = FloatOf(own.a[i] & 0xffff0000u);
+      c[g + i / 2 * 8][2 * t + i % 2] = own.d[i];
+    }
+    for (int i = 0; i < 2; ++i) {
+      b[2 * t + i * 8][g] = FloatOf(own.b[i] << 16);
+      b[2 * t + i * 8 + 1][g] = FloatOf(own.b[i] & 0xffff0000u);
+    }
+  }
+  for (int row = 0; row < 16; ++row) {
+    for (int k = 0; k < 16; ++k) {
+      for (int column = 0; column < 8; ++column) c[row][column] += a[row][k] * b[k][column];
+    }
+  }
+  for (int lane = 0; lane < kWarpLanes; ++lane) {
+    const auto& own = *static_cast<const MultiplyAdd*>(lanes[lane]);
+    const int g = lane / 4, t = lane % 4;
+    for (int i = 0; i < 4; ++i) own.d[i] = c[g + i / 2 * 8][2 * t + i % 2];
+  }
+}
 
 }  // namespace simt
 

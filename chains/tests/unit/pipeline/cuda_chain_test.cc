@@ -1,16 +1,8 @@
 // A chain whose head and stage compute on a GPU. Without a GPU the test is skipped; deploy/gpu_check runs it.
-#include <cstdlib>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include "chains/pipeline/chain_backend.h"
-#include "chains/pipeline/stage.h"
-#include "chains/tests/testing/direct_outlet.h"
-#include "gmock/gmock.h"
+#include "chains/tests/testing/local_chain.h"
 #include "gtest/gtest.h"
-#include "tests/testing/decode_schedule.h"
+#include "tests/testing/cuda/on_a_gpu.h"
 #include "tests/testing/golden.h"
 #include "worker/engine/cuda/device/cuda_engine.h"
 
@@ -25,17 +17,7 @@ DecodeOptions Options() {
   return options;
 }
 
-class OnAGpu : public ::testing::TestWithParam<const char*> {
- protected:
-  void SetUp() override {
-    const absl::Status status = CheckCudaDevice(0);
-    if (status.ok()) return;
-    // deploy/gpu_check sets this where a GPU must be present.
-    if (std::getenv("BFIO_REQUIRE_GPU") != nullptr) FAIL() << status.message();
-    GTEST_SKIP() << status.message();
-  }
-};
-
+using testing::OnAGpu;
 INSTANTIATE_TEST_SUITE_P(Families, OnAGpu,
                          ::testing::Values("llama", "llama_tied", "mistral", "qwen2", "qwen3"),
                          [](const auto& info) { return std::string(info.param); });
@@ -52,40 +34,18 @@ TEST_P(OnAGpu, AChainOfTwoPartsGivesTheWholeModelsTokens) {
     return *std::move(source);
   };
   const auto head_source = make_source(), stage_source = make_source();
-  auto head = head_source->Make(Options(), {{0, 1}, true}, {0, 1});
-  ASSERT_TRUE(head.ok()) << head.status();
-  auto part = stage_source->Make(Options(), {{1, layers - 1}, false}, {1, layers - 1});
-  ASSERT_TRUE(part.ok()) << part.status();
-  const auto fail = [](const absl::Status& why) { ADD_FAILURE() << why; };
-  const auto returns = std::make_shared<Returns>(fail);
-  const DecodeOptions options = Options();
-  const BatchBounds bounds = BoundsOf(model->config().hidden, options);
-  const auto stage = std::make_shared<Stage>(*std::move(part), bounds, true,
-                                             std::make_unique<testing::DirectOutlet>(returns), fail);
   ChainBackendOptions chain;
   chain.micro_batches = 3;
-  const auto engine = DecodeEngine::Create(
-      options, std::make_unique<ChainBackend>(chain, *std::move(head),
-                                              std::make_unique<testing::DirectOutlet>(stage), returns));
-  ASSERT_TRUE(engine.ok()) << engine.status();
+  const auto engine = testing::MakeLocalChain(
+      {1, layers}, model->config().hidden, chain, Options(), [&](int32_t first, int32_t end, bool head) {
+        const BlockRange blocks = {first, end - first};
+        auto part = (head ? head_source : stage_source)->Make(Options(), {blocks, head}, blocks);
+        EXPECT_TRUE(part.ok()) << part.status();
+        return *std::move(part);
+      });
   const auto alone = MakeCudaEngine({Options(), 0}, *model, [](const std::string&) {});
   ASSERT_TRUE(alone.ok()) << alone.status();
-  Rng rng(1);
-  int equal = 0, all = 0;
-  for (int round = 0; round < 20; ++round) {
-    std::vector<SequenceRequest> requests;
-    for (Handle handle = 1; handle <= 5; ++handle) {
-      requests.push_back(testing::RandomRequest(rng, handle, model->config().vocab, 60, 20));
-      ASSERT_TRUE((*engine)->Admit(requests.back()).ok());
-    }
-    auto streams = testing::RunSteps(**engine);
-    for (const SequenceRequest& request : requests) {
-      EXPECT_TRUE(streams[request.handle].finished);
-      equal += streams[request.handle].tokens == testing::RunAlone(**alone, request).tokens;
-      ++all;
-    }
-  }
-  EXPECT_GE(equal, all * 8 / 10);
+  testing::ExpectTokensOfAloneInBatches(*engine, **alone, model->config().vocab);
 }
 
 }  // namespace

@@ -2,17 +2,11 @@
 // processes do, give bit for bit the results of one backend with the whole model.
 #include "worker/engine/cuda/cuda_parts.h"
 
-#include <string>
-#include <utility>
-
 #include "absl/synchronization/notification.h"
 #include "chains/pipeline/block_trial.h"
-#include "chains/pipeline/chain_backend.h"
-#include "chains/pipeline/stage.h"
-#include "chains/tests/testing/direct_outlet.h"
+#include "chains/tests/testing/local_chain.h"
 #include "common/base/mutex.h"
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "tests/testing/decode_schedule.h"
 #include "tests/testing/emulated_device_ops.h"
 #include "tests/testing/golden.h"
@@ -101,30 +95,17 @@ Mutex OneAtATime::emulator_;
 // use.
 std::unique_ptr<Engine> MakeGpuChain(std::vector<std::unique_ptr<Server>>& servers,
                                      const std::vector<int32_t>& ends, int32_t micro_batches) {
-  const DecodeOptions options = SmallSteps();
   const std::shared_ptr<const Model> model = LoadPartly("llama_tied");
-  const BatchBounds bounds = BoundsOf(model->config().hidden, options);
-  const auto fail = [](const absl::Status& why) { ADD_FAILURE() << why; };
-  const auto part = [&](int32_t first, int32_t end, int32_t hosted_first) {
-    servers.push_back(std::make_unique<Server>(model));
-    const ModelPart hosted = {{hosted_first, end - hosted_first}, hosted_first == 0};
-    return std::make_unique<OneAtATime>(servers.back()->Make(hosted, {first, end - first}));
-  };
-  const auto returns = std::make_shared<Returns>(fail);
-  std::shared_ptr<Inlet> next = returns;
-  for (size_t i = ends.size() - 1; i > 0; --i) {
-    const bool last = i + 1 == ends.size();
-    next = std::make_shared<Stage>(part(ends[i - 1], ends[i], last ? ends[i - 1] - 1 : ends[i - 1]), bounds,
-                                   last, std::make_unique<testing::DirectOutlet>(next), fail);
-  }
   ChainBackendOptions chain;
   chain.micro_batches = micro_batches;
   chain.timeout = absl::Minutes(5);
-  auto engine = DecodeEngine::Create(
-      options, std::make_unique<ChainBackend>(chain, part(0, ends[0], 0),
-                                              std::make_unique<testing::DirectOutlet>(next), returns));
-  EXPECT_TRUE(engine.ok()) << engine.status();
-  return *std::move(engine);
+  return testing::MakeLocalChain(
+      ends, model->config().hidden, chain, SmallSteps(), [&](int32_t first, int32_t end, bool head) {
+        servers.push_back(std::make_unique<Server>(model));
+        const int32_t hosted = end == ends.back() && !head ? first - 1 : first;
+        return std::make_unique<OneAtATime>(
+            servers.back()->Make({{hosted, end - hosted}, head}, {first, end - first}));
+      });
 }
 
 // Three layers, with all biases and a tied lm_head.

@@ -1,16 +1,10 @@
 // Chains of servers over parts of a model, in one process: the tokens equal those of the whole model bit for
 // bit.
 #include <deque>
-#include <map>
-#include <string>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "chains/pipeline/chain_backend.h"
-#include "chains/pipeline/stage.h"
-#include "chains/tests/testing/direct_outlet.h"
+#include "chains/tests/testing/local_chain.h"
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "tests/testing/decode_schedule.h"
 #include "worker/engine/cpu/cpu_engine.h"
 #include "worker/engine/cpu/cpu_parts.h"
@@ -63,21 +57,22 @@ std::unique_ptr<PartBackend> MakePart(const std::shared_ptr<const Model>& model,
 
 std::unique_ptr<Engine> MakeChain(const std::shared_ptr<const Model>& model, const Shape& shape,
                                   const DecodeOptions& options = DecodeLimits()) {
-  const auto returns = std::make_shared<Returns>([](const absl::Status& why) { ADD_FAILURE() << why; });
-  std::shared_ptr<Inlet> next = returns;
-  for (size_t i = shape.ends.size() - 1; i > 0; --i) {
-    const ModelPart part = {{shape.ends[i - 1], shape.ends[i] - shape.ends[i - 1]}, false};
-    next = std::make_shared<Stage>(MakePart(model, shape, part, options),
-                                   BoundsOf(model->config().hidden, options), i + 1 == shape.ends.size(),
-                                   std::make_unique<testing::DirectOutlet>(next),
-                                   [](const absl::Status& why) { ADD_FAILURE() << why; });
-  }
   ChainBackendOptions chain;
   chain.micro_batches = shape.micro_batches;
+  return testing::MakeLocalChain(shape.ends, model->config().hidden, chain, options,
+                                 [&](int32_t first, int32_t end, bool head) {
+                                   return MakePart(model, shape, {{first, end - first}, head}, options);
+                                 });
+}
+
+// A head with block 0 whose chain is the outlet.
+std::unique_ptr<DecodeEngine> MakeHead(const std::shared_ptr<const Model>& model,
+                                       const ChainBackendOptions& chain, std::shared_ptr<Returns> returns,
+                                       std::unique_ptr<Outlet> outlet) {
   auto engine = DecodeEngine::Create(
-      options,
-      std::make_unique<ChainBackend>(chain, MakePart(model, shape, {{0, shape.ends[0]}, true}, options),
-                                     std::make_unique<testing::DirectOutlet>(next), returns));
+      DecodeLimits(),
+      std::make_unique<ChainBackend>(chain, MakePart(model, {}, {{0, 1}, true}, DecodeLimits()),
+                                     std::move(outlet), std::move(returns)));
   EXPECT_TRUE(engine.ok()) << engine.status();
   return *std::move(engine);
 }
@@ -144,66 +139,57 @@ class LateResults final : public Outlet {
 };
 
 SequenceRequest OneToken(Handle handle) {
-  SequenceRequest request;
-  request.handle = handle;
-  request.prompt = {static_cast<uint32_t>(handle)};
-  request.prompt_length = 1;
-  request.max_new_tokens = 8;
-  request.ignore_eos = true;
-  return request;
+  return {.handle = handle,
+          .prompt = {static_cast<uint32_t>(handle)},
+          .prompt_length = 1,
+          .max_new_tokens = 8,
+          .ignore_eos = true};
 }
 
-TEST(PipelineTest, AMicroBatchGoesOnWhileTheOthersOfItsStepAreOut) {
+std::unique_ptr<DecodeEngine> HeadWithLateResults(int32_t micro_batches, size_t behind) {
   const auto model = LoadGolden("llama");
   const auto returns = std::make_shared<Returns>([](const absl::Status& why) { ADD_FAILURE() << why; });
   ChainBackendOptions chain;
-  chain.micro_batches = 4;
+  chain.micro_batches = micro_batches;
   chain.timeout = absl::Seconds(60);
-  auto engine = DecodeEngine::Create(
-      DecodeLimits(), std::make_unique<ChainBackend>(
-                          chain, MakePart(model, {}, {{0, 1}, true}, DecodeLimits()),
-                          std::make_unique<LateResults>(returns, model->config().hidden, 3), returns));
-  ASSERT_TRUE(engine.ok());
-  for (Handle handle = 1; handle <= 4; ++handle) ASSERT_TRUE((*engine)->Admit(OneToken(handle)).ok());
+  return MakeHead(model, chain, returns,
+                  std::make_unique<LateResults>(returns, model->config().hidden, behind));
+}
+
+TEST(PipelineTest, AMicroBatchGoesOnWhileTheOthersOfItsStepAreOut) {
+  const auto engine = HeadWithLateResults(4, 3);
+  for (Handle handle = 1; handle <= 4; ++handle) ASSERT_TRUE(engine->Admit(OneToken(handle)).ok());
   StepOutput out;
   for (int64_t step = 0; step < 7; ++step) {
-    ASSERT_TRUE((*engine)->Step(out).ok());
+    ASSERT_TRUE(engine->Step(out).ok());
     EXPECT_EQ(out.tokens.size(), 4u) << "step " << step;
     EXPECT_EQ(out.load_tokens, 4 * (1 + step));
     EXPECT_EQ(out.batch.tokens, 4) << "of what was collected";
-    EXPECT_TRUE((*engine)->prefill_state()->prompts.empty());
+    EXPECT_TRUE(engine->prefill_state()->prompts.empty());
   }
 }
 
 TEST(PipelineTest, AnArrivalDuringAStepIsPendingUntilTheNext) {
-  const auto model = LoadGolden("llama");
-  const auto returns = std::make_shared<Returns>([](const absl::Status& why) { ADD_FAILURE() << why; });
-  ChainBackendOptions chain;
-  chain.micro_batches = 2;
-  auto engine = DecodeEngine::Create(
-      DecodeLimits(), std::make_unique<ChainBackend>(
-                          chain, MakePart(model, {}, {{0, 1}, true}, DecodeLimits()),
-                          std::make_unique<LateResults>(returns, model->config().hidden, 0), returns));
-  ASSERT_TRUE(engine.ok());
+  const auto engine = HeadWithLateResults(2, 0);
   StepOutput out;
-  ASSERT_TRUE((*engine)->Admit(OneToken(1)).ok());
-  ASSERT_TRUE((*engine)->Step(out).ok());
+  ASSERT_TRUE(engine->Admit(OneToken(1)).ok());
+  ASSERT_TRUE(engine->Step(out).ok());
   EXPECT_EQ(out.tokens.size(), 1u) << "nothing was under way before";
-  ASSERT_TRUE((*engine)->Admit(OneToken(2)).ok());
-  ASSERT_TRUE((*engine)->Step(out).ok());
+  ASSERT_TRUE(engine->Admit(OneToken(2)).ok());
+  ASSERT_TRUE(engine->Step(out).ok());
   ASSERT_EQ(out.tokens.size(), 1u);
   EXPECT_EQ(out.tokens[0].handle, 1u);
-  EXPECT_EQ((*engine)->prefill_state()->prompts, (std::vector<PendingPrompt>{{2, 1}}));
-  ASSERT_TRUE((*engine)->Step(out).ok());
+  EXPECT_EQ(engine->prefill_state()->prompts, (std::vector<PendingPrompt>{{2, 1}}));
+  ASSERT_TRUE(engine->Step(out).ok());
   EXPECT_EQ(out.tokens.size(), 2u);
-  EXPECT_TRUE((*engine)->prefill_state()->prompts.empty());
+  EXPECT_TRUE(engine->prefill_state()->prompts.empty());
   // A request that leaves while it is under way has no further tokens, and its slot and KV are free.
-  EXPECT_TRUE((*engine)->Cancel(2));
-  ASSERT_TRUE((*engine)->Step(out).ok());
+  EXPECT_TRUE(engine->Cancel(2));
+  ASSERT_TRUE(engine->Step(out).ok());
   ASSERT_EQ(out.tokens.size(), 1u);
   EXPECT_EQ(out.tokens[0].handle, 1u);
-  EXPECT_EQ((*engine)->free_slots(), 5);
-  EXPECT_TRUE((*engine)->AuditKv().ok());
+  EXPECT_EQ(engine->free_slots(), 5);
+  EXPECT_TRUE(engine->AuditKv().ok());
 }
 
 TEST(PipelineTest, APartHoldsOnlyItsOwnWeights) {
@@ -233,40 +219,6 @@ TEST(PipelineTest, APartThatDoesNotFitIsRefusedWithWhatIsMissing) {
     int64_t all = whole->step_bytes() + whole->embedding().bytes() + 4 * model->config().hidden;
     return all + model->config().layers * 2 * 4 * model->config().hidden;
   }());
-}
-
-TEST(PipelineTest, ASplitPlanHasTheSameRowsAndDraws) {
-  Rng rng(3);
-  for (int round = 0; round < 200; ++round) {
-    StepPlan plan;
-    plan.Clear();
-    const int runs = 1 + static_cast<int>(rng.Below(6));
-    for (int run = 0; run < runs; ++run) {
-      std::vector<uint32_t> tokens(1 + rng.Below(9));
-      for (uint32_t& token : tokens) token = static_cast<uint32_t>(rng.Below(100));
-      const auto first = static_cast<int64_t>(rng.Below(16));
-      plan.AddRun(run, first, tokens, {2 * run, 2 * run + 1}, rng.Below(3) != 0);
-    }
-    const auto pieces = static_cast<int64_t>(1 + rng.Below(10));
-    StepPlan joined;
-    joined.Clear();
-    int32_t before = 0;
-    const std::vector<StepPlan> cut = CutPlan(plan, pieces);
-    EXPECT_EQ(static_cast<int64_t>(cut.size()), std::min<int64_t>(pieces, plan.rows()));
-    for (const StepPlan& piece : cut) {
-      EXPECT_GE(piece.rows(), 1);
-      MicroBatch batch = {1, piece, std::vector<float>(static_cast<size_t>(piece.rows()))};
-      EXPECT_TRUE(CheckMicroBatch(batch, {1, 100, 6, 12, 16}).ok())
-          << CheckMicroBatch(batch, {1, 100, 6, 12, 16});
-      joined.token_ids.insert(joined.token_ids.end(), piece.token_ids.begin(), piece.token_ids.end());
-      joined.positions.insert(joined.positions.end(), piece.positions.begin(), piece.positions.end());
-      for (const int32_t row : piece.logit_rows) joined.logit_rows.push_back(before + row);
-      before += piece.rows();
-    }
-    EXPECT_EQ(joined.token_ids, plan.token_ids);
-    EXPECT_EQ(joined.positions, plan.positions);
-    EXPECT_EQ(joined.logit_rows, plan.logit_rows);
-  }
 }
 
 MicroBatch GoodBatch() {
@@ -349,43 +301,28 @@ TEST(PipelineTest, AMessageOutOfOrderBreaksTheStageAndIsReportedOnce) {
   EXPECT_EQ(broken, 1);
 }
 
-SequenceRequest ThreeTokens() {
-  SequenceRequest request;
-  request.handle = 1;
-  request.prompt = {1, 2, 3};
-  request.prompt_length = 3;
-  request.max_new_tokens = 3;
-  return request;
-}
-
-// A head whose outlet accepts every message and passes none on, so that no result returns.
-std::unique_ptr<DecodeEngine> LonelyHead(const std::shared_ptr<const Model>& model,
-                                         std::shared_ptr<Returns> returns, absl::Duration timeout,
+// A head whose outlet passes nothing on, so that no result returns.
+std::unique_ptr<DecodeEngine> LonelyHead(std::shared_ptr<Returns> returns, absl::Duration timeout,
                                          std::unique_ptr<Outlet> outlet = std::make_unique<DeafOutlet>()) {
-  const DecodeOptions options = DecodeLimits();
   ChainBackendOptions chain;
   chain.timeout = timeout;
-  auto engine = DecodeEngine::Create(
-      options, std::make_unique<ChainBackend>(chain, MakePart(model, {}, {{0, 1}, true}, options),
-                                              std::move(outlet), std::move(returns)));
-  EXPECT_TRUE(engine.ok());
-  EXPECT_TRUE((*engine)->Admit(ThreeTokens()).ok());
-  return *std::move(engine);
+  auto engine = MakeHead(LoadGolden("llama"), chain, std::move(returns), std::move(outlet));
+  EXPECT_TRUE(engine->Admit(OneToken(1)).ok());
+  return engine;
 }
 
 TEST(PipelineTest, AHeadGivesUpASilentBrokenOrInvalidChain) {
-  const auto model = LoadGolden("llama");
   int broken = 0;
   const auto count = [&](const absl::Status&) { ++broken; };
   StepOutput out;
   {
-    const auto head = LonelyHead(model, std::make_shared<Returns>(count), absl::Milliseconds(20));
+    const auto head = LonelyHead(std::make_shared<Returns>(count), absl::Milliseconds(20));
     EXPECT_TRUE(absl::IsDeadlineExceeded(head->Step(out)));
     EXPECT_EQ(broken, 1);
   }
   {
     const auto returns = std::make_shared<Returns>(count);
-    const auto head = LonelyHead(model, returns, absl::Seconds(60));
+    const auto head = LonelyHead(returns, absl::Seconds(60));
     returns->OnLost(absl::UnavailableError("server b is gone"));
     const absl::Status status = head->Step(out);
     EXPECT_TRUE(absl::IsUnavailable(status));
@@ -393,8 +330,8 @@ TEST(PipelineTest, AHeadGivesUpASilentBrokenOrInvalidChain) {
     EXPECT_EQ(broken, 2);
   }
   {
-    const auto head = LonelyHead(model, std::make_shared<Returns>(count), absl::Seconds(60),
-                                 std::make_unique<FullOutlet>());
+    const auto head =
+        LonelyHead(std::make_shared<Returns>(count), absl::Seconds(60), std::make_unique<FullOutlet>());
     EXPECT_TRUE(absl::IsResourceExhausted(head->Step(out)));
     EXPECT_EQ(broken, 3) << "the others keep what this step has sent them";
   }

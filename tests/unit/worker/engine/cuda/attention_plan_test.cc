@@ -1,16 +1,9 @@
 // Invariants of the attention planner on random steps.
 #include "worker/engine/cuda/attention_plan.h"
 
-#include <algorithm>
-#include <map>
 #include <random>
-#include <set>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
 
 namespace bfio::worker::gpu {
 namespace {
@@ -76,127 +69,109 @@ std::map<int32_t, std::vector<Piece>> PiecesByRow(const AttentionPlan& plan) {
   return pieces;
 }
 
-class AttentionPlanProperty : public ::testing::TestWithParam<uint64_t> {};
+class AttentionPlanProperty : public ::testing::TestWithParam<uint64_t> {
+ protected:
+  const Instance instance_ = RandomInstance(GetParam());
+  AttentionPlan plan_{instance_.shape, instance_.limits};
+};
 INSTANTIATE_TEST_SUITE_P(Seeds, AttentionPlanProperty, ::testing::Range<uint64_t>(0, 200));
 
-TEST_P(AttentionPlanProperty, EveryRowSeesEachOfItsPositionsOnceInFixedChunks) {
-  const Instance instance = RandomInstance(GetParam());
-  AttentionPlan plan(instance.shape, instance.limits);
-  ASSERT_TRUE(plan.Build(instance.step).ok());
-  const auto pieces = PiecesByRow(plan);
-  ASSERT_EQ(static_cast<int32_t>(pieces.size()), instance.step.rows());
-  for (const auto& [row, of_row] : pieces) {
-    const int32_t length = instance.step.positions[row] + 1;
-    if (of_row[0].is_long && of_row[0].slot < 0) {
-      ASSERT_EQ(of_row.size(), 1u);
-      EXPECT_EQ(std::pair(of_row[0].begin, of_row[0].end), std::pair(0, length));
-      continue;
-    }
-    int32_t reached = 0;
-    for (const Piece& piece : of_row) {
-      EXPECT_EQ(piece.begin, reached);
-      EXPECT_EQ(piece.begin % kChunkTokens, 0);
-      EXPECT_EQ(piece.end, std::min(length, piece.begin + kChunkTokens));
-      reached = piece.end;
-    }
-    EXPECT_EQ(reached, length);
-  }
-}
-
-TEST_P(AttentionPlanProperty, ItemsHaveTheRightRowsPositionsAndPages) {
-  const Instance instance = RandomInstance(GetParam());
-  AttentionPlan plan(instance.shape, instance.limits);
-  ASSERT_TRUE(plan.Build(instance.step).ok());
-  const auto check = [&](const AttentionItem& item, int32_t tile_rows) {
-    EXPECT_GE(item.tokens, 1);
-    EXPECT_LE(item.tokens * instance.shape.group(), tile_rows);
-    EXPECT_LT(item.begin, item.end);
-    const int32_t run = instance.step.row_runs[item.row];
-    EXPECT_EQ(instance.step.row_runs[item.row + item.tokens - 1], run);
-    EXPECT_EQ(item.position, instance.step.positions[item.row]);
-    EXPECT_EQ(item.first_page, instance.step.run_pages[run]);
-    EXPECT_LE(item.end, item.position + item.tokens);
-  };
-  for (const AttentionItem& item : plan.short_items()) check(item, kShortTileRows);
-  for (const AttentionItem& item : plan.long_items()) {
-    check(item, kLongTileRows);
-    EXPECT_EQ(item.begin % kChunkTokens, 0);
-  }
-  const auto larger = [](const AttentionItem& a, const AttentionItem& b) {
-    return a.end - a.begin > b.end - b.begin;
-  };
-  EXPECT_TRUE(std::is_sorted(plan.short_items().begin(), plan.short_items().end(), larger));
-  EXPECT_TRUE(std::is_sorted(plan.long_items().begin(), plan.long_items().end(), larger));
-}
-
-TEST_P(AttentionPlanProperty, PartsAreCombinedInTheOrderOfTheirChunks) {
-  const Instance instance = RandomInstance(GetParam());
-  AttentionPlan plan(instance.shape, instance.limits);
-  ASSERT_TRUE(plan.Build(instance.step).ok());
+TEST_P(AttentionPlanProperty, EveryRowSeesEachPositionOnceInFixedChunksThatAreCombinedInOrder) {
+  ASSERT_TRUE(plan_.Build(instance_.step).ok());
   // Every slot belongs to one part only, also for tokens that see nothing of a chunk.
   std::set<int64_t> written;
-  for (const auto& items : {plan.short_items(), plan.long_items()}) {
+  for (const auto& items : {plan_.short_items(), plan_.long_items()}) {
     for (const AttentionItem& item : items) {
       if (item.part < 0) continue;
       const int32_t chunks = (item.end - item.begin + kChunkTokens - 1) / kChunkTokens;
       for (int32_t i = 0; i < chunks * item.tokens; ++i) {
         EXPECT_TRUE(written.insert(item.part + i).second);
-        EXPECT_LT(item.part + i, plan.parts());
+        EXPECT_LT(item.part + i, plan_.parts());
       }
     }
   }
   std::map<int32_t, AttentionCombine> combines;
-  for (const AttentionCombine& combine : plan.combines()) {
+  for (const AttentionCombine& combine : plan_.combines()) {
     EXPECT_TRUE(combines.emplace(combine.row, combine).second);
   }
-  for (const auto& [row, of_row] : PiecesByRow(plan)) {
+  const auto pieces = PiecesByRow(plan_);
+  ASSERT_EQ(static_cast<int32_t>(pieces.size()), instance_.step.rows());
+  for (const auto& [row, of_row] : pieces) {
+    const int32_t length = instance_.step.positions[row] + 1;
+    ASSERT_EQ(combines.count(row), of_row[0].slot < 0 ? 0u : 1u);
     if (of_row[0].slot < 0) {
-      EXPECT_EQ(of_row.size(), 1u);
-      EXPECT_EQ(combines.count(row), 0u);
+      ASSERT_EQ(of_row.size(), 1u);
+      EXPECT_EQ(std::pair(of_row[0].begin, of_row[0].end), std::pair(0, length));
+      EXPECT_TRUE(of_row[0].is_long || length <= kChunkTokens);
       continue;
     }
-    ASSERT_EQ(combines.count(row), 1u);
     const AttentionCombine& combine = combines.at(row);
     ASSERT_EQ(combine.parts, static_cast<int32_t>(of_row.size()));
+    int32_t reached = 0;
     for (int32_t i = 0; i < combine.parts; ++i) {
       EXPECT_EQ(of_row[i].slot, combine.part + static_cast<int64_t>(i) * combine.stride);
+      EXPECT_EQ(of_row[i].begin, reached);
+      EXPECT_EQ(of_row[i].begin % kChunkTokens, 0);
+      reached = of_row[i].end;
+      EXPECT_EQ(reached, std::min(length, of_row[i].begin + kChunkTokens));
     }
+    EXPECT_EQ(reached, length);
   }
 }
 
+TEST_P(AttentionPlanProperty, ItemsHaveTheRightRowsPositionsAndPagesTheLargestFirst) {
+  ASSERT_TRUE(plan_.Build(instance_.step).ok());
+  const auto check = [&](absl::Span<const AttentionItem> items, int32_t tile_rows) {
+    for (const AttentionItem& item : items) {
+      EXPECT_GE(item.tokens, 1);
+      EXPECT_LE(item.tokens * instance_.shape.group(), tile_rows);
+      EXPECT_LT(item.begin, item.end);
+      const int32_t run = instance_.step.row_runs[item.row];
+      EXPECT_EQ(instance_.step.row_runs[item.row + item.tokens - 1], run);
+      EXPECT_EQ(item.position, instance_.step.positions[item.row]);
+      EXPECT_EQ(item.first_page, instance_.step.run_pages[run]);
+      EXPECT_LE(item.end, item.position + item.tokens);
+    }
+    EXPECT_TRUE(std::is_sorted(
+        items.begin(), items.end(),
+        [](const AttentionItem& a, const AttentionItem& b) { return a.end - a.begin > b.end - b.begin; }));
+  };
+  check(plan_.short_items(), kShortTileRows);
+  check(plan_.long_items(), kLongTileRows);
+}
+
 TEST_P(AttentionPlanProperty, StaysWithinItsSizesAndItsMemory) {
-  const Instance instance = RandomInstance(GetParam());
-  const AttentionSizes sizes = SizesFor(instance.shape, instance.limits);
-  AttentionPlan plan(instance.shape, instance.limits);
-  ASSERT_TRUE(plan.Build(StepPlan{.run_rows = {0}, .run_pages = {0}}).ok());
-  EXPECT_EQ(plan.counts().short_items + plan.counts().long_items + plan.counts().combines, 0);
-  const auto memory = std::tuple(plan.short_items().data(), plan.long_items().data(), plan.combines().data());
+  const AttentionSizes sizes = SizesFor(instance_.shape, instance_.limits);
+  ASSERT_TRUE(plan_.Build(StepPlan{.run_rows = {0}, .run_pages = {0}}).ok());
+  EXPECT_EQ(plan_.counts().short_items + plan_.counts().long_items + plan_.counts().combines, 0);
+  const auto memory = [&] {
+    return std::tuple(plan_.short_items().data(), plan_.long_items().data(), plan_.combines().data());
+  };
+  const auto before = memory();
   for (int again = 0; again < 2; ++again) {
-    ASSERT_TRUE(plan.Build(instance.step).ok());
-    EXPECT_LE(plan.counts().short_items, sizes.short_items);
-    EXPECT_LE(plan.counts().long_items, sizes.long_items);
-    EXPECT_LE(plan.counts().combines, sizes.combines);
-    EXPECT_LE(plan.parts(), sizes.parts);
-    EXPECT_EQ(memory,
-              std::tuple(plan.short_items().data(), plan.long_items().data(), plan.combines().data()));
+    ASSERT_TRUE(plan_.Build(instance_.step).ok());
+    EXPECT_LE(plan_.counts().short_items, sizes.short_items);
+    EXPECT_LE(plan_.counts().long_items, sizes.long_items);
+    EXPECT_LE(plan_.counts().combines, sizes.combines);
+    EXPECT_LE(plan_.parts(), sizes.parts);
+    EXPECT_EQ(memory(), before);
   }
 }
 
 TEST_P(AttentionPlanProperty, AStepBeyondALimitIsRefused) {
-  const Instance instance = RandomInstance(GetParam());
   int64_t kv_tokens = 0;
-  for (int32_t run = 0; run < instance.step.runs(); ++run) {
-    kv_tokens += instance.step.positions[instance.step.run_rows[run + 1] - 1] + 1;
+  for (int32_t run = 0; run < instance_.step.runs(); ++run) {
+    kv_tokens += instance_.step.positions[instance_.step.run_rows[run + 1] - 1] + 1;
   }
-  const AttentionLimits exact = {instance.step.rows(), instance.step.runs(), kv_tokens, 100};
-  EXPECT_TRUE(AttentionPlan(instance.shape, exact).Build(instance.step).ok());
+  const AttentionLimits exact = {instance_.step.rows(), instance_.step.runs(), kv_tokens, 100};
+  EXPECT_TRUE(AttentionPlan(instance_.shape, exact).Build(instance_.step).ok());
   for (int which = 0; which < 3; ++which) {
     AttentionLimits less = exact;
     if (which == 0) --less.rows;
     if (which == 1) --less.runs;
     if (which == 2) --less.kv_tokens;
-    AttentionPlan plan(instance.shape, less);
-    EXPECT_EQ(plan.Build(instance.step).code(), absl::StatusCode::kResourceExhausted);
+    AttentionPlan plan(instance_.shape, less);
+    EXPECT_EQ(plan.Build(instance_.step).code(), absl::StatusCode::kResourceExhausted);
     EXPECT_EQ(plan.counts().short_items + plan.counts().long_items + plan.counts().combines, 0);
   }
 }
@@ -237,14 +212,15 @@ TEST(AttentionPlan, FewLongTilesAreCutUntilTheBlocksHaveWork) {
 }
 
 TEST(AttentionPlan, ShapesWithoutKernelsAreRefusedByName) {
-  EXPECT_TRUE(CheckAttentionShape({32, 8, 128, 16}).ok());
-  EXPECT_TRUE(CheckAttentionShape({16, 1, 16, 64}).ok());
-  EXPECT_THAT(CheckAttentionShape({32, 8, 96, 16}).ToString(), HasSubstr("head_dim is 96"));
-  EXPECT_THAT(CheckAttentionShape({17, 1, 128, 16}).ToString(), HasSubstr("17 query heads and 1 KV heads"));
-  EXPECT_THAT(CheckAttentionShape({6, 4, 128, 16}).ToString(), HasSubstr("6 query heads and 4 KV heads"));
-  EXPECT_THAT(CheckAttentionShape({0, 0, 128, 16}).ToString(), HasSubstr("0 query heads"));
-  EXPECT_THAT(CheckAttentionShape({4, 4, 128, 8}).ToString(), HasSubstr("pages of 8 tokens"));
-  EXPECT_THAT(CheckAttentionShape({4, 4, 128, 128}).ToString(), HasSubstr("pages of 128 tokens"));
+  const std::pair<AttentionShape, std::string> rows[] = {{{32, 8, 128, 16}, "OK"},
+                                                         {{16, 1, 16, 64}, "OK"},
+                                                         {{32, 8, 96, 16}, "head_dim is 96"},
+                                                         {{17, 1, 128, 16}, "17 query heads and 1 KV heads"},
+                                                         {{6, 4, 128, 16}, "6 query heads and 4 KV heads"},
+                                                         {{0, 0, 128, 16}, "0 query heads"},
+                                                         {{4, 4, 128, 8}, "pages of 8 tokens"},
+                                                         {{4, 4, 128, 128}, "pages of 128 tokens"}};
+  for (const auto& [shape, text] : rows) EXPECT_THAT(CheckAttentionShape(shape).ToString(), HasSubstr(text));
 }
 
 }  // namespace

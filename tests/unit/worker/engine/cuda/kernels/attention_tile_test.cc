@@ -5,8 +5,6 @@
 // bytes for 16 lanes; it takes no extra time if they use every bank at most once.
 #include "worker/engine/cuda/kernels/attention_tile.cuh"
 
-#include <set>
-
 #include "gtest/gtest.h"
 
 namespace bfio::worker::gpu {

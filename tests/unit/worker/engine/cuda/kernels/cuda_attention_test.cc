@@ -1,11 +1,8 @@
 // The attention kernels under the emulator, against a plain computation in double precision.
-#include <string>
-#include <vector>
 
 #include "gtest/gtest.h"
 #include "simt/machine.h"
-#include "tests/testing/cuda/attention_case.h"
-#include "tests/testing/cuda/attention_emulated.h"
+#include "tests/testing/cuda/attention_run.h"
 
 namespace bfio::testing {
 namespace {
@@ -26,13 +23,13 @@ INSTANTIATE_TEST_SUITE_P(Orders, CudaAttentionTest,
 
 TEST_P(CudaAttentionTest, EqualsThePlainComputation) {
   for (const AttentionCase& attention_case : AttentionCases(false)) {
-    EXPECT_EQ(CheckAttention(attention_case, EmulateAttention), "");
+    EXPECT_EQ(CheckAttention(attention_case, RunAttention), "");
   }
 }
 
 TEST_P(CudaAttentionTest, ATokensResultDependsOnlyOnItsSequence) {
   for (const auto& [one, other] : SameBitsCases(false)) {
-    EXPECT_EQ(CheckSameBits(one, other, EmulateAttention), "");
+    EXPECT_EQ(CheckSameBits(one, other, RunAttention), "");
   }
 }
 

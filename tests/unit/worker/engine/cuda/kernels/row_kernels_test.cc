@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <vector>
 
 #include "common/base/rng.h"
 #include "gtest/gtest.h"
@@ -112,50 +111,73 @@ TEST_P(RowKernelsTest, EmbedGathersRowsAndComputesRotations) {
   }
 }
 
+// Random arguments of the norm kernel, on the host and on the device.
+struct NormCase {
+  NormCase(Rng& rng, int32_t rows, int32_t hidden, int32_t grid, int32_t draws = 0)
+      : before(RandomFloats(rng, int64_t{rows} * hidden)),
+        addend(RandomBf16(rng, int64_t{rows} * hidden)),
+        bias(RandomBf16(rng, hidden)),
+        weight(RandomBf16(rng, hidden)),
+        counts("counts", {StepCounts{rows, draws}}),
+        // Rows beyond the step's have no memory in addend and residual, so an access to them is detected.
+        residual("residual", before),
+        device_addend("addend", addend),
+        device_bias("bias", bias),
+        device_weight("weight", weight),
+        normed("normed", static_cast<size_t>(grid) * hidden) {
+    args.counts = counts.data();
+    args.residual = residual.data();
+    args.addend = device_addend.data();
+    args.bias = device_bias.data();
+    args.weight = device_weight.data();
+    args.epsilon = 1e-5f;
+    args.hidden = hidden;
+    args.normed = normed.data();
+    args.grid_rows = grid;
+  }
+  std::vector<float> before;
+  std::vector<Bf16> addend, bias, weight;
+  DeviceBuffer<StepCounts> counts;
+  DeviceBuffer<float> residual;
+  DeviceBuffer<Bf16> device_addend, device_bias, device_weight, normed;
+  NormArgs args;
+};
+
 TEST_P(RowKernelsTest, NormAddsAndNormalises) {
   Rng rng(2);
-  for (const int32_t hidden : {1, 7, 8, 48, 64, 2056, 4099}) {
-    // Cases: 0 no addend; 1 an addend; 2 an addend and a bias.
-    for (const int what : {0, 1, 2}) {
-      const int32_t rows = 3, grid = 4;
-      DeviceBuffer<StepCounts> counts("counts", {StepCounts{rows, 0}});
-      const std::vector<float> before = RandomFloats(rng, int64_t{rows} * hidden);
-      DeviceBuffer<float> device_residual("residual", before);
-      // Rows beyond the step's have no memory in addend and residual, so an access to them is detected.
-      const std::vector<Bf16> addend = RandomBf16(rng, int64_t{rows} * hidden),
-                              bias = RandomBf16(rng, hidden), weight = RandomBf16(rng, hidden);
-      DeviceBuffer<Bf16> device_addend("addend", addend), device_bias("bias", bias),
-          device_weight("weight", weight), device_normed("normed", static_cast<size_t>(grid) * hidden);
-      NormArgs args;
-      args.counts = counts.data();
-      args.residual = device_residual.data();
-      args.addend = what > 0 ? device_addend.data() : nullptr;
-      args.bias = what > 1 ? device_bias.data() : nullptr;
-      args.weight = device_weight.data();
-      args.epsilon = 1e-5f;
-      args.hidden = hidden;
-      args.normed = device_normed.data();
-      args.grid_rows = grid;
-      ASSERT_EQ(Finished(LaunchNorm(args, nullptr)), nullptr);
-      const std::vector<float> residual = device_residual.Content();
-      const std::vector<Bf16> normed = device_normed.Content();
-      for (int row = 0; row < rows; ++row) {
+  for (const int32_t hidden : {1, 5, 7, 8, 48, 64, 2056, 4099}) {
+    // Cases: 0 no addend; 1 an addend; 2 an addend and a bias; 3 the same, for picked rows and without a
+    // change of the residual.
+    for (const int what : {0, 1, 2, 3}) {
+      const std::vector<int32_t> from =
+          what == 3 ? std::vector<int32_t>{1, 4, 5} : std::vector<int32_t>{0, 1, 2};
+      NormCase c(rng, what == 3 ? 6 : 3, hidden, 4, 3);
+      DeviceBuffer<int32_t> picked("picked", from);
+      if (what < 1) c.args.addend = nullptr;
+      if (what < 2) c.args.bias = nullptr;
+      if (what == 3) c.args.picked = picked.data();
+      ASSERT_EQ(Finished(LaunchNorm(c.args, nullptr)), nullptr);
+      const std::vector<float> residual = c.residual.Content();
+      const std::vector<Bf16> normed = c.normed.Content();
+      for (size_t row = 0; row < from.size(); ++row) {
         std::vector<double> sum;
         double squares = 0;
         for (int i = 0; i < hidden; ++i) {
-          const int at = row * hidden + i;
-          sum.push_back(before[at] + (what > 0 ? Value(addend[at]) : 0) + (what > 1 ? Value(bias[i]) : 0));
+          const int at = from[row] * hidden + i;
+          sum.push_back(c.before[at] + (what > 0 ? Value(c.addend[at]) : 0) +
+                        (what > 1 ? Value(c.bias[i]) : 0));
           squares += sum[i] * sum[i];
-          ASSERT_NEAR(residual[at], sum[i], 1e-6 * (1 + std::abs(sum[i])));
+          const double left = what < 3 ? sum[i] : c.before[at];
+          ASSERT_NEAR(residual[at], left, 1e-6 * (1 + std::abs(left)));
         }
         const double inverse = 1 / std::sqrt(squares / hidden + 1e-5);
         for (int i = 0; i < hidden; ++i) {
-          const double want = sum[i] * inverse * Value(weight[i]);
+          const double want = sum[i] * inverse * Value(c.weight[i]);
           // Two roundings to bf16; the error of fp32 sums is far smaller.
-          ASSERT_NEAR(Value(normed[row * hidden + i]), want, 2.1 * kHalfUnit * std::abs(want) + 1e-9);
+          ASSERT_NEAR(Value(normed[row * hidden + i]), want, 2.1 * kHalfUnit * std::abs(want) + 1e-6);
         }
       }
-      ExpectUntouched(normed, static_cast<size_t>(rows) * hidden);
+      ExpectUntouched(normed, from.size() * hidden);
     }
   }
 }
@@ -164,27 +186,17 @@ TEST_P(RowKernelsTest, NormAddsAndNormalises) {
 TEST_P(RowKernelsTest, NormRoundsBeforeTheWeightAndAfter) {
   Rng rng(3);
   const int32_t hidden = 256;
-  DeviceBuffer<StepCounts> counts("counts", {StepCounts{1, 0}});
-  const std::vector<float> residual = RandomFloats(rng, hidden);
-  const std::vector<Bf16> weight = RandomBf16(rng, hidden);
-  DeviceBuffer<float> device_residual("residual", residual);
-  DeviceBuffer<Bf16> device_weight("weight", weight), device_normed("normed", hidden);
-  NormArgs args;
-  args.counts = counts.data();
-  args.residual = device_residual.data();
-  args.weight = device_weight.data();
-  args.hidden = hidden;
-  args.normed = device_normed.data();
-  args.grid_rows = 1;
-  ASSERT_EQ(Finished(LaunchNorm(args, nullptr)), nullptr);
-  const std::vector<Bf16> normed = device_normed.Content();
+  NormCase c(rng, 1, hidden, 1);
+  c.args.addend = c.args.bias = nullptr;
+  c.args.epsilon = 0;
+  ASSERT_EQ(Finished(LaunchNorm(c.args, nullptr)), nullptr);
+  const std::vector<Bf16> normed = c.normed.Content();
   double squares = 0;
-  for (int i = 0; i < hidden; ++i) squares += static_cast<double>(residual[i]) * residual[i];
-  const double inverse = 1 / std::sqrt(squares / hidden);
+  for (const float value : c.before) squares += static_cast<double>(value) * value;
   int equal = 0, once = 0;
   for (int i = 0; i < hidden; ++i) {
-    const auto first = static_cast<float>(residual[i] * inverse);
-    const float w = FromBf16(weight[i].bits);
+    const auto first = static_cast<float>(c.before[i] / std::sqrt(squares / hidden));
+    const float w = FromBf16(c.weight[i].bits);
     equal += normed[i].bits == worker::ToBf16(FromBf16(worker::ToBf16(first)) * w);
     once += normed[i].bits == worker::ToBf16(first * w);
   }
@@ -193,84 +205,25 @@ TEST_P(RowKernelsTest, NormRoundsBeforeTheWeightAndAfter) {
   EXPECT_LT(once, hidden * 9 / 10);
 }
 
-TEST_P(RowKernelsTest, PickedRowsAreNormedAndTheResidualIsUnchanged) {
-  Rng rng(4);
-  for (const int32_t hidden : {5, 64}) {
-    const int32_t rows = 6;
-    const std::vector<int32_t> picked = {1, 4, 5};
-    DeviceBuffer<StepCounts> counts("counts", {StepCounts{rows, 3}});
-    const std::vector<float> before = RandomFloats(rng, int64_t{rows} * hidden);
-    DeviceBuffer<float> residual("residual", before);
-    DeviceBuffer<int32_t> device_picked("picked", picked);
-    const std::vector<Bf16> addend = RandomBf16(rng, int64_t{rows} * hidden), bias = RandomBf16(rng, hidden),
-                            weight = RandomBf16(rng, hidden);
-    DeviceBuffer<Bf16> device_addend("addend", addend), device_bias("bias", bias),
-        device_weight("weight", weight), device_normed("normed", static_cast<size_t>(4) * hidden);
-    NormArgs args;
-    args.counts = counts.data();
-    args.picked = device_picked.data();
-    args.residual = residual.data();
-    args.addend = device_addend.data();
-    args.bias = device_bias.data();
-    args.weight = device_weight.data();
-    args.epsilon = 1e-6f;
-    args.hidden = hidden;
-    args.normed = device_normed.data();
-    args.grid_rows = 4;
-    ASSERT_EQ(Finished(LaunchNorm(args, nullptr)), nullptr);
-    EXPECT_EQ(residual.Content(), before);
-    const std::vector<Bf16> normed = device_normed.Content();
-    for (size_t i = 0; i < picked.size(); ++i) {
-      double squares = 0;
-      const auto sum = [&](int c) {
-        const int at = picked[i] * hidden + c;
-        return before[at] + Value(addend[at]) + Value(bias[c]);
-      };
-      for (int c = 0; c < hidden; ++c) squares += sum(c) * sum(c);
-      for (int c = 0; c < hidden; ++c) {
-        const double want = sum(c) / std::sqrt(squares / hidden + 1e-6) * Value(weight[c]);
-        ASSERT_NEAR(Value(normed[i * hidden + c]), want, 2.1 * kHalfUnit * std::abs(want) + 1e-6);
-      }
-    }
-    ExpectUntouched(normed, picked.size() * hidden);
-  }
-}
-
 // A model that is split between two layers: one server ends with the sum, the next begins with the norm.
 TEST_P(RowKernelsTest, SumThenNormIsBitEqualToBothAtOnce) {
   Rng rng(6);
   for (const int32_t hidden : {7, 64, 2056}) {
-    const int32_t rows = 3;
-    DeviceBuffer<StepCounts> counts("counts", {StepCounts{rows, 0}});
-    const std::vector<float> before = RandomFloats(rng, int64_t{rows} * hidden);
-    DeviceBuffer<float> residual("residual", before), cut("cut", before);
-    DeviceBuffer<Bf16> addend("addend", RandomBf16(rng, int64_t{rows} * hidden)),
-        bias("bias", RandomBf16(rng, hidden)), weight("weight", RandomBf16(rng, hidden)),
-        normed("normed", static_cast<size_t>(rows) * hidden), later("later", normed.size());
-    NormArgs args;
-    args.counts = counts.data();
-    args.residual = residual.data();
-    args.addend = addend.data();
-    args.bias = bias.data();
-    args.weight = weight.data();
-    args.epsilon = 1e-5f;
-    args.hidden = hidden;
-    args.normed = normed.data();
-    args.grid_rows = rows;
-    ASSERT_EQ(Finished(LaunchNorm(args, nullptr)), nullptr);
-    NormArgs sum = args;
-    sum.residual = cut.data();
+    NormCase c(rng, 3, hidden, 3);
+    DeviceBuffer<float> cut("cut", c.before);
+    DeviceBuffer<Bf16> later("later", c.normed.size());
+    ASSERT_EQ(Finished(LaunchNorm(c.args, nullptr)), nullptr);
+    NormArgs sum = c.args, norm = c.args;
+    sum.residual = norm.residual = cut.data();
     sum.weight = nullptr;
     sum.normed = nullptr;
     ASSERT_EQ(Finished(LaunchNorm(sum, nullptr)), nullptr);
-    EXPECT_EQ(cut.Content(), residual.Content());
-    NormArgs norm = args;
-    norm.residual = cut.data();
+    EXPECT_EQ(cut.Content(), c.residual.Content());
     norm.addend = norm.bias = nullptr;
     norm.normed = later.data();
     ASSERT_EQ(Finished(LaunchNorm(norm, nullptr)), nullptr);
-    EXPECT_TRUE(SameBits(later, normed));
-    EXPECT_EQ(cut.Content(), residual.Content());
+    EXPECT_TRUE(SameBits(later, c.normed));
+    EXPECT_EQ(cut.Content(), c.residual.Content());
   }
 }
 
