@@ -45,6 +45,17 @@ class Servers {
     if (!pool_.OnMessage(session, message, now).ok()) pool_.OnGone(session, now), Forget(session);
     Take();
   }
+  void Ready(ChainPool::Session session, uint64_t chain, const std::string& error, absl::Time now) {
+    const auto fill = [&](v1::ServerMessage& message) {
+      message.mutable_ready()->set_chain(chain);
+      message.mutable_ready()->set_error(error);
+    };
+    Send(session, fill, now);
+  }
+  void Broken(ChainPool::Session session, uint64_t chain, absl::Time now) {
+    Send(
+        session, [&](v1::ServerMessage& message) { message.mutable_broken()->set_chain(chain); }, now);
+  }
   void Leave(ChainPool::Session session, absl::Time now) {
     Forget(session);
     pool_.OnGone(session, now);
@@ -58,18 +69,10 @@ class Servers {
   // to do.
   void Settle(absl::Time now) {
     for (int round = 0; round < 200; ++round) {
-      const std::set<Part> parts = parts_;
-      for (const auto& [session, chain] : parts) {
-        const uint64_t number = chain;
-        if (!ready_.contains({session, chain}))
-          Send(
-              session, [&](v1::ServerMessage& message) { message.mutable_ready()->set_chain(number); }, now);
+      for (const auto& [session, chain] : std::set<Part>(parts_)) {
+        if (!ready_.contains({session, chain})) Ready(session, chain, "", now);
       }
-      for (const Part& part : std::set<Part>(draining_)) {
-        Send(
-            part.first, [&](v1::ServerMessage& message) { message.mutable_broken()->set_chain(part.second); },
-            now);
-      }
+      for (const auto& [session, chain] : std::set<Part>(draining_)) Broken(session, chain, now);
       if (pool_.NextTimer() == absl::InfiniteFuture()) break;
       now = std::max(now, pool_.NextTimer());
       PassTime(now, 0);
@@ -199,17 +202,10 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     switch (what) {
       case 1:
       case 2:
-        servers.Send(
-            session,
-            [&](v1::ServerMessage& message) {
-              message.mutable_ready()->set_chain(chain);
-              if (input.Byte() % 4 == 0) message.mutable_ready()->set_error("fuzz");
-            },
-            now);
+        servers.Ready(session, chain, input.Byte() % 4 == 0 ? "fuzz" : "", now);
         break;
       case 3:
-        servers.Send(
-            session, [&](v1::ServerMessage& message) { message.mutable_broken()->set_chain(chain); }, now);
+        servers.Broken(session, chain, now);
         break;
       case 4:
         servers.Send(

@@ -1,6 +1,5 @@
 // Invalid command lines about chains end with one clear line and the right exit code.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
 #include "tests/testing/bad_input.h"
@@ -16,9 +15,19 @@ TEST(ChainBadInput, FlagsOfRouterAndWorker) {
   ExpectOneLine("bfio_router", {"--chain_job=much"}, 2, "--chain_job=much: must be INPUT:OUTPUT");
   ExpectOneLine("bfio_router", {"--chain_servers=2", "--plan_mode=lockstep"}, 2, "needs --coupling=barrier");
   const std::string listen = "--pipeline_listen=127.0.0.1:0", model = "--model=/nonexistent";
-  ExpectOneLine("bfio_worker", {listen}, 2, "--pipeline_listen requires --engine=cpu or --engine=cuda");
-  ExpectOneLine("bfio_worker", {listen, "--engine=cpu", model}, 2, "requires --memory_limit_mb");
-  ExpectOneLine("bfio_worker", {listen + ",micro_batches=65"}, 2, "micro_batches=N with N within 1..64");
+  const std::string limit = "--memory_limit_mb=3", anywhere = "--pipeline_listen=0.0.0.0:0";
+  const std::pair<std::vector<std::string>, std::string> rows[] = {
+      {{listen + ",micro_batches=65"}, "micro_batches=N with N within 1..64"},
+      {{listen, limit}, "--memory_limit_mb requires --engine=cpu"},
+      {{listen}, "--pipeline_listen requires --engine=cpu or --engine=cuda"},
+      {{"--engine=cuda", model, limit}, "--memory_limit_mb requires --engine=cpu"},
+      {{"--engine=cuda", model, listen}, "--pipeline_listen requires --memory_limit_mb"},
+      {{"--engine=cpu", model, listen}, "--pipeline_listen requires --memory_limit_mb"},
+      {{"--engine=cpu", model, listen, limit, "--ranks_per_process=2"}, "--ranks_per_process=1"},
+      {{"--engine=cpu", model, limit, "--pipeline_listen=nowhere"}, "--pipeline_listen: "},
+      {{"--engine=cpu", model, limit, anywhere}, "add address=HOST:PORT"},
+      {{"--engine=cpu", model, limit, anywhere + ",address=10.0.0.1:7"}, "other machines can reach it"}};
+  for (const auto& [args, message] : rows) ExpectOneLine("bfio_worker", args, 2, message);
 }
 
 TEST(ChainBadInput, Planner) {

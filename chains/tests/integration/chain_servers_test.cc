@@ -1,12 +1,9 @@
 // A model too large for any one server, served by chains of four servers with unequal memory: the tokens
 // equal those of the whole model, whichever server is lost.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <signal.h>
 
-#include <algorithm>
 #include <array>
-#include <memory>
 #include <thread>
 
 #include "absl/strings/numbers.h"
@@ -120,27 +117,6 @@ TEST(Chain, FourServersServeAModelThatNoneOfThemHolds) {
   TokenClients(cluster, requests).ExpectTokens(alone);
   EXPECT_EQ(cluster.State().requests().replayed(), 0u);
   cluster.StopCleanly();
-}
-
-TEST(Chain, FlagsThatExcludeChainsAreRefusedInOneLine) {
-  const std::string model = absl::StrCat("--model=", Model());
-  const std::string listen = "--pipeline_listen=127.0.0.1:0", limit = "--memory_limit_mb=3";
-  const auto expect = [](const std::vector<std::string>& args, const std::string& part) {
-    const RunResult run = RunProgram("bfio_worker", args, kSlowdown * absl::Seconds(30));
-    EXPECT_EQ(run.code, 2) << run.err;
-    EXPECT_THAT(run.err, HasSubstr(part));
-    EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
-  };
-  expect({listen, limit}, "--memory_limit_mb requires --engine=cpu");
-  expect({listen}, "--pipeline_listen requires --engine=cpu or --engine=cuda");
-  expect({"--engine=cuda", model, limit}, "--memory_limit_mb requires --engine=cpu");
-  expect({"--engine=cuda", model, listen}, "--pipeline_listen requires --memory_limit_mb");
-  expect({"--engine=cpu", model, listen}, "--pipeline_listen requires --memory_limit_mb");
-  expect({"--engine=cpu", model, listen, limit, "--ranks_per_process=2"}, "--ranks_per_process=1");
-  expect({"--engine=cpu", model, limit, "--pipeline_listen=nowhere"}, "--pipeline_listen: ");
-  const std::string anywhere = "--pipeline_listen=0.0.0.0:0";
-  expect({"--engine=cpu", model, limit, anywhere}, "add address=HOST:PORT");
-  expect({"--engine=cpu", model, limit, anywhere + ",address=10.0.0.1:7"}, "other machines can reach it");
 }
 
 TEST(Chain, LosingServersLosesNoTokenAndComposesAgain) {
@@ -294,20 +270,6 @@ TEST(Chain, ChainsThatShareABarrierAreBalancedByBfIo) {
   EXPECT_LT(bf_io, 0.8 * fcfs) << fcfs;
 }
 
-TEST(Chain, AChainLeavesTheBarrierAndTheOtherContinues) {
-  const auto requests = Requests(8, 60);
-  const auto alone = TokensAlone(Model(), requests);
-  Cluster cluster(ChainsWithABarrier("bf_io_auto"));
-  ASSERT_TRUE(cluster.ok());
-  TokenClients clients(cluster, requests);
-  clients.AwaitTokens(80);
-  cluster.workers()[3].Signal(SIGKILL);
-  clients.ExpectTokens(alone);
-  const v1::RequestTotals totals = cluster.State().requests();
-  EXPECT_GT(totals.replayed(), 0u);
-  EXPECT_EQ(totals.tokens_lost() + totals.tokens_duplicated(), 0u);
-}
-
 TEST(Chain, ServersAreMeasuredAndThePlannerReadsThem) {
   const auto requests = Requests(3, 10);
   const auto alone = TokensAlone(Model(), requests);
@@ -329,50 +291,6 @@ TEST(Chain, ServersAreMeasuredAndThePlannerReadsThem) {
   EXPECT_EQ(plan.code, 0) << plan.err;
   for (const char* server : {"server0", "server1", "server2", "server3"})
     EXPECT_THAT(plan.out, HasSubstr(server));
-}
-
-// Ordinary workers, too, can run without a barrier.
-TEST(Uncoupled, AStalledWorkerDelaysItsOwnRequestsOnlyAndIsRemoved) {
-  constexpr uint32_t kTokens = 5000;
-  ClusterOptions options;
-  options.worker_flags = {"--c=0.0002", "--tl=0", "--slots=2"};
-  // The step timeout is well below the time after which the connection to a stopped process is closed
-  // (kServerKeepaliveTimeout).
-  options.router_flags = {"--coupling=none", absl::StrCat("--step_timeout=", 2 + kSlowdown, "s")};
-  Cluster cluster(options);
-  ASSERT_TRUE(cluster.ok());
-  EXPECT_EQ(cluster.State().policy().name(), "jffc");
-  for (Process& worker : cluster.workers()) worker.Signal(SIGSTOP);
-  std::vector<GenerateResult> results(4);
-  std::vector<std::thread> clients;
-  for (GenerateResult& result : results) {
-    clients.emplace_back([&] {
-      result = Generate(cluster.inference(), SyntheticRequest(10, kTokens), kSlowdown * absl::Seconds(120));
-    });
-  }
-  const auto left_out = [&] {
-    return cluster.router().Stderr().find("no step report in time") != std::string::npos;
-  };
-  // Each worker gets two requests, unless this machine is so slow that both are removed before; then the one
-  // that continues joins again.
-  ASSERT_TRUE(cluster.WaitFor("two requests on each",
-                              [&](const auto& state) { return Ranks(state, 2) == 2 || left_out(); }));
-  cluster.workers()[0].Signal(SIGCONT);
-  ASSERT_TRUE(cluster.WaitFor("one worker", [](const auto& state) {
-    return std::count_if(state.workers().begin(), state.workers().end(), [](const v1::WorkerState& worker) {
-             return worker.phase() == v1::WORKER_PHASE_SERVING;
-           }) == 1;
-  }));
-  for (std::thread& client : clients) client.join();
-  for (const GenerateResult& result : results) {
-    EXPECT_TRUE(result.status.ok()) << result.status.error_message();
-    EXPECT_TRUE(result.contiguous);
-    EXPECT_EQ(result.tokens.size(), kTokens);
-  }
-  EXPECT_TRUE(left_out());
-  EXPECT_EQ(cluster.State().requests().tokens_lost(), 0u);
-  cluster.workers()[1].Signal(SIGCONT);
-  EXPECT_TRUE(cluster.WaitFor("both again", [](const auto& state) { return Ranks(state, 0) == 2; }));
 }
 
 // Three servers that hold four of the twelve blocks with memory for eight requests, or all blocks with memory

@@ -2,17 +2,11 @@
 #include "chains/core/placement.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
-#include <algorithm>
-#include <bitset>
-#include <map>
-#include <vector>
-
+#include "absl/strings/str_cat.h"
 #include "chains/core/composition.h"
 #include "chains/core/job_times.h"
 #include "chains/core/tuning.h"
-#include "chains/tests/unit/core/figure2.h"
 #include "common/base/rng.h"
 
 namespace bfio::core {
@@ -27,20 +21,31 @@ TEST(WholeUnits, ForgivesRounding) {
   EXPECT_EQ(WholeUnits(1e300, 1e-300), kMostSlots);
 }
 
-TEST(GreedyPlacement, Figure2) {
-  const BlockPlacement placement = GreedyPlacement(Figure2Servers(), Figure2Service(), 1, {});
-  EXPECT_THAT(placement.ranges, ElementsAre(BlockRange{0, 1}, BlockRange{1, 2}, BlockRange{0, 1},
-                                            BlockRange{1, 1}, BlockRange{2, 1}));
-  ASSERT_EQ(placement.chains.size(), 2u);
-  EXPECT_THAT(placement.chains[0].servers, ElementsAre(0, 1));
-  EXPECT_THAT(placement.chains[1].servers, ElementsAre(2, 3, 4));
-  EXPECT_NEAR(placement.chains[0].time, 3 + 5 * kEpsilon, 1e-12);
-  EXPECT_NEAR(placement.chains[1].time, 3 + 12 * kEpsilon, 1e-12);
+// The example of Figure 2 of "Serving Chain-structured Jobs with Large Memory Footprints".
+constexpr double kEpsilon = 1e-3;
+
+ChainService Figure2Service() {
+  return {.blocks = 3, .block_size = 1, .cache_size = 0.1};
+}
+
+// Server k of the figure is index k - 1 here.
+std::vector<ChainServer> Figure2Servers() {
+  std::vector<ChainServer> servers;
+  for (int l = 1; l <= 5; ++l) {
+    const bool second = l == 2;
+    servers.push_back({absl::StrCat("s", l), second ? 3.0 : 2.0, second ? 2.0 : 1.0, l * kEpsilon});
+  }
+  return servers;
 }
 
 TEST(ComposeChains, Figure2FindsAThirdChain) {
   const auto servers = Figure2Servers();
   const ChainPlan plan = PlanWithReserve(servers, Figure2Service(), 1, {});
+  EXPECT_THAT(plan.placement.ranges, ElementsAre(BlockRange{0, 1}, BlockRange{1, 2}, BlockRange{0, 1},
+                                                 BlockRange{1, 1}, BlockRange{2, 1}));
+  ASSERT_EQ(plan.placement.chains.size(), 2u);
+  EXPECT_THAT(plan.placement.chains[0].servers, ElementsAre(0, 1));
+  EXPECT_THAT(plan.placement.chains[1].servers, ElementsAre(2, 3, 4));
   ASSERT_EQ(plan.chains.size(), 3u);
   EXPECT_THAT(ServersOf(plan.chains[0]), ElementsAre(0, 1));
   EXPECT_THAT(ServersOf(plan.chains[1]), ElementsAre(0, 3, 4));
@@ -65,12 +70,6 @@ std::vector<ChainServer> Bloom(double communication) {
   return servers;
 }
 constexpr ChainService kBloom = {.blocks = 70, .block_size = 1.32, .cache_size = 0.11};
-
-TEST(ComputeSeconds, Bloom) {
-  const auto servers = Bloom(0);
-  EXPECT_NEAR(servers[0].compute, 0.1089, 5e-5);
-  EXPECT_NEAR(servers[19].compute, 0.1752, 5e-5);
-}
 
 // The expected values were computed from times rounded to whole milliseconds.
 std::vector<ChainServer> RoundedBloom(double communication) {
@@ -110,20 +109,6 @@ TEST(GreedyPlacement, Bloom) {
   EXPECT_NEAR(jobs.upper / 0.2, 12.25, 5e-5);
   // Lemma 3.2.
   EXPECT_GE(plan.rate, 7 * plan.placement.rate_per_slot);
-}
-
-TEST(GreedyPlacement, BloomStopsWhenTheDemandIsMet) {
-  const auto servers = RoundedBloom(0);
-  const ChainPlan plan = PlanWithReserve(servers, kBloom, 7, {0.2, 0.7});
-  ASSERT_EQ(plan.placement.chains.size(), 1u);
-  EXPECT_TRUE(plan.placement.meets_demand);
-  EXPECT_EQ(plan.placement.ranges[4].count, 0);
-  EXPECT_THAT(MillisecondsAndCapacities(plan.chains), ElementsAre(std::pair(7630, 7)));
-  EXPECT_NEAR(plan.rate, 0.9174, 5e-5);
-  EXPECT_NEAR(0.2 / plan.rate, 0.2180, 5e-5);
-  const Occupancy jobs = OccupancyBounds(Rates(plan.chains), 0.2);
-  EXPECT_NEAR(jobs.lower / 0.2, 7.6315, 5e-5);
-  EXPECT_NEAR(jobs.upper, jobs.lower, 1e-12);
 }
 
 TEST(GreedyPlacement, BloomWithTheNetwork) {
@@ -177,72 +162,47 @@ int FewestGroups(const std::vector<ChainServer>& servers, const ChainService& se
   return -1;
 }
 
-// A pool with servers of equal or unequal memory, and a demand below or somewhat above what it carries.
+// A pool with servers of equal memory, and a demand below or somewhat above what it carries.
 struct RandomPool {
   ChainService service;
   int64_t c = 1;
   std::vector<ChainServer> servers;
   Demand demand;
 };
-RandomPool DrawPool(Rng& rng, bool equal) {
+RandomPool DrawPool(Rng& rng) {
   RandomPool pool;
   pool.service = {static_cast<int32_t>(2 + rng.Below(7)), 1, 0.1};
   pool.c = static_cast<int64_t>(1 + rng.Below(4));
-  const auto memory = [&] { return (1 + 0.1 * static_cast<double>(pool.c)) * (1 + 3 * rng.Uniform()); };
-  const double one = memory();
+  const double memory = (1 + 0.1 * static_cast<double>(pool.c)) * (1 + 3 * rng.Uniform());
   double blocks = 0;
   for (uint64_t j = 0, count = 1 + rng.Below(8); j < count; ++j) {
-    const double own = equal ? one : memory();
-    pool.servers.push_back({"", own, rng.Uniform(), 0.05 + rng.Uniform()});
+    pool.servers.push_back({"", memory, rng.Uniform(), 0.05 + rng.Uniform()});
     blocks += BlocksWithReserve(pool.servers.back(), pool.service, pool.c);
   }
   pool.demand = {0.5 * static_cast<double>(pool.c) * blocks / pool.service.blocks * rng.Uniform(), 0.7};
   return pool;
 }
 
-// Number of pools by outcome of GreedyPlacement against the fewest groups of an exhaustive search.
-struct Comparison {
+// Theorem 3.4, which is about equal memory.
+TEST(GreedyPlacement, FewestChainsWhenMemoriesAreEqual) {
+  Rng rng(7);
   int one = 0, several = 0, infeasible = 0;
-  int more_chains = 0, missed_demand = 0;
-};
-Comparison CompareWithAllGroupings(uint64_t seed, int pools, bool equal) {
-  Rng rng(seed);
-  Comparison result;
-  for (int i = 0; i < pools; ++i) {
-    const RandomPool pool = DrawPool(rng, equal);
+  for (int i = 0; i < 1000; ++i) {
+    SCOPED_TRACE(i);
+    const RandomPool pool = DrawPool(rng);
     const BlockPlacement placement = GreedyPlacement(pool.servers, pool.service, pool.c, pool.demand);
     const double needed = pool.demand.needed() / static_cast<double>(pool.c);
     // The answer must not depend on rounding of the needed rate.
     const int fewest = FewestGroups(pool.servers, pool.service, pool.c, needed);
     EXPECT_EQ(fewest, FewestGroups(pool.servers, pool.service, pool.c, needed * (1 - 1e-12)));
-    EXPECT_LE(placement.meets_demand, fewest > 0) << "pool " << i;
-    result.one += fewest == 1;
-    result.several += fewest > 1;
-    result.infeasible += fewest < 0;
-    result.missed_demand += fewest > 0 && !placement.meets_demand;
-    result.more_chains +=
-        fewest > 0 && placement.meets_demand && static_cast<int>(placement.chains.size()) > fewest;
+    EXPECT_EQ(placement.meets_demand, fewest > 0);
+    if (fewest > 0) {
+      EXPECT_LE(static_cast<int>(placement.chains.size()), fewest);
+    }
+    ++(fewest < 0 ? infeasible : fewest == 1 ? one : several);
   }
-  return result;
-}
-
-TEST(GreedyPlacement, FewestChainsWhenMemoriesAreEqual) {
-  const Comparison found = CompareWithAllGroupings(7, 1000, true);
-  EXPECT_EQ(found.more_chains, 0);
-  EXPECT_EQ(found.missed_demand, 0);
   // The sample must contain enough of each case.
-  EXPECT_GT(found.one, 100);
-  EXPECT_GT(found.several, 100);
-  EXPECT_GT(found.infeasible, 100);
-}
-
-TEST(GreedyPlacement, NotAlwaysTheFewestChainsWhenMemoriesDiffer) {
-  // Theorem 3.4 is about equal memory. Of the 369 pools that can meet their demand, 16 get more chains than
-  // necessary, and 30 none of a sufficient rate.
-  const Comparison found = CompareWithAllGroupings(7, 1000, false);
-  EXPECT_EQ(found.one + found.several, 369);
-  EXPECT_EQ(found.more_chains, 16);
-  EXPECT_EQ(found.missed_demand, 30);
+  EXPECT_GT(std::min({one, several, infeasible}), 100);
 }
 
 TEST(ComposeChains, RespectsMemoryAndBeatsDisjointChains) {
@@ -335,22 +295,6 @@ TEST(CheckPool, NamesErrors) {
   servers = Figure2Servers();
   EXPECT_EQ(CheckPool(servers, {0, 1, 1}).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(CheckPool(servers, {3, 1, 1e-9}).code(), absl::StatusCode::kInvalidArgument);
-}
-
-TEST(WhyImpossible, NamesTheConstraintAndByHowMuch) {
-  auto servers = Figure2Servers();
-  servers.resize(1);
-  const Demand demand = {0.1, 0.7};
-  auto sweep = SweepReserve(servers, Figure2Service(), demand);
-  EXPECT_EQ(BestReserve(sweep, TuningGoal::kLowerBound), nullptr);
-  EXPECT_EQ(WhyImpossible(servers, Figure2Service(), demand, sweep).message(),
-            "memory: with cache for one job per block, the pool holds 1 of 3 blocks; memory for 2 more "
-            "blocks (2.2 GB) is needed");
-  servers = Figure2Servers();
-  sweep = SweepReserve(servers, Figure2Service(), {10, 0.7});
-  EXPECT_EQ(BestReserve(sweep, TuningGoal::kLowerBound), nullptr);
-  const absl::Status rate = WhyImpossible(servers, Figure2Service(), {10, 0.7}, sweep);
-  EXPECT_THAT(std::string(rate.message()), ::testing::StartsWith("rate: the demand of 10 jobs/s"));
 }
 
 }  // namespace

@@ -1,12 +1,9 @@
 // Composing the free servers of a pool, beside the chains that serve.
 #include "chains/core/pool_plan.h"
 
-#include <set>
-
 #include "absl/strings/str_cat.h"
 #include "common/base/rng.h"
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
 
 namespace bfio::core {
 namespace {

@@ -1,9 +1,5 @@
 // Input files of pools and models: what is read from them, and an error message for every mistake.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <string>
-#include <vector>
 
 #include "chains/plan/model_file.h"
 #include "chains/plan/planner.h"
