@@ -132,9 +132,9 @@ TEST_F(GroupTest, ADrainedWorkerFinishesItsRequestsAndGetsNoNewOnes) {
   RunAll();
   EXPECT_EQ(ClosedWith(b), absl::OkStatus());
   EXPECT_TRUE(Worker("b").shut_down);
+  EXPECT_EQ(PlacedAgain(), 0);
   EXPECT_THAT(Formed(), ElementsAre("a"));
   EXPECT_EQ(RunAll(), 12u);
-  EXPECT_EQ(PlacedAgain(), 0);
 }
 
 TEST_F(GroupTest, AWorkerIsNotReleasedWhileItIsUnknownWhatItHolds) {
