@@ -1,18 +1,38 @@
 #include "tests/chaos/attack.h"
 
-#include <algorithm>
-#include <utility>
-#include <vector>
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "tests/chaos/barrier_intruder.h"
+#include "absl/time/clock.h"
 #include "tests/chaos/chaos_group.h"
-#include "tests/chaos/flood.h"
 #include "tests/testing/log_pipe.h"
 #include "tests/testing/process.h"
+#include "worker/barrier/star/star_endpoint.h"
 
 namespace bfio::chaos {
 namespace {
+
+// For all barriers together: a rank accepts 256 unauthenticated connections, and the test itself needs some.
+constexpr size_t kMostOpen = 400;
+constexpr int kConnectionsPerRound = 4;
+constexpr uint64_t kEpochsTried = 4;
+constexpr absl::Duration kAttempt = absl::Milliseconds(100), kPause = absl::Milliseconds(50);
+
+// More connections than the router accepts without an authenticated call (ConnectionListener::Limits).
+constexpr size_t kSilent = 160, kCalling = 16;
+constexpr int kCallsPerConnection = 50;
+constexpr uint32_t kMessageBytes = 1 << 20;
+constexpr absl::Duration kCallPatience = absl::Milliseconds(10), kRoundPause = absl::Milliseconds(40);
+constexpr const char* kMethods[] = {"/bfio.v1.Inference/Generate", "/bfio.v1.Inference/GetLoads",
+                                    "/grpc.health.v1.Health/Watch", "/bfio.v1.WorkerLink/Attach"};
 
 class BlockedLog final : public Attack {
  public:
@@ -63,28 +83,36 @@ class WrongModel final : public Attack {
   const int workers_;
 };
 
-class IntrudersAtBarriers final : public Attack {
- public:
-  explicit IntrudersAtBarriers(ChaosGroup& group) {
-    BarrierIntruder::Options options{group.barrier_addresses(), group.host(), group.workers(), 1};
-    if (const auto state = group.State(); state.ok()) options.epoch = state->epoch();
-    intruder_ = std::make_unique<BarrierIntruder>(std::move(options));
+BarrierIntruder::Options IntruderOptions(ChaosGroup& group) {
+  BarrierIntruder::Options options{group.barrier_addresses(), group.host(), group.workers(), 1};
+  if (const auto state = group.State(); state.ok()) options.epoch = state->epoch();
+  return options;
+}
+
+// A non-blocking socket that connects, or is connected, to HOST:PORT, an IPv4 address; -1: refused.
+int OpenConnection(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  int port = 0;
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  if (colon == std::string::npos || !absl::SimpleAtoi(address.substr(colon + 1), &port)) return -1;
+  to.sin_port = htons(static_cast<uint16_t>(port));
+  if (inet_pton(AF_INET, address.substr(0, colon).c_str(), &to.sin_addr) != 1) return -1;
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return -1;
+  if (connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) != 0 && errno != EINPROGRESS) {
+    close(fd);
+    return -1;
   }
-  std::string Check(const v1::ClusterState&) override {
-    return intruder_->joined() == 0 ? "" : "a intruder is a rank of the barrier";
-  }
+  return fd;
+}
 
- private:
-  std::unique_ptr<BarrierIntruder> intruder_;
-};
-
-class UnauthenticatedFlood final : public Attack {
- public:
-  explicit UnauthenticatedFlood(const std::string& address) : flood_(address) {}
-
- private:
-  Flood flood_;
-};
+// Whether the peer has closed or reset the connection.
+bool HasEnded(int fd) {
+  char byte = 0;
+  const ssize_t got = recv(fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK);
+  return got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
+}
 
 }  // namespace
 
@@ -99,12 +127,97 @@ std::unique_ptr<Attack> MakeAttack(const Fault& fault, ChaosGroup& group) {
     case FaultKind::kWrongModel:
       return std::make_unique<WrongModel>(group, fault.detail);
     case FaultKind::kBarrierIntruder:
-      return std::make_unique<IntrudersAtBarriers>(group);
+      return std::make_unique<BarrierIntruder>(IntruderOptions(group));
     case FaultKind::kFlood:
-      return std::make_unique<UnauthenticatedFlood>(group.address());
+      return std::make_unique<Flood>(group.address());
     default:
       return nullptr;
   }
+}
+
+BarrierIntruder::BarrierIntruder(Options options) : options_(std::move(options)) {
+  thread_ = std::thread([this] { Run(); });
+}
+
+BarrierIntruder::~BarrierIntruder() {
+  stop_ = true;
+  thread_.join();
+  for (const int fd : open_) close(fd);
+}
+
+void BarrierIntruder::Run() {
+  for (uint64_t round = 0; !stop_; ++round) {
+    for (const std::string& barrier : options_.barriers) Connect(barrier);
+    if (!options_.barriers.empty()) {
+      const size_t which = round / kEpochsTried % options_.barriers.size();
+      TryToJoin(options_.barriers[which], options_.epoch + round % kEpochsTried);
+    }
+    absl::SleepFor(kPause);
+  }
+}
+
+void BarrierIntruder::Connect(const std::string& barrier) {
+  for (int i = 0; i < kConnectionsPerRound; ++i) {
+    const int fd = OpenConnection(barrier);
+    if (fd < 0) return;
+    ++connections_;
+    // Every other connection is silent.
+    const std::string nonsense(64, 'x');
+    if (i % 2 == 0) send(fd, nonsense.data(), nonsense.size(), MSG_NOSIGNAL);
+    open_.push_back(fd);
+    if (open_.size() <= kMostOpen) continue;
+    close(open_.front());
+    open_.pop_front();
+  }
+}
+
+void BarrierIntruder::TryToJoin(const std::string& barrier, uint64_t epoch) {
+  auto endpoint = worker::StarEndpoint::Create({.host = options_.host});
+  if (!endpoint.ok()) return;
+  const auto joined = (*endpoint)->Form(
+      {epoch, 1, options_.world_size, absl::StrCat(barrier, "/", std::string(64, '0'))}, kAttempt, {});
+  if (joined.ok()) ++joined_;
+}
+
+Flood::Flood(std::string address) : address_(std::move(address)) {
+  thread_ = std::thread([this] { Run(); });
+}
+
+Flood::~Flood() {
+  stop_ = true;
+  thread_.join();
+  for (const int fd : silent_) close(fd);
+}
+
+void Flood::Run() {
+  for (int round = 0; !stop_; ++round) {
+    KeepConnections();
+    BeginCalls(round);
+    absl::SleepFor(kRoundPause);
+  }
+}
+
+void Flood::KeepConnections() {
+  std::erase_if(silent_, [](int fd) {
+    if (!HasEnded(fd)) return false;
+    close(fd);
+    return true;
+  });
+  while (silent_.size() < kSilent) {
+    const int fd = OpenConnection(address_);
+    if (fd < 0) return;
+    ++connections_;
+    silent_.push_back(fd);
+  }
+}
+
+void Flood::BeginCalls(int round) {
+  auto calls = std::make_unique<testing::UnfinishedCalls>(address_);
+  const char* const method = kMethods[static_cast<size_t>(round) % std::size(kMethods)];
+  if (!calls->Send(method, kCallsPerConnection, kMessageBytes, kCallPatience)) return;
+  ++connections_;
+  calling_.push_back(std::move(calls));
+  if (calling_.size() > kCalling) calling_.pop_front();
 }
 
 }  // namespace bfio::chaos

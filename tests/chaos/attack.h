@@ -5,11 +5,17 @@
 #ifndef BFIO_TESTS_CHAOS_ATTACK_H_
 #define BFIO_TESTS_CHAOS_ATTACK_H_
 
+#include <atomic>
+#include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "bfio/v1/admin.pb.h"
 #include "tests/chaos/schedule.h"
+#include "tests/testing/unfinished_calls.h"
 
 namespace bfio::chaos {
 
@@ -26,6 +32,68 @@ class Attack {
 // Begins the attack. Null: its target is not in a suitable state, or the kind is not an attack. `group`
 // outlives it.
 std::unique_ptr<Attack> MakeAttack(const Fault& fault, ChaosGroup& group);
+
+// Connections to the workers' barriers by an attacker with the workers' addresses, the epoch and the group's
+// size, but without the secret: it sends nothing or invalid bytes, and tries to join as rank 1.
+class BarrierIntruder final : public Attack {
+ public:
+  struct Options {
+    // HOST:PORT, IPv4 addresses.
+    std::vector<std::string> barriers;
+    // The address on which it listens, as a rank does.
+    std::string host = "127.0.0.1";
+    int world_size = 2;
+    // It tries this epoch and the following ones in turn.
+    uint64_t epoch = 1;
+  };
+  explicit BarrierIntruder(Options options);
+  ~BarrierIntruder() override;
+
+  std::string Check(const v1::ClusterState&) override {
+    return joined_ == 0 ? "" : "an intruder is a rank of the barrier";
+  }
+  // Barriers that accepted it as a rank; number of connections opened.
+  int joined() const { return joined_; }
+  int connections() const { return connections_; }
+
+ private:
+  void Run();
+  void Connect(const std::string& barrier);
+  void TryToJoin(const std::string& barrier, uint64_t epoch);
+
+  const Options options_;
+  std::atomic<bool> stop_{false};
+  std::atomic<int> joined_{0}, connections_{0};
+  // Open connections, the oldest first; used only by its thread.
+  std::deque<int> open_;
+  std::thread thread_;
+};
+
+// Callers without a token, as many as the router accepts: connections that never call, and calls whose
+// messages never end, opened again whenever the router closes them.
+class Flood final : public Attack {
+ public:
+  // HOST:PORT of the client API, an IPv4 address.
+  explicit Flood(std::string address);
+  ~Flood() override;
+
+  // Number of connections opened so far.
+  int connections() const { return connections_; }
+
+ private:
+  void Run();
+  // One round of each.
+  void KeepConnections();
+  void BeginCalls(int round);
+
+  const std::string address_;
+  std::atomic<bool> stop_{false};
+  std::atomic<int> connections_{0};
+  // Used only by its thread.
+  std::vector<int> silent_;
+  std::deque<std::unique_ptr<testing::UnfinishedCalls>> calling_;
+  std::thread thread_;
+};
 
 }  // namespace bfio::chaos
 

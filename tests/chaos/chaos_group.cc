@@ -29,11 +29,6 @@ namespace {
 constexpr char kSmallDisk[] = "size=3m", kDiskName[] = "bfio-disk-";
 constexpr absl::Duration kStart = absl::Seconds(30 * testing::kSlowdown);
 
-std::pair<std::string, uint16_t> Split(const std::string& address) {
-  const std::vector<std::string> parts = absl::StrSplit(address, ':');
-  return {parts[0], static_cast<uint16_t>(std::stoi(parts[1]))};
-}
-
 // Unmounts disks of runs that were killed; the name of a disk contains the id of its process.
 void UnmountOrphans() {
   std::ifstream mounts("/proc/mounts");
@@ -93,15 +88,11 @@ void ReleaseMeans(Means& means) {
 
 ChaosGroup::ChaosGroup(GroupOptions options, const Means& means)
     : options_(std::move(options)), means_(means) {
-  if (means_.etcd) {
-    const auto [etcd_host, etcd_port] = Split(means_.etcd->address());
-    etcd_link_ = std::make_unique<TcpProxy>("127.0.0.1", etcd_host, etcd_port);
-  }
+  if (means_.etcd) etcd_link_ = std::make_unique<TcpProxy>("127.0.0.1", means_.etcd->address());
   StartRouter();
-  const auto [router_host, port] = Split(worker_port_.address());
   for (int i = 0; i < options_.workers; ++i) {
     Worker& worker = workers_.emplace_back();
-    worker.link = std::make_unique<TcpProxy>(host(), router_host, port);
+    worker.link = std::make_unique<TcpProxy>(host(), worker_port_.address());
     worker.log = std::make_unique<testing::LogPipe>();
   }
   for (int i = 0; i < options_.workers; ++i) StartWorker(i);
@@ -431,17 +422,12 @@ std::vector<std::string> ChaosGroup::Deaths() {
   return deaths;
 }
 
-std::optional<int> ChaosGroup::WaitReading(testing::Process& process, absl::Duration timeout) {
-  const absl::Time deadline = MonotonicNow() + timeout;
-  std::optional<int> code;
-  while (!(code = process.Wait(absl::Milliseconds(20))) && MonotonicNow() < deadline) ReadLogs();
-  return code;
-}
-
 std::vector<std::string> ChaosGroup::StopCleanly(absl::Duration timeout) {
   std::vector<std::string> faults;
   const auto stop = [&](const std::string& name, testing::Process& process) {
-    const auto code = WaitReading(process, timeout);
+    const absl::Time deadline = MonotonicNow() + timeout;
+    std::optional<int> code;
+    while (!(code = process.Wait(absl::Milliseconds(20))) && MonotonicNow() < deadline) ReadLogs();
     if (!code) {
       faults.push_back(name + " does not end after SIGTERM");
     } else if (*code != 0) {

@@ -6,7 +6,6 @@
 #ifndef BFIO_TESTS_CHAOS_CHAOS_GROUP_H_
 #define BFIO_TESTS_CHAOS_CHAOS_GROUP_H_
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -122,9 +121,6 @@ class ChaosGroup {
   void EndLease();
   // Begins a fault that concerns a single worker.
   bool BeginAtWorker(const Fault& fault, Worker& target);
-  // Waits for the process to end, up to `timeout`, and reads its log meanwhile. Returns its exit code, if it
-  // ended.
-  std::optional<int> WaitReading(testing::Process& process, absl::Duration timeout);
   void ReadLogs();
 
   // Index of the worker that is rank 0, the hub of a star; -1: none at the moment.

@@ -1,5 +1,3 @@
-#include "tests/chaos/chaos_run.h"
-
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
@@ -16,6 +14,7 @@
 #include "tests/chaos/client_load.h"
 #include "tests/chaos/harmless_watch.h"
 #include "tests/chaos/memory_watch.h"
+#include "tests/chaos/runs.h"
 #include "tests/chaos/workload.h"
 
 namespace bfio::chaos {
@@ -208,13 +207,13 @@ int RunChaos(const RunOptions& options) {
                options.rate);
   for (const Fault& fault : faults) absl::PrintF("%s\n", Describe(fault));
 
-  const std::unique_ptr<Workload> workload =
-      options.engine == "cpu" ? MakeCpuWorkload(options.seed, options.model, kMeanOutput, 64)
-                              : MakeSimWorkload(options.seed, kMeanOutput);
-  if (workload == nullptr) {
-    std::fprintf(stderr, "no checkpoint in '%s'\n", options.model.c_str());
-    ReleaseMeans(means);
-    return 2;
+  Workload workload(options.seed, kMeanOutput);
+  if (options.engine == "cpu") {
+    if (const absl::Status model = workload.UseModel(options.model, 64); !model.ok()) {
+      std::fprintf(stderr, "%s\n", std::string(model.message()).c_str());
+      ReleaseMeans(means);
+      return 2;
+    }
   }
   Verdict verdict;
   {
@@ -226,7 +225,7 @@ int RunChaos(const RunOptions& options) {
     }
     LoadOptions load_options = {
         .address = group.address(), .rate = options.rate, .seed = options.seed, .authenticated = true};
-    ClientLoad load(load_options, *workload);
+    ClientLoad load(load_options, workload);
     std::atomic<bool> loaded{true};
     // This thread starts the processes, because a child process is killed when the thread that started it
     // ends.

@@ -3,7 +3,7 @@
 
 #include <cstdlib>
 
-#include "tests/chaos/chaos_run.h"
+#include "tests/chaos/runs.h"
 #include "tests/testing/process.h"
 
 namespace bfio::chaos {

@@ -1,5 +1,5 @@
-// Tests of the tools of the chaos run: a schedule that repeats, an audit that detects violations, a proxy
-// that follows its commands, attacks that reach their targets.
+// The tools of the chaos run detect violations, and disturb what they should: a schedule that repeats, an
+// audit, a watch, a proxy that follows its commands, attacks that reach their targets.
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 #include <netinet/in.h>
@@ -13,14 +13,12 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
+#include "tests/chaos/attack.h"
 #include "tests/chaos/audit.h"
-#include "tests/chaos/barrier_intruder.h"
 #include "tests/chaos/client_load.h"
-#include "tests/chaos/flood.h"
 #include "tests/chaos/harmless_watch.h"
 #include "tests/chaos/schedule.h"
 #include "tests/chaos/tcp_proxy.h"
-#include "tests/testing/log_pipe.h"
 #include "tests/testing/process.h"
 #include "worker/barrier/star/star_endpoint.h"
 
@@ -33,26 +31,24 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Pair;
 
-constexpr absl::Duration kSoon = absl::Milliseconds(500), kEnd = absl::Seconds(20 * testing::kSlowdown);
-
-std::string Text(const std::vector<Fault>& faults) {
-  std::string text;
-  for (const Fault& fault : faults) absl::StrAppend(&text, Describe(fault), "\n");
-  return text;
+absl::Time At(double seconds) {
+  return absl::UnixEpoch() + absl::Seconds(seconds);
 }
 
-ScheduleOptions Options(uint64_t seed) {
-  return {seed, 8, absl::Seconds(5), absl::Minutes(100), absl::Seconds(5), absl::Seconds(1), AllFaults()};
-}
-
-TEST(Schedule, RepeatsForItsSeedAndForNoOther) {
-  EXPECT_EQ(Text(DrawSchedule(Options(3))), Text(DrawSchedule(Options(3))));
-  EXPECT_NE(Text(DrawSchedule(Options(3))), Text(DrawSchedule(Options(4))));
-}
-
-TEST(Schedule, HasEveryKindAtTheRequestedRate) {
-  const std::vector<Fault> faults = DrawSchedule(Options(1));
+TEST(Schedule, RepeatsForItsSeedAndHasEveryKindAtTheRequestedRate) {
+  const auto draw = [](uint64_t seed) {
+    return DrawSchedule(
+        {seed, 8, absl::Seconds(5), absl::Minutes(100), absl::Seconds(5), absl::Seconds(1), AllFaults()});
+  };
+  const auto text = [&](uint64_t seed) {
+    std::string text;
+    for (const Fault& fault : draw(seed)) absl::StrAppend(&text, Describe(fault), "\n");
+    return text;
+  };
+  EXPECT_EQ(text(3), text(3));
+  EXPECT_NE(text(3), text(4));
   std::map<FaultKind, int> kinds;
+  const std::vector<Fault> faults = draw(1);
   for (const Fault& fault : faults) {
     ++kinds[fault.kind];
     EXPECT_GE(fault.at, absl::Seconds(5));
@@ -64,64 +60,40 @@ TEST(Schedule, HasEveryKindAtTheRequestedRate) {
   EXPECT_NEAR(static_cast<double>(faults.size()), 1199, 208);
 }
 
-TEST(Schedule, ClocksJumpBothWaysOnEveryMachine) {
-  int routers = 0, back = 0;
-  constexpr int kJumps = 900;
-  for (int i = 0; i < kJumps; ++i) {
-    const ClockJump jump = JumpOf({.detail = i});
-    routers += jump.router;
-    back += jump.by < absl::ZeroDuration();
-    EXPECT_GE(absl::AbsDuration(jump.by), absl::Seconds(1));
-    EXPECT_LE(absl::AbsDuration(jump.by), absl::Hours(24));
-  }
-  // A third and a half expected; six standard deviations.
-  EXPECT_NEAR(routers, 300, 85);
-  EXPECT_NEAR(back, 450, 90);
-}
-
-TEST(Hangs, ATimeWithoutDisturbanceIsMeasured) {
-  const absl::Time t = absl::UnixEpoch();
-  const auto gap = [&](double begin, double end) {
-    return Gap{1, t + absl::Seconds(begin), t + absl::Seconds(end)};
-  };
-  const std::vector<Disturbance> faults = {{t + absl::Seconds(10), absl::Seconds(3)},
-                                           {t + absl::Seconds(14), absl::Seconds(3)},
-                                           {t + absl::Seconds(30), absl::Seconds(5)}};
+TEST(Audit, PausesAndDeathsNeedFaultsThatExplainThem) {
+  const std::vector<Disturbance> faults = {{At(10), absl::Seconds(3)},
+                                           {At(12), absl::Seconds(3)},
+                                           {At(14), absl::Seconds(3)},
+                                           {At(30), absl::Seconds(5)}};
   const absl::Duration patience = absl::Seconds(3);
-  EXPECT_EQ(Hangs({gap(0, 2.9)}, faults, patience).size(), 0u);
-  EXPECT_EQ(Hangs({gap(0, 3.1)}, faults, patience).size(), 1u) << "nothing explains it";
-  EXPECT_EQ(Hangs({gap(8, 12.9)}, faults, patience).size(), 0u) << "2.9 s from the fault";
-  EXPECT_EQ(Hangs({gap(8, 13.1)}, faults, patience).size(), 1u);
-  EXPECT_EQ(Hangs({gap(9, 16.9)}, faults, patience).size(), 0u) << "a second fault in it";
-  EXPECT_EQ(Hangs({gap(14.5, 17.6)}, faults, patience).size(), 1u) << "faults before it explain nothing";
-  EXPECT_EQ(Hangs({gap(29, 34.9)}, faults, patience).size(), 0u) << "one that may take longer";
-  EXPECT_EQ(Hangs({gap(29, 35.1)}, faults, patience).size(), 1u);
-}
-
-TEST(WronglyEnded, ASuspectsDeathsNeedAsManyFaults) {
-  const absl::Time t = absl::UnixEpoch();
-  const auto suspect = [&](double begin, double end) {
-    return Suspect{1, t + absl::Seconds(begin), t + absl::Seconds(end)};
+  const auto hangs = [&](double begin, double end) {
+    return !Hangs({{1, At(begin), At(end)}}, faults, patience).empty();
   };
-  const std::vector<Disturbance> faults = {{t + absl::Seconds(10), absl::Seconds(3)},
-                                           {t + absl::Seconds(12), absl::Seconds(3)},
-                                           {t + absl::Seconds(14), absl::Seconds(3)}};
-  const absl::Duration patience = absl::Seconds(3);
-  EXPECT_EQ(WronglyEnded({suspect(9, 15)}, faults, patience).size(), 0u);
-  EXPECT_EQ(WronglyEnded({suspect(12.9, 15)}, faults, patience).size(), 0u) << "one shows late";
-  EXPECT_EQ(WronglyEnded({suspect(9, 13.9)}, faults, patience).size(), 1u) << "the third came after it";
-  EXPECT_EQ(WronglyEnded({suspect(13.1, 20)}, faults, patience).size(), 1u);
+  EXPECT_FALSE(hangs(0, 2.9));
+  EXPECT_TRUE(hangs(0, 3.1)) << "nothing explains it";
+  EXPECT_FALSE(hangs(8, 14.9)) << "2.9 s from the second fault";
+  EXPECT_FALSE(hangs(9, 16.9)) << "a third fault in it";
+  EXPECT_TRUE(hangs(9, 17.1));
+  EXPECT_TRUE(hangs(14.5, 17.6)) << "faults before it explain nothing";
+  EXPECT_FALSE(hangs(29, 34.9)) << "one that may take longer";
+  EXPECT_TRUE(hangs(29, 35.1));
+  const auto wrongly_ended = [&](double begin, double end) {
+    return !WronglyEnded({{1, At(begin), At(end)}}, faults, patience).empty();
+  };
+  EXPECT_FALSE(wrongly_ended(9, 15));
+  EXPECT_FALSE(wrongly_ended(12.9, 15)) << "one shows late";
+  EXPECT_TRUE(wrongly_ended(9, 13.9)) << "the third came after it";
+  EXPECT_TRUE(wrongly_ended(13.1, 20));
 }
 
 // --- HarmlessWatch ---
 
+constexpr FaultKind kHarmless = FaultKind::kFlood, kOther = FaultKind::kBlockedLog,
+                    kHarmful = FaultKind::kCutLink;
+
 class Watched : public ::testing::Test {
  protected:
-  static constexpr FaultKind kHarmless = FaultKind::kFlood, kOther = FaultKind::kBlockedLog,
-                             kHarmful = FaultKind::kCutLink;
-
-  static absl::Time At(double seconds) { return absl::UnixEpoch() + absl::Seconds(seconds); }
-  void Observe(double at, const GroupView& view) { watch_.Observe(view, At(at)); }
+  void Observe(double at, const std::optional<GroupView>& view) { watch_.Observe(view, At(at)); }
   void Begin(FaultKind kind, double at) { watch_.Begin(kind, At(at)); }
   void End(FaultKind kind, double at) { watch_.End(kind, At(at)); }
 
@@ -129,52 +101,41 @@ class Watched : public ::testing::Test {
   HarmlessWatch watch_{{.workers = 8, .settle = absl::Seconds(3), .flood_kib = 500}};
 };
 
-TEST_F(Watched, AnUnchangedGroupIsNoViolation) {
-  Begin(kHarmless, 10);
-  for (int at = 10; at < 14; ++at) Observe(at, well_);
-  End(kHarmless, 14);
-  EXPECT_THAT(watch_.violations(), IsEmpty());
-  EXPECT_THAT(watch_.watched(), ElementsAre(Pair(kHarmless, 1)));
-}
-
-TEST_F(Watched, AnotherEpochALostRankARouterThatEndsAndItsMemoryAreWrong) {
-  const std::vector<std::pair<GroupView, std::string>> cases = {{{8, 8, 100, 1000}, "is epoch 8 of 8"},
-                                                                {{7, 7, 100, 1000}, "is epoch 7 of 7"},
-                                                                {{7, 8, 101, 1000}, "router has ended"},
-                                                                {{7, 8, 100, 1501}, "grown by 501 KiB"}};
+TEST_F(Watched, AnyChangeUnderAHarmlessFaultIsWrong) {
+  const std::vector<std::pair<std::optional<GroupView>, std::string>> cases = {
+      {{{7, 8, 100, 1500}}, ""},
+      {{{8, 8, 100, 1000}}, "is epoch 8 of 8"},
+      {{{7, 7, 100, 1000}}, "is epoch 7 of 7"},
+      {{{7, 8, 101, 1000}}, "router has ended"},
+      {{{7, 8, 100, 1501}}, "grown by 501 KiB"},
+      {std::nullopt, "does not answer"}};
   for (const auto& [view, words] : cases) {
     HarmlessWatch watch({.workers = 8, .settle = absl::Seconds(3), .flood_kib = 500});
     watch.Begin(kHarmless, At(10));
     watch.Observe(well_, At(10));
     watch.Observe(view, At(11));
-    EXPECT_THAT(watch.violations(), ElementsAre(AllOf(HasSubstr("under flood alone"), HasSubstr(words))));
+    EXPECT_THAT(watch.watched(), ElementsAre(Pair(kHarmless, 1)));
+    if (words.empty()) {
+      EXPECT_THAT(watch.violations(), IsEmpty());
+    } else {
+      EXPECT_THAT(watch.violations(), ElementsAre(AllOf(HasSubstr("under flood alone"), HasSubstr(words))));
+    }
   }
-  Begin(kHarmless, 10);
-  Observe(10, well_);
-  watch_.Observe(std::nullopt, At(11));
-  EXPECT_THAT(watch_.violations(), ElementsAre(HasSubstr("does not answer")));
 }
 
 TEST_F(Watched, AHarmfulFaultExplainsWhatComesUntilTheGroupHasSettled) {
-  const GroupView other{8, 8, 100, 1000}, third{9, 8, 100, 1000};
   Begin(kHarmless, 10);
+  Observe(10, GroupView{7, 7, 100, 1000});  // a group that lacks ranks is not compared
   Observe(10, well_);
   Begin(kHarmful, 11);
   End(kHarmful, 12);
   Observe(12, well_);
-  Observe(14.9, other);
+  Observe(14.9, GroupView{8, 8, 100, 1000});
   EXPECT_THAT(watch_.violations(), IsEmpty());
-  Observe(15, other);
-  Observe(16, third);
+  Observe(15, GroupView{8, 8, 100, 1000});
+  Observe(16, GroupView{9, 8, 100, 1000});
   EXPECT_EQ(watch_.violations().size(), 1u);
   EXPECT_THAT(watch_.watched(), ElementsAre(Pair(kHarmless, 2)));
-}
-
-TEST_F(Watched, AGroupThatLacksRanksIsNotCompared) {
-  Begin(kHarmless, 10);
-  Observe(10, {7, 7, 100, 1000});
-  Observe(11, well_);
-  EXPECT_THAT(watch_.violations(), IsEmpty());
 }
 
 TEST_F(Watched, AnIntervalLastsAsLongAsAnyHarmlessFault) {
@@ -182,55 +143,34 @@ TEST_F(Watched, AnIntervalLastsAsLongAsAnyHarmlessFault) {
   Observe(10, well_);
   Begin(kOther, 11);
   End(kHarmless, 12);
-  Observe(13, {8, 8, 100, 1000});
+  Observe(13, GroupView{8, 8, 100, 1000});
   EXPECT_THAT(watch_.violations(), ElementsAre(HasSubstr("under blocked-log alone")));
   EXPECT_THAT(watch_.watched(), ElementsAre(Pair(kOther, 1), Pair(kHarmless, 1)));
   End(kOther, 14);
   Observe(20, well_);
-  Observe(21, {9, 8, 100, 1000});
+  Observe(21, GroupView{9, 8, 100, 1000});
   EXPECT_EQ(watch_.violations().size(), 1u) << "nothing is under way";
 }
 
 // --- attacks ---
 
-TEST(LogPipe, KeepsAWriterWaitingWhileItIsBlocked) {
-  testing::LogPipe pipe;
-  testing::Process free("/bin/sh", {"-c", "echo one >&2; echo two >&2"}, pipe.wrapper());
-  EXPECT_EQ(free.Wait(kEnd), 0);
-  EXPECT_EQ(pipe.Read(), "one\ntwo\n");
-  pipe.Block();
-  testing::Process blocked("/bin/sh", {"-c", "echo three >&2"}, pipe.wrapper());
-  EXPECT_EQ(blocked.Wait(kSoon), std::nullopt);
-  EXPECT_EQ(pipe.Read(), "one\ntwo\n");
-  pipe.Unblock();
-  const absl::Time give_up = MonotonicNow() + kEnd;
-  while (!blocked.Wait(absl::ZeroDuration()) && MonotonicNow() < give_up) pipe.Read();
-  EXPECT_EQ(pipe.Read(), "one\ntwo\nthree\n");
-}
-
-TEST(BarrierIntruder, ReachesABarrierAndDoesNotJoinIt) {
-  auto hub = worker::StarEndpoint::Create({});
-  ASSERT_TRUE(hub.ok());
-  const absl::StatusOr<std::string> offer = (*hub)->Offer();
-  ASSERT_TRUE(offer.ok());
-  const std::string address = offer->substr(0, offer->find('/'));
-  BarrierIntruder intruder({.barriers = {address}, .world_size = 2, .epoch = 5});
-  EXPECT_FALSE((*hub)->Form({5, 0, 2, *offer}, kSoon, {}).ok());
-  EXPECT_EQ(intruder.joined(), 0);
-  EXPECT_GT(intruder.connections(), 0);
-}
-
-TEST(BarrierIntruder, CountsABarrierThatItJoined) {
-  auto hub = worker::StarEndpoint::Create({});
-  ASSERT_TRUE(hub.ok());
-  // The hub forms with the secret that the intruder tries, so that the intruder joins.
-  const absl::StatusOr<std::string> offer = (*hub)->Offer();
-  ASSERT_TRUE(offer.ok());
-  const std::string address = offer->substr(0, offer->find('/'));
-  BarrierIntruder intruder({.barriers = {address}, .world_size = 2, .epoch = 5});
-  EXPECT_TRUE((*hub)->Form({5, 0, 2, absl::StrCat(address, "/", std::string(64, '0'))}, kEnd, {}).ok());
-  testing::Eventually([&] { return intruder.joined() > 0; });
-  EXPECT_EQ(intruder.joined(), 1);
+// With the secret that the intruder tries it joins, and with its own the barrier refuses it.
+TEST(BarrierIntruder, ReachesABarrierAndCountsOnlyOneThatItJoined) {
+  for (const bool known : {false, true}) {
+    auto hub = worker::StarEndpoint::Create({});
+    ASSERT_TRUE(hub.ok());
+    const absl::StatusOr<std::string> offer = (*hub)->Offer();
+    ASSERT_TRUE(offer.ok());
+    const std::string address = offer->substr(0, offer->find('/'));
+    BarrierIntruder intruder({.barriers = {address}, .world_size = 2, .epoch = 5});
+    const std::string id = known ? absl::StrCat(address, "/", std::string(64, '0')) : *offer;
+    const absl::Duration time = known ? absl::Seconds(20 * testing::kSlowdown) : absl::Milliseconds(500);
+    EXPECT_EQ((*hub)->Form({5, 0, 2, id}, time, {}).ok(), known);
+    if (known) testing::Eventually([&] { return intruder.joined() > 0; });
+    EXPECT_EQ(intruder.joined(), known);
+    EXPECT_EQ(intruder.Check({}).empty(), !known);
+    EXPECT_GT(intruder.connections(), 0);
+  }
 }
 
 // A socket that listens at a free port, and its address.
@@ -254,18 +194,101 @@ TEST(Flood, OpensAgainWhatIsClosed) {
   close(listener);
 }
 
-// --- the audit ---
+// What can be read from a socket within `patience`: text, "closed", "reset" or "nothing".
+std::string Read(int fd, absl::Duration patience = absl::Seconds(20)) {
+  pollfd set{fd, POLLIN, 0};
+  if (poll(&set, 1, static_cast<int>(absl::ToInt64Milliseconds(patience))) == 0) return "nothing";
+  char buffer[64];
+  const ssize_t got = read(fd, buffer, sizeof(buffer));
+  if (got < 0) return "reset";
+  return got == 0 ? "closed" : std::string(buffer, static_cast<size_t>(got));
+}
 
-// An Inference service with correct responses, except for the changes that `twist` makes.
+void Say(int fd, const std::string& text) {
+  EXPECT_EQ(send(fd, text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
+}
+
+TEST(TcpProxy, StallsDelaysHalfClosesAndResetsAConnection) {
+  sockaddr_in address{};
+  const int listener = ListenOnLoopback(address);
+  TcpProxy proxy("127.0.0.1", absl::StrCat("127.0.0.1:", ntohs(address.sin_port)));
+  address.sin_port =
+      htons(static_cast<uint16_t>(std::stoi(proxy.address().substr(proxy.address().find(':') + 1))));
+  const auto ends = [&] {
+    const int client = socket(AF_INET, SOCK_STREAM, 0);
+    EXPECT_EQ(connect(client, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    return std::pair(client, accept(listener, nullptr, nullptr));
+  };
+  const auto [client, server] = ends();
+  Say(client, "ping");
+  EXPECT_EQ(Read(server), "ping");
+  Say(server, "pong");
+  EXPECT_EQ(Read(client), "pong");
+  constexpr absl::Duration kShort = absl::Milliseconds(100);
+  proxy.Stall(true);
+  absl::SleepFor(kShort);
+  Say(client, "stalled");
+  EXPECT_EQ(Read(server, kShort), "nothing");
+  proxy.Stall(false);
+  EXPECT_EQ(Read(server), "stalled") << "without loss";
+  proxy.Delay(absl::Milliseconds(300));
+  const absl::Time begin = MonotonicNow();
+  Say(client, "late");
+  EXPECT_EQ(Read(server), "late");
+  EXPECT_GE(MonotonicNow() - begin, absl::Milliseconds(290));
+  proxy.Delay(absl::ZeroDuration());
+  proxy.HalfClose();
+  EXPECT_EQ(Read(server), "closed");
+  Say(server, "still here");
+  EXPECT_EQ(Read(client), "still here");
+  const auto [other_client, other_server] = ends();
+  Say(other_client, "ping");
+  EXPECT_EQ(Read(other_server), "ping");
+  proxy.Cut();
+  EXPECT_EQ(Read(other_client), "reset");
+  EXPECT_EQ(Read(other_server), "reset");
+  for (const int fd : {client, server, other_client, other_server, listener}) close(fd);
+}
+
+// --- the audit of streams ---
+
+// The responses of an Inference service to one request, correct except for the changes that a test makes.
+struct Answer {
+  const v1::GenerateRequest& request;
+  grpc::ServerWriter<v1::GenerateResponse>& writer;
+  const Workload& workload;
+  uint64_t number;
+
+  void Write(uint32_t first, uint32_t token) const {
+    v1::GenerateResponse response;
+    response.set_first_index(first);
+    response.add_token_ids(token);
+    writer.Write(response);
+  }
+  void WriteTokens(uint32_t begin, uint32_t end) const {
+    for (uint32_t i = begin; i < end; ++i) Write(i, workload.Token(number, i));
+  }
+  // The tokens of [begin, end), and a finish that counts all.
+  grpc::Status Finish(uint32_t begin, uint32_t end) const {
+    WriteTokens(begin, end);
+    v1::GenerateResponse response;
+    response.mutable_finish()->set_reason(v1::FINISH_REASON_LENGTH);
+    response.mutable_finish()->mutable_usage()->set_completion_tokens(length());
+    writer.Write(response);
+    return grpc::Status::OK;
+  }
+  uint32_t length() const { return request.max_new_tokens(); }
+};
+using Twist = std::function<grpc::Status(const Answer&)>;
+
 class TwistedService final : public v1::Inference::Service {
  public:
-  using Writer = grpc::ServerWriter<v1::GenerateResponse>;
-  using Twist = std::function<grpc::Status(const v1::GenerateRequest&, Writer&, const Workload&, uint64_t)>;
   TwistedService(const Workload& workload, Twist twist) : workload_(workload), twist_(std::move(twist)) {}
 
-  grpc::Status Generate(grpc::ServerContext*, const v1::GenerateRequest* request, Writer* writer) override {
+  grpc::Status Generate(grpc::ServerContext*, const v1::GenerateRequest* request,
+                        grpc::ServerWriter<v1::GenerateResponse>* writer) override {
     const std::vector<std::string> parts = absl::StrSplit(request->request_id(), '-');
-    return twist_(*request, *writer, workload_, std::stoull(parts.back()));
+    return twist_({*request, *writer, workload_, std::stoull(parts.back())});
   }
 
  private:
@@ -273,29 +296,10 @@ class TwistedService final : public v1::Inference::Service {
   const Twist twist_;
 };
 
-void Write(TwistedService::Writer& writer, uint32_t first, std::vector<uint32_t> tokens) {
-  v1::GenerateResponse response;
-  response.set_first_index(first);
-  response.mutable_token_ids()->Add(tokens.begin(), tokens.end());
-  writer.Write(response);
-}
-
-void WriteTokens(TwistedService::Writer& writer, const Workload& workload, uint64_t n, uint32_t begin,
-                 uint32_t end) {
-  for (uint32_t i = begin; i < end; ++i) Write(writer, i, {workload.Token(n, i)});
-}
-
-void WriteFinish(TwistedService::Writer& writer, uint32_t tokens) {
-  v1::GenerateResponse response;
-  response.mutable_finish()->set_reason(v1::FINISH_REASON_LENGTH);
-  response.mutable_finish()->mutable_usage()->set_completion_tokens(tokens);
-  writer.Write(response);
-}
-
 // The ledger after a second of requests to this service.
-Ledger LedgerOf(const TwistedService::Twist& twist, int poisoned = 0) {
-  const auto workload = MakeSimWorkload(1, 4);
-  TwistedService service(*workload, twist);
+Ledger LedgerOf(const Twist& twist, int poisoned = 0) {
+  const Workload workload(1, 4);
+  TwistedService service(workload, twist);
   grpc::ServerBuilder builder;
   int port = 0;
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
@@ -304,7 +308,7 @@ Ledger LedgerOf(const TwistedService::Twist& twist, int poisoned = 0) {
   LoadOptions options = {.address = absl::StrCat("127.0.0.1:", port), .rate = 20};
   options.cancelled = options.dropped = 0;
   options.deadline = absl::Seconds(5 * testing::kSlowdown);
-  ClientLoad load(options, *workload);
+  ClientLoad load(options, workload);
   load.SendPoisoned(poisoned);
   load.Run(absl::Seconds(1));
   server->Shutdown();
@@ -319,175 +323,64 @@ std::string Violations(const Ledger& ledger) {
   return all;
 }
 
-// The tokens of [begin, end), and a finish that counts all.
-grpc::Status WriteAll(const v1::GenerateRequest& request, TwistedService::Writer& writer,
-                      const Workload& workload, uint64_t n, uint32_t begin, uint32_t end) {
-  WriteTokens(writer, workload, n, begin, end);
-  WriteFinish(writer, request.max_new_tokens());
-  return grpc::Status::OK;
-}
-
-TEST(Audit, FindsNoViolationInACorrectRun) {
-  const Ledger ledger = LedgerOf([](const auto& request, auto& writer, const auto& workload, uint64_t n) {
-    return WriteAll(request, writer, workload, n, 0, request.max_new_tokens());
-  });
-  EXPECT_EQ(Violations(ledger), "");
-  EXPECT_GT(ledger.fates.at(Fate::kCompleted), 0);
-}
-
 TEST(Audit, FindsStreamsThatAreWrong) {
-  const std::vector<std::pair<const char*, TwistedService::Twist>> twists = {
+  const std::vector<std::pair<const char*, Twist>> twists = {
       {"tokens repeated: ",
-       [](const auto& request, auto& writer, const auto& workload, uint64_t n) {
-         WriteTokens(writer, workload, n, 0, request.max_new_tokens());
-         return WriteAll(request, writer, workload, n, request.max_new_tokens() - 1,
-                         request.max_new_tokens());
+       [](const Answer& answer) {
+         answer.WriteTokens(0, answer.length());
+         return answer.Finish(answer.length() - 1, answer.length());
        }},
-      {"tokens left out: ",
-       [](const auto& request, auto& writer, const auto& workload, uint64_t n) {
-         return WriteAll(request, writer, workload, n, 1, request.max_new_tokens());
-       }},
+      {"tokens left out: ", [](const Answer& answer) { return answer.Finish(1, answer.length()); }},
       {"tokens of another value than undisturbed: ",
-       [](const auto& request, auto& writer, const auto& workload, uint64_t n) {
-         Write(writer, 0, {workload.Token(n, 0) + 1});
-         return WriteAll(request, writer, workload, n, 1, request.max_new_tokens());
+       [](const Answer& answer) {
+         answer.Write(0, answer.workload.Token(answer.number, 0) + 1);
+         return answer.Finish(1, answer.length());
        }},
       {"finishes that contradict their streams: ",
-       [](const auto& request, auto& writer, const auto& workload, uint64_t n) {
-         return WriteAll(request, writer, workload, n, 0, request.max_new_tokens() - 1);
-       }},
-      {"requests lost: ", [](const auto& request, auto& writer, const auto& workload, uint64_t n) {
-         if (request.has_resume_from_index()) return grpc::Status(grpc::StatusCode::NOT_FOUND, "who?");
-         WriteTokens(writer, workload, n, 0, 1);
+       [](const Answer& answer) { return answer.Finish(0, answer.length() - 1); }},
+      {"requests lost: ",
+       [](const Answer& answer) {
+         if (answer.request.has_resume_from_index()) return grpc::Status(grpc::StatusCode::NOT_FOUND, "who?");
+         answer.WriteTokens(0, 1);
          return grpc::Status(grpc::StatusCode::UNAVAILABLE, "gone");
+       }},
+      {"requests that hung to their deadline: ", [](const Answer&) {
+         absl::SleepFor(testing::kSlowdown * absl::Seconds(6));
+         return grpc::Status::OK;
        }}};
   for (const auto& [what, twist] : twists) EXPECT_THAT(Violations(LedgerOf(twist)), HasSubstr(what));
 }
 
-// The ledger of a service that ends some requests as poisoned requests must end.
-Ledger LedgerOfPoison(const TwistedService::Twist& twist) {
-  return LedgerOf(
-      [&](const v1::GenerateRequest& request, auto& writer, const auto& workload, uint64_t n) {
-        if (request.has_token_ids()) return twist(request, writer, workload, n);
-        return WriteAll(request, writer, workload, n, 0, request.max_new_tokens());
-      },
-      3);
-}
-
-TEST(Audit, CountsPoisonedRequestsThatEndWithTheirStatus) {
-  const Ledger ledger = LedgerOfPoison([](const auto&, auto&, const auto&, uint64_t) {
-    return grpc::Status(grpc::StatusCode::INTERNAL, "the model's logits are not finite");
-  });
-  EXPECT_EQ(Violations(ledger), "");
-  EXPECT_EQ(ledger.fates.at(Fate::kPoisoned), 3);
-}
-
-TEST(Audit, FindsAPoisonedRequestThatEndsOtherwise) {
-  const Ledger ledger = LedgerOfPoison([](const auto&, auto&, const auto&, uint64_t) {
-    return grpc::Status(grpc::StatusCode::INTERNAL, "workers died");
-  });
-  EXPECT_THAT(Violations(ledger), HasSubstr("requests lost: 3"));
-}
-
-TEST(Audit, FindsAPoisonedRequestThatIsAnswered) {
-  const Ledger ledger =
-      LedgerOfPoison([](const auto& request, auto& writer, const auto& workload, uint64_t n) {
-        return WriteAll(request, writer, workload, n, 0, request.max_new_tokens());
-      });
-  EXPECT_THAT(Violations(ledger), HasSubstr("tokens of poisoned requests: "));
-}
-
-TEST(Audit, FollowsAStreamThatBreaksAndGoesOn) {
-  const Ledger ledger = LedgerOf([](const auto& request, auto& writer, const auto& workload, uint64_t n) {
-    const uint32_t from = request.resume_from_index();
-    WriteTokens(writer, workload, n, from, from + 1);
-    if (from + 1 < request.max_new_tokens() && request.resumable())
+TEST(Audit, FollowsCorrectStreamsThatBreakAndGoOn) {
+  const Ledger ledger = LedgerOf([](const Answer& answer) {
+    const uint32_t from = answer.request.resume_from_index();
+    answer.WriteTokens(from, from + 1);
+    if (from + 1 < answer.length() && answer.request.resumable())
       return grpc::Status(grpc::StatusCode::UNAVAILABLE, "gone");
-    return WriteAll(request, writer, workload, n, from + 1, request.max_new_tokens());
+    return answer.Finish(from + 1, answer.length());
   });
   EXPECT_EQ(Violations(ledger), "");
+  EXPECT_GT(ledger.fates.at(Fate::kCompleted), 0);
   EXPECT_GT(ledger.resumed, 0);
 }
 
-TEST(Audit, FindsARequestWithoutAnEnd) {
-  const Ledger ledger = LedgerOf([](const auto&, auto&, const auto&, uint64_t) {
-    absl::SleepFor(testing::kSlowdown * absl::Seconds(6));
-    return grpc::Status::OK;
-  });
-  EXPECT_THAT(Violations(ledger), HasSubstr("requests that hung to their deadline: "));
-}
-
-// A pair of TCP sockets connected through a proxy.
-class Proxied : public ::testing::Test {
- protected:
-  Proxied() {
-    sockaddr_in address{};
-    const int listener = ListenOnLoopback(address);
-    proxy_ = std::make_unique<TcpProxy>("127.0.0.1", "127.0.0.1", ntohs(address.sin_port));
-    const std::vector<std::string> parts = absl::StrSplit(proxy_->address(), ':');
-    address.sin_port = htons(static_cast<uint16_t>(std::stoi(parts[1])));
-    client_ = socket(AF_INET, SOCK_STREAM, 0);
-    EXPECT_EQ(connect(client_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-    server_ = accept(listener, nullptr, nullptr);
-    close(listener);
+TEST(Audit, APoisonedRequestMustEndWithItsStatusAndWithoutATokens) {
+  const std::string right = "the model's logits are not finite";
+  for (const auto& [message, violation] : {std::pair(right, std::string()),
+                                           {"workers died", "requests lost: 3"},
+                                           {"", "tokens of poisoned requests: "}}) {
+    SCOPED_TRACE(message);
+    const Ledger ledger = LedgerOf(
+        [&](const Answer& answer) {
+          if (!answer.request.has_token_ids() || message.empty()) return answer.Finish(0, answer.length());
+          return grpc::Status(grpc::StatusCode::INTERNAL, message);
+        },
+        3);
+    EXPECT_THAT(Violations(ledger), HasSubstr(violation));
+    if (message != right) continue;
+    EXPECT_EQ(Violations(ledger), "");
+    EXPECT_EQ(ledger.fates.at(Fate::kPoisoned), 3);
   }
-  ~Proxied() override {
-    close(client_);
-    close(server_);
-  }
-  // What can be read within `patience`: text, "closed", "reset" or "nothing".
-  static std::string Read(int fd, absl::Duration patience) {
-    pollfd set{fd, POLLIN, 0};
-    if (poll(&set, 1, static_cast<int>(absl::ToInt64Milliseconds(patience))) == 0) return "nothing";
-    char buffer[64];
-    const ssize_t got = read(fd, buffer, sizeof(buffer));
-    if (got < 0) return "reset";
-    return got == 0 ? "closed" : std::string(buffer, static_cast<size_t>(got));
-  }
-  static void Say(int fd, const std::string& text) {
-    ASSERT_EQ(send(fd, text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
-  }
-
-  static constexpr absl::Duration kLong = absl::Seconds(20), kShort = absl::Milliseconds(100);
-  std::unique_ptr<TcpProxy> proxy_;
-  int client_ = -1, server_ = -1;
-};
-
-TEST_F(Proxied, PassesBothWays) {
-  Say(client_, "ping");
-  EXPECT_EQ(Read(server_, kLong), "ping");
-  Say(server_, "pong");
-  EXPECT_EQ(Read(client_, kLong), "pong");
-}
-
-TEST_F(Proxied, CutsByAReset) {
-  proxy_->Cut();
-  EXPECT_EQ(Read(client_, kLong), "reset");
-  EXPECT_EQ(Read(server_, kLong), "reset");
-}
-
-TEST_F(Proxied, StallsAndGoesOnWithoutLoss) {
-  proxy_->Stall(true);
-  absl::SleepFor(kShort);
-  Say(client_, "ping");
-  EXPECT_EQ(Read(server_, kShort), "nothing");
-  proxy_->Stall(false);
-  EXPECT_EQ(Read(server_, kLong), "ping");
-}
-
-TEST_F(Proxied, ClosesOneHalf) {
-  proxy_->HalfClose();
-  EXPECT_EQ(Read(server_, kLong), "closed");
-  Say(server_, "still here");
-  EXPECT_EQ(Read(client_, kLong), "still here");
-}
-
-TEST_F(Proxied, Delays) {
-  proxy_->Delay(absl::Milliseconds(300));
-  const absl::Time begin = MonotonicNow();
-  Say(client_, "ping");
-  EXPECT_EQ(Read(server_, kLong), "ping");
-  EXPECT_GE(MonotonicNow() - begin, absl::Milliseconds(290));
 }
 
 }  // namespace

@@ -277,7 +277,8 @@ void ClientLoad::Judge(Request& request, const grpc::Status& status, absl::Time 
   if (request.message.resumable() && (broken || request.dropped)) {
     Rng rng = Rng(options_.seed).Fork(3).Fork(request.n * 1000 + static_cast<uint64_t>(request.attempts));
     request.dropped = false;
-    return Retry(request, now + absl::Milliseconds(20 + rng.Below(180)));
+    due_.emplace(now + absl::Milliseconds(20 + rng.Below(180)), request.n);
+    return;
   }
   if (broken) {
     // Without a token the request was never accepted, because no process listened; otherwise a router that
@@ -287,13 +288,8 @@ void ClientLoad::Judge(Request& request, const grpc::Status& status, absl::Time 
   Close(request, Fate::kLost, ending);
 }
 
-void ClientLoad::Retry(Request& request, absl::Time when) {
-  due_.emplace(when, request.n);
-}
-
 void ClientLoad::Close(Request& request, Fate fate, const std::string& ending) {
   ++ledger_.fates[fate];
-  if (fate == Fate::kCompleted) ++completed_;
   if (!ending.empty() && (ledger_.endings.size() < 50 || ledger_.endings.contains(ending)))
     ++ledger_.endings[ending];
   const auto find = [&](std::string what) {

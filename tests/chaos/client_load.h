@@ -101,7 +101,6 @@ class ClientLoad {
   void Run(absl::Duration duration);
   // Any thread: sends this many poisoned requests in addition. REQUIRES: workers with sim engines.
   void SendPoisoned(int count) { poisoned_due_ += count; }
-  int64_t completed() const { return completed_; }
 
   const Ledger& ledger() const { return ledger_; }
 
@@ -114,13 +113,11 @@ class ClientLoad {
   // Handles the end of an attempt.
   void Judge(Request& request, const grpc::Status& status, absl::Time now);
   void Close(Request& request, Fate fate, const std::string& ending);
-  void Retry(Request& request, absl::Time when);
 
   const LoadOptions options_;
   const Workload& workload_;
   std::unique_ptr<v1::Inference::Stub> stub_;
   std::atomic<int> poisoned_due_{0};
-  std::atomic<int64_t> completed_{0};
   // When any client last received a token, in ns; updated by gRPC's threads.
   std::atomic<int64_t> last_token_ns_{0};
   std::map<uint64_t, std::unique_ptr<Request>> open_;

@@ -6,10 +6,7 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
-#include "absl/strings/str_split.h"
-#include "tests/chaos/chaos_run.h"
-#include "tests/chaos/overload.h"
-#include "tests/chaos/recovery.h"
+#include "tests/chaos/runs.h"
 
 ABSL_FLAG(double, minutes, 2, "duration of a run, in minutes");
 ABSL_FLAG(uint64_t, seed, 1, "seed of faults and requests");

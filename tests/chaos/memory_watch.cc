@@ -37,14 +37,9 @@ std::string MemoryWatch::Csv() const {
   return csv;
 }
 
-int64_t MemoryWatch::router_peak() const {
+int64_t MemoryWatch::Peak(int64_t Row::*field) const {
   int64_t peak = 0;
-  for (const Row& row : rows_) peak = std::max(peak, row.router);
-  return peak;
-}
-int64_t MemoryWatch::worker_peak() const {
-  int64_t peak = 0;
-  for (const Row& row : rows_) peak = std::max(peak, row.largest);
+  for (const Row& row : rows_) peak = std::max(peak, row.*field);
   return peak;
 }
 
@@ -59,13 +54,6 @@ int64_t MemoryWatch::Growth(int64_t Row::*field) const {
   };
   const size_t third = rows_.size() / 3;
   return median(rows_.size() - third, rows_.size()) - median(0, third);
-}
-
-int64_t MemoryWatch::router_growth() const {
-  return Growth(&Row::router);
-}
-int64_t MemoryWatch::worker_growth() const {
-  return Growth(&Row::largest);
 }
 
 }  // namespace bfio::chaos

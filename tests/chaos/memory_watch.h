@@ -27,18 +27,19 @@ class MemoryWatch {
   std::string Csv() const;
 
   // Largest sample, KiB.
-  int64_t router_peak() const;
-  int64_t worker_peak() const;
+  int64_t router_peak() const { return Peak(&Row::router); }
+  int64_t worker_peak() const { return Peak(&Row::largest); }
   // Median of the last third of the samples minus that of the first third, for the router and for the largest
   // worker, in KiB.
-  int64_t router_growth() const;
-  int64_t worker_growth() const;
+  int64_t router_growth() const { return Growth(&Row::router); }
+  int64_t worker_growth() const { return Growth(&Row::largest); }
 
  private:
   struct Row {
     double seconds = 0;
     int64_t router = 0, workers = 0, largest = 0;
   };
+  int64_t Peak(int64_t Row::*field) const;
   int64_t Growth(int64_t Row::*field) const;
 
   std::vector<Row> rows_;

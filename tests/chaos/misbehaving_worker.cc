@@ -19,32 +19,6 @@ constexpr int kHonestReports = 20;
 
 }  // namespace
 
-absl::string_view NameOf(Misbehavior misbehavior) {
-  switch (misbehavior) {
-    case Misbehavior::kSkipStep:
-      return "skips a step";
-    case Misbehavior::kStaleEpoch:
-      return "reports an old epoch";
-    case Misbehavior::kFutureEpoch:
-      return "reports a future epoch";
-    case Misbehavior::kUnknownHandles:
-      return "reports unknown requests";
-    case Misbehavior::kEndedHandles:
-      return "reports requests that have ended";
-    case Misbehavior::kNegativeLoad:
-      return "reports a negative load";
-    case Misbehavior::kOverlong:
-      return "generates too many tokens";
-    case Misbehavior::kUnplanned:
-      return "acknowledges unplanned requests";
-    case Misbehavior::kDuplicate:
-      return "sends every message twice";
-    case Misbehavior::kOutOfOrder:
-      return "sends its reports out of order";
-  }
-  return "";
-}
-
 class MisbehavingWorker::AlteredLink final : public worker::StepLink {
  public:
   AlteredLink(worker::RouterLink& link, Misbehavior misbehavior) : link_(link), misbehavior_(misbehavior) {}

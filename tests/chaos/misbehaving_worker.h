@@ -12,7 +12,6 @@
 #include <string>
 #include <thread>
 
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "worker/engine/sim/sim_engine.h"
 #include "worker/link/router_link.h"
@@ -32,8 +31,6 @@ enum class Misbehavior {
   kDuplicate,       // every report twice
   kOutOfOrder,      // two reports swapped
 };
-inline constexpr int kMisbehaviors = static_cast<int>(Misbehavior::kOutOfOrder) + 1;
-absl::string_view NameOf(Misbehavior misbehavior);
 
 class MisbehavingWorker {
  public:

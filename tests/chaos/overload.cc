@@ -1,5 +1,3 @@
-#include "tests/chaos/overload.h"
-
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -13,6 +11,7 @@
 #include "tests/chaos/chaos_group.h"
 #include "tests/chaos/client_load.h"
 #include "tests/chaos/memory_watch.h"
+#include "tests/chaos/runs.h"
 #include "tests/chaos/workload.h"
 
 namespace bfio::chaos {
@@ -70,15 +69,15 @@ int MeasureOverload(const OverloadOptions& options) {
     std::fprintf(stderr, "the group did not start\n");
     return 2;
   }
-  const auto workload = MakeSimWorkload(1, kOverloadOutput);
+  const Workload workload(1, kOverloadOutput);
   // One request in fifty is eight times as long.
   const double per_request = kOverloadOutput * (0.98 + 8 * 0.02);
   const double estimate = options.workers * kOverloadSlots / kOverloadStep / per_request;
-  const Phase capacity = RunPhase(group, *workload, 1, 1.5 * estimate, kCapacity);
+  const Phase capacity = RunPhase(group, workload, 1, 1.5 * estimate, kCapacity);
   const double requests_per_s = capacity.tokens_per_s / per_request;
   absl::PrintF("capacity: %.0f tokens/s, %.0f requests/s (under 1.5 times of it)\n", capacity.tokens_per_s,
                requests_per_s);
-  const Phase over = RunPhase(group, *workload, 2, options.factor * requests_per_s, options.duration);
+  const Phase over = RunPhase(group, workload, 2, options.factor * requests_per_s, options.duration);
   const Ledger& ledger = over.load->ledger();
   const double share = over.tokens_per_s / capacity.tokens_per_s;
   absl::PrintF("%g times: %.0f requests/s for %s\n", options.factor, options.factor * requests_per_s,

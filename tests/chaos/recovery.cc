@@ -1,21 +1,23 @@
-#include "tests/chaos/recovery.h"
-
+#include <grpcpp/grpcpp.h>
 #include <signal.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "bfio/v1/admin.grpc.pb.h"
 #include "common/base/clock.h"
 #include "tests/chaos/chaos_group.h"
-#include "tests/chaos/step_watch.h"
+#include "tests/chaos/runs.h"
 
 namespace bfio::chaos {
 namespace {
@@ -23,6 +25,83 @@ namespace {
 constexpr int kRecoverySlots = 24;
 constexpr absl::Duration kAllowance = absl::Milliseconds(300);
 constexpr absl::Duration kPatience = absl::Seconds(60);
+
+// The group's steps as the admin API streams them, with the time of arrival of each. Reconnects when the
+// router has been restarted. Threads: one of its own; any thread may call the methods.
+class StepWatch {
+ public:
+  explicit StepWatch(const std::string& admin_address)
+      : stub_(v1::Admin::NewStub(grpc::CreateChannel(admin_address, grpc::InsecureChannelCredentials()))),
+        thread_([this] { Run(); }) {}
+  ~StepWatch() {
+    {
+      std::lock_guard lock(mutex_);
+      stop_ = true;
+      if (context_ != nullptr) context_->TryCancel();
+    }
+    thread_.join();
+  }
+
+  // The epoch of the last step seen.
+  uint64_t epoch() const {
+    std::lock_guard lock(mutex_);
+    return epoch_;
+  }
+  // Waits for the first step of an epoch above `epoch` with `ranks` ranks; returns when it arrived.
+  std::optional<absl::Time> AwaitEpochAfter(uint64_t epoch, int ranks, absl::Duration timeout) const {
+    const absl::Time deadline = MonotonicNow() + timeout;
+    do {
+      {
+        std::lock_guard lock(mutex_);
+        if (epoch_ > epoch && ranks_ == ranks) return epoch_began_;
+      }
+      absl::SleepFor(absl::Milliseconds(1));
+    } while (MonotonicNow() < deadline);
+    return std::nullopt;
+  }
+  // The longest time between two steps since the last call.
+  absl::Duration TakeLongestPause() {
+    std::lock_guard lock(mutex_);
+    return std::max(std::exchange(longest_, absl::ZeroDuration()), MonotonicNow() - last_step_);
+  }
+
+ private:
+  void Run() {
+    for (;;) {
+      grpc::ClientContext* context = nullptr;
+      {
+        std::lock_guard lock(mutex_);
+        if (stop_) return;
+        context_ = std::make_unique<grpc::ClientContext>();
+        context = context_.get();
+      }
+      const auto reader = stub_->WatchSteps(context, v1::WatchStepsRequest());
+      v1::StepSummary step;
+      while (reader->Read(&step)) {
+        const absl::Time now = MonotonicNow();
+        std::lock_guard lock(mutex_);
+        if (last_step_ != absl::InfinitePast()) longest_ = std::max(longest_, now - last_step_);
+        last_step_ = now;
+        if (step.epoch() == epoch_) continue;
+        epoch_ = step.epoch();
+        ranks_ = step.load_tokens_size();
+        epoch_began_ = now;
+      }
+      reader->Finish();
+      absl::SleepFor(absl::Milliseconds(20));
+    }
+  }
+
+  const std::unique_ptr<v1::Admin::Stub> stub_;
+  mutable std::mutex mutex_;
+  std::unique_ptr<grpc::ClientContext> context_;
+  bool stop_ = false;
+  uint64_t epoch_ = 0;
+  int ranks_ = 0;
+  absl::Time epoch_began_ = absl::InfinitePast(), last_step_ = absl::InfinitePast();
+  absl::Duration longest_;
+  std::thread thread_;
+};
 
 class Measurement {
  public:

@@ -23,13 +23,15 @@ namespace {
 constexpr size_t kMaxBuffered = 1 << 20;
 constexpr absl::Duration kProxyTick = absl::Milliseconds(5);
 
-sockaddr_in AddressOf(const std::string& host, uint16_t port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(port);
-  if (inet_pton(AF_INET, host.c_str(), &address.sin_addr) != 1)
-    throw std::runtime_error("no address: " + host);
-  return address;
+// Of HOST:PORT.
+sockaddr_in AddressOf(const std::string& address) {
+  sockaddr_in of{};
+  of.sin_family = AF_INET;
+  const size_t colon = address.find(':');
+  if (inet_pton(AF_INET, address.substr(0, colon).c_str(), &of.sin_addr) != 1)
+    throw std::runtime_error("no address: " + address);
+  of.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(colon + 1))));
+  return of;
 }
 
 void Prepare(int fd) {
@@ -40,10 +42,9 @@ void Prepare(int fd) {
 
 }  // namespace
 
-TcpProxy::TcpProxy(const std::string& host, const std::string& upstream_host, uint16_t upstream_port)
-    : upstream_host_(upstream_host), upstream_port_(upstream_port) {
+TcpProxy::TcpProxy(const std::string& host, const std::string& upstream) : upstream_(AddressOf(upstream)) {
   listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  sockaddr_in address = AddressOf(host, 0);
+  sockaddr_in address = AddressOf(host + ":0");
   socklen_t size = sizeof(address);
   if (bind(listener_, reinterpret_cast<sockaddr*>(&address), size) != 0 || listen(listener_, 64) != 0 ||
       getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
@@ -54,43 +55,10 @@ TcpProxy::TcpProxy(const std::string& host, const std::string& upstream_host, ui
 }
 
 TcpProxy::~TcpProxy() {
-  {
-    std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
+  Set(stop_, true);
   thread_.join();
   for (Connection& connection : connections_) CloseBoth(connection, false);
   close(listener_);
-}
-
-void TcpProxy::Cut() {
-  std::lock_guard lock(mutex_);
-  cut_ = true;
-}
-void TcpProxy::Stall(bool stalled) {
-  std::lock_guard lock(mutex_);
-  stalled_ = stalled;
-}
-void TcpProxy::BlackHole() {
-  std::lock_guard lock(mutex_);
-  black_hole_ = true;
-}
-void TcpProxy::SetUpstream(uint16_t port) {
-  std::lock_guard lock(mutex_);
-  upstream_port_ = port;
-}
-void TcpProxy::HalfClose() {
-  std::lock_guard lock(mutex_);
-  half_close_ = true;
-}
-void TcpProxy::Delay(absl::Duration delay) {
-  std::lock_guard lock(mutex_);
-  delay_ = delay;
-}
-
-void TcpProxy::Limit(double bytes_per_s) {
-  std::lock_guard lock(mutex_);
-  bytes_per_s_ = bytes_per_s;
 }
 
 void TcpProxy::CloseBoth(Connection& connection, bool reset) {
@@ -108,9 +76,8 @@ void TcpProxy::CloseBoth(Connection& connection, bool reset) {
 void TcpProxy::Accept() {
   for (int fd; (fd = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC)) >= 0;) {
     const int up = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    const sockaddr_in address = AddressOf(upstream_host_, upstream_port_);
     // Blocking, because the router is on this machine: it accepts or refuses at once.
-    if (connect(up, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+    if (connect(up, reinterpret_cast<const sockaddr*>(&upstream_), sizeof(upstream_)) != 0) {
       close(up);
       close(fd);
       continue;

@@ -7,7 +7,8 @@
 #ifndef BFIO_TESTS_CHAOS_TCP_PROXY_H_
 #define BFIO_TESTS_CHAOS_TCP_PROXY_H_
 
-#include <cstdint>
+#include <netinet/in.h>
+
 #include <deque>
 #include <list>
 #include <mutex>
@@ -20,29 +21,27 @@ namespace bfio::chaos {
 
 class TcpProxy {
  public:
-  // Listens on `host`, at a free port; forwards to `upstream_host`:`upstream_port`. IPv4 addresses.
-  TcpProxy(const std::string& host, const std::string& upstream_host, uint16_t upstream_port);
+  // Listens on `host`, an IPv4 address, at a free port; forwards to `upstream`, HOST:PORT.
+  TcpProxy(const std::string& host, const std::string& upstream);
   ~TcpProxy();
 
   // HOST:PORT on which it listens.
   const std::string& address() const { return address_; }
 
   // Resets every connection, at both ends.
-  void Cut();
+  void Cut() { Set(cut_, true); }
   // While stalled, nothing passes in either direction and nothing is closed; connections are accepted and not
   // forwarded.
-  void Stall(bool stalled);
+  void Stall(bool stalled) { Set(stalled_, stalled); }
   // Present connections carry nothing from now on and are not closed; later ones work.
-  void BlackHole();
-  // Later connections are made to this port of the upstream host.
-  void SetUpstream(uint16_t port);
+  void BlackHole() { Set(black_hole_, true); }
   // Shuts down one direction of every connection; the other direction stays open.
-  void HalfClose();
+  void HalfClose() { Set(half_close_, true); }
   // Data is forwarded with this delay.
-  void Delay(absl::Duration delay);
+  void Delay(absl::Duration delay) { Set(delay_, delay); }
   // Each direction of a connection carries this many bytes per second, in addition to the delay. 0: no
   // limit.
-  void Limit(double bytes_per_s);
+  void Limit(double bytes_per_s) { Set(bytes_per_s_, bytes_per_s); }
 
  private:
   struct Pipe {
@@ -64,6 +63,11 @@ class TcpProxy {
     bool broken = false, black_hole = false;
   };
 
+  template <typename Value>
+  void Set(Value& setting, Value value) {
+    std::lock_guard lock(mutex_);
+    setting = value;
+  }
   void Run();
   // How long to wait for data: until the next chunk is due, or the next look at the flags.
   absl::Duration Pause() const;
@@ -72,11 +76,10 @@ class TcpProxy {
   void Pump(Connection& connection, int from, absl::Time now);
   static void CloseBoth(Connection& connection, bool reset);
 
-  const std::string upstream_host_;
+  const sockaddr_in upstream_;
   std::string address_;
   int listener_ = -1;
   std::mutex mutex_;
-  uint16_t upstream_port_;
   bool stop_ = false, stalled_ = false, cut_ = false, half_close_ = false, black_hole_ = false;
   absl::Duration delay_;
   double bytes_per_s_ = 0;

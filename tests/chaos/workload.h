@@ -6,29 +6,33 @@
 #define BFIO_TESTS_CHAOS_WORKLOAD_H_
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "bfio/v1/inference.pb.h"
 
 namespace bfio::chaos {
 
 class Workload {
  public:
-  virtual ~Workload() = default;
+  // Synthetic prompts for sim engines without --sim=eos_probability; `mean_output` tokens on average.
+  Workload(uint64_t seed, uint32_t mean_output) : seed_(seed), mean_output_(mean_output) {}
+  // From now on token ids for CPU engines with the checkpoint in `model`: `distinct` different requests,
+  // repeated. An engine of this process computes their tokens in advance.
+  absl::Status UseModel(const std::string& model, int distinct);
+
   // Prompt, length and sampling of request n.
-  virtual v1::GenerateRequest Request(uint64_t n) const = 0;
-  virtual uint32_t Token(uint64_t n, uint32_t index) const = 0;
+  v1::GenerateRequest Request(uint64_t n) const;
+  uint32_t Token(uint64_t n, uint32_t index) const;
+
+ private:
+  const uint64_t seed_;
+  const uint32_t mean_output_;
+  // Of a model.
+  std::vector<v1::GenerateRequest> requests_;
+  std::vector<std::vector<uint32_t>> tokens_;
 };
-
-// Synthetic prompts for sim engines without --sim=eos_probability; `mean_output` tokens on average.
-std::unique_ptr<Workload> MakeSimWorkload(uint64_t seed, uint32_t mean_output);
-
-// Token ids for CPU engines with the checkpoint in `model`: `distinct` different requests, repeated. An
-// engine of this process computes their tokens in advance.
-std::unique_ptr<Workload> MakeCpuWorkload(uint64_t seed, const std::string& model, uint32_t mean_output,
-                                          int distinct);
 
 }  // namespace bfio::chaos
 

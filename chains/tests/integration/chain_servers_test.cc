@@ -6,9 +6,7 @@
 #include <array>
 #include <thread>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "common/base/rng.h"
@@ -304,11 +302,7 @@ struct SlowLinks {
     options.worker_flags.pop_back();
     options.more_flags.clear();
     for (int i = 0; i < kServers; ++i) {
-      const std::vector<std::string> address = absl::StrSplit(ports[i].address(), ':');
-      uint32_t port = 0;
-      EXPECT_TRUE(absl::SimpleAtoi(address[1], &port));
-      links.push_back(
-          std::make_unique<chaos::TcpProxy>("127.0.0.1", "127.0.0.1", static_cast<uint16_t>(port)));
+      links.push_back(std::make_unique<chaos::TcpProxy>("127.0.0.1", ports[i].address()));
       links.back()->Delay(delay);
       if (bytes_per_s > 0) links.back()->Limit(bytes_per_s);
       options.more_flags.push_back({"--memory_limit_mb=7", absl::StrCat("--worker_id=server", i),

@@ -1,0 +1,70 @@
+// The commands of bfio_chaos. Each prints its results and returns the exit code: 1 when a guarantee or a
+// bound is violated.
+#ifndef BFIO_TESTS_CHAOS_RUNS_H_
+#define BFIO_TESTS_CHAOS_RUNS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "tests/chaos/schedule.h"
+
+namespace bfio::chaos {
+
+struct RunOptions {
+  uint64_t seed = 1;
+  absl::Duration duration = absl::Minutes(2);
+  absl::Duration mean_gap = absl::Seconds(3.5);
+  int workers = 8;
+  double rate = 200;
+  // "sim" or "cpu".
+  std::string engine = "sim";
+  // Checkpoint of the cpu engine.
+  std::string model;
+  // The router's step timeout, on which the limit for pauses depends.
+  absl::Duration step_timeout = absl::Seconds(1);
+  // Additional time for recovery from a fault. A group forms in a second or two, and a stream that resumes
+  // may find the slots taken by other resumed streams, for as long as the longest of them runs (100 steps of
+  // 30 ms).
+  absl::Duration grace = absl::Seconds(4);
+  // Empty: all that are possible.
+  std::vector<FaultKind> kinds;
+  // File for the memory samples; empty: none.
+  std::string memory_csv;
+};
+
+// Load, faults, memory samples and an audit. Prints the schedule first and the table last.
+int RunChaos(const RunOptions& options);
+
+struct RecoveryOptions {
+  int workers = 8;
+  int repeats = 5;
+  absl::Duration step_timeout = absl::Seconds(1);
+  // How long throughput is measured, each time.
+  absl::Duration measure = absl::Seconds(4);
+};
+
+// Under saturating load: kill -9 of a worker and its return; SIGSTOP of a worker, SIGCONT and its return;
+// each `repeats` times. Prints the time from the signal to the first step of the group without the worker,
+// the longest pause of the others when it returns, and throughput before and after. Bounds of the medians:
+// 300 ms after a kill, step_timeout + 300 ms after a stop.
+int MeasureRecovery(const RecoveryOptions& options);
+
+struct OverloadOptions {
+  int workers = 4;
+  // Load as a multiple of capacity, and its duration.
+  double factor = 10;
+  absl::Duration duration = absl::Seconds(60);
+  // The router's --max_waiting, which bounds waits.
+  int max_waiting = 256;
+};
+
+// Measures capacity under 1.5 times the estimated load, then the overload. Prints throughput against
+// capacity, latency of refusals, waits of accepted requests, memory. Bounds: 95 % of capacity, and no growth
+// of memory.
+int MeasureOverload(const OverloadOptions& options);
+
+}  // namespace bfio::chaos
+
+#endif  // BFIO_TESTS_CHAOS_RUNS_H_
