@@ -27,73 +27,67 @@
 namespace bfio::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
-TEST(BadInput, UnknownPolicy) {
-  ExpectOneLine("bfio_router", {"--policy=best"}, 2, "policy 'best' is unknown");
-  ExpectOneLine("bfio_sim", {"--policy=best", "--profile=conversation"}, 2, "best");
-}
-
-TEST(BadInput, UnknownFlagAndBadValue) {
-  ExpectOneLine("bfio_router", {"--no-such-flag"}, 2, "no");
-  ExpectOneLine("bfio_router", {"--workers=many"}, 2, "workers");
-  ExpectOneLine("bfio_router", {"--workers=0"}, 2, "--workers=0: must be within 1..4096");
-  ExpectOneLine("bfio_router", {"--plan_mode=fast"}, 2, "must be pipelined or lockstep");
-  ExpectOneLine("bfio_router", {"--step_timeout=0s"}, 2, "--step_timeout");
-  ExpectOneLine("bfio_worker", {"--slots=0"}, 2, "slots");
-  ExpectOneLine("bfio_worker", {"--engine=quantum"}, 2, "quantum");
-  ExpectOneLine("bfio_worker", {"--barrier=pigeon"}, 2, "pigeon");
-  ExpectOneLine("bfio_worker", {"--barrier=nccl", "--ranks_per_process=2"}, 2,
-                "--barrier=nccl needs one process per GPU");
-  ExpectOneLine("bfio_loadgen", {"--arrival=never"}, 2, "never");
-}
-
-TEST(BadInput, ServingSimulations) {
-  ExpectOneLine("bfio_sim", {"serve", "--rule=fifo"}, 2, "unknown rule 'fifo'");
-  ExpectOneLine("bfio_sim", {"serve", "--cost=1,2"}, 2, "C,A,B0,K1,K2");
-  ExpectOneLine("bfio_sim", {"serve", "--cost=1,1,1e300,0,0"}, 2, "--cost");
-  ExpectOneLine("bfio_sim", {"serve", "--load=nan"}, 2, "--load");
-  ExpectOneLine("bfio_sim", {"serve-grid", "--groups=1e99"}, 2, "--groups");
-  ExpectOneLine("bfio_sim", {"serve-grid", "--seeds=0"}, 2, "--seeds");
-}
-
-// Otherwise the secret that admits ranks would be sent unencrypted.
-TEST(BadInput, ABarrierForOtherMachinesNeedsALinkThatKeepsItsSecret) {
+// What a program finds before it does anything. Mistakes in its own flags:
+// tests/unit/{common/config,router/app,worker/link}.
+TEST(BadInput, MistakesAreOneLine) {
   const std::string router = "--router=10.0.0.1:50051", host = "--barrier_host=10.0.0.2";
-  ExpectOneLine("bfio_worker", {router, host}, 2, "give --worker_tls, or --insecure");
-  ExpectOneLine("bfio_worker", {router, "--barrier=nccl"}, 2, "--barrier=nccl: other machines can reach");
-  // These errors are not about the barrier.
-  ExpectOneLine("bfio_worker", {router, host, "--insecure", "--slots=0"}, 2, "slots");
-  ExpectOneLine("bfio_worker", {router, "--slots=0"}, 2, "slots");
-  ExpectOneLine("bfio_worker", {host, "--slots=0"}, 2, "slots");
+  const std::string config = WriteFile("bad.json", "{\"workers\": 2, \"wrokers\": 3}\n");
+  struct Row {
+    const char* program;
+    std::vector<std::string> args;
+    const char* part;
+  };
+  for (const Row& row : {
+           Row{"bfio_router", {"--workers=many"}, "workers"},
+           {"bfio_router", {absl::StrCat("--config=", config)}, "wrokers"},
+           {"bfio_worker", {"--engine=quantum"}, "quantum"},
+           {"bfio_worker", {"--barrier=pigeon"}, "pigeon"},
+           {"bfio_worker",
+            {"--barrier=nccl", "--ranks_per_process=2"},
+            "--barrier=nccl needs one process per GPU"},
+           {"bfio_worker", {"--model=tests/golden/llama"}, "give --engine=cpu or cuda"},
+           // Otherwise the secret that admits ranks would be sent unencrypted. The last three are not about
+           // it.
+           {"bfio_worker", {router, host}, "give --worker_tls, or --insecure"},
+           {"bfio_worker", {router, "--barrier=nccl"}, "--barrier=nccl: other machines can reach"},
+           {"bfio_worker", {router, host, "--insecure", "--slots=0"}, "slots"},
+           {"bfio_worker", {router, "--slots=0"}, "slots"},
+           {"bfio_worker", {host, "--slots=0"}, "slots"},
+           {"bfio_worker", {"--engine=cpu"}, "--engine=cpu requires --model=DIR"},
+           {"bfio_worker", {"--engine=cpu", "--model=/nonexistent"}, "/nonexistent"},
+           {"bfio_worker",
+            {"--engine=cpu", "--model=tests/golden/qwen3", "--cpu_threads=0"},
+            "--cpu_threads=0: must be within 1..256"},
+           {"bfio_worker",
+            {"--engine=cpu", "--model=tests/golden/qwen3", "--scheduler=lifo"},
+            "unknown scheduler 'lifo'"},
+           {"bfio_worker",
+            {"--engine=cpu", "--model=tests/golden/qwen3", "--token_budget=2000000000"},
+            "(--token_budget) must be in 1.."},
+           {"bfio_loadgen", {"--arrival=never"}, "never"},
+           {"bfio_sim", {"--trace=/nonexistent.csv"}, "/nonexistent.csv"},
+           {"bfio_sim", {"serve", "--rule=fifo"}, "unknown rule 'fifo'"},
+           {"bfio_sim", {"serve", "--cost=1,1,1e300,0,0"}, "--cost"},
+           {"bfio_sim", {"serve", "--load=nan"}, "--load"},
+           {"bfio_sim", {"serve-grid", "--groups=1e99"}, "--groups"},
+       }) {
+    ExpectOneLine(row.program, row.args, 2, row.part);
+  }
 }
 
 TEST(BadInput, TakenPort) {
-  ClusterOptions options;
-  options.worker_processes = 0;
-  options.router_flags = {"--workers=1"};
-  Cluster cluster(options);
+  const Cluster cluster(ClusterOptions{.worker_processes = 0, .router_flags = {"--workers=1"}});
   ASSERT_TRUE(cluster.ok());
   ExpectOneLine("bfio_router", {absl::StrCat("--listen=", cluster.address()), "--admin_listen=127.0.0.1:0"},
                 1, absl::StrCat("cannot listen on ", cluster.address()));
-}
-
-TEST(BadInput, WrongConfigKey) {
-  const std::string text = WriteFile("bad.textproto", "workers: 2\nwrokers: 3\n");
-  ExpectOneLine("bfio_router", {absl::StrCat("--config=", text)}, 2, "wrokers");
-  const std::string json = WriteFile("bad.json", "{\"workers\": 2, \"wrokers\": 3}\n");
-  ExpectOneLine("bfio_router", {absl::StrCat("--config=", json)}, 2, "wrokers");
-  ExpectOneLine("bfio_router", {"--config=/nonexistent/file"}, 2, "/nonexistent/file");
-}
-
-TEST(BadInput, ConfigFilesSetFlagsAndTheCommandLineOverridesThem) {
-  const std::string text =
-      WriteFile("good.textproto",
-                "workers: 3\npolicy: \"fcfs\"\nlisten: \"127.0.0.1:0\"\nadmin_listen: \"127.0.0.1:0\"\n");
-  Process router("bfio_router", {absl::StrCat("--config=", text), "--policy=lpt"});
-  EXPECT_TRUE(router.WaitForOutput("policy lpt, waiting for 3 workers", kSlowdown * absl::Seconds(20)))
-      << router.Stderr();
+  const RunResult worker =
+      RunProgram("bfio_worker", {"--router=127.0.0.1:1", "--http_listen=" + cluster.admin_address()});
+  EXPECT_NE(worker.code, 0);
+  EXPECT_THAT(worker.err, AllOf(HasSubstr("--http_listen"), HasSubstr("cannot listen on")));
 }
 
 TEST(BadInput, MalformedTraceLinesAreDroppedAndCounted) {
@@ -108,27 +102,62 @@ TEST(BadInput, MalformedTraceLinesAreDroppedAndCounted) {
   EXPECT_EQ(cluster.State().requests().completed(), 2u);
 }
 
-TEST(BadInput, UnusableTrace) {
-  const std::string trace = WriteFile("none.csv", "a,b,c\n1,2,3\n");
-  ExpectOneLine("bfio_sim", {absl::StrCat("--trace=", trace)}, 2, trace);
-  ExpectOneLine("bfio_loadgen", {absl::StrCat("--trace=", trace)}, 2, trace);
-  ExpectOneLine("bfio_sim", {"--trace=/nonexistent.csv"}, 2, "/nonexistent.csv");
-}
-
-TEST(BadInput, NoRouterThere) {
-  const RunResult run = RunProgram("bfio_loadgen", {"--target=127.0.0.1:1", "--profile=conversation",
-                                                    "--requests=1", "--connect_timeout=1s"});
-  EXPECT_EQ(run.code, 1) << run.err;
-  EXPECT_THAT(run.err, HasSubstr("127.0.0.1:1"));
-}
-
-TEST(BadInput, ACheckpointForTheSimEngine) {
-  ExpectOneLine("bfio_worker", {"--model=tests/golden/llama"}, 2, "give --engine=cpu or cuda");
-}
-
 TEST(BadInput, HelpNamesEveryProfile) {
   const std::string help = RunProgram("bfio_loadgen", {"--help"}).out;
   for (const std::string& profile : ProfileNames()) EXPECT_THAT(help, HasSubstr(profile));
+}
+
+// --- checkpoints ---
+
+// A copy of a model, in which a test may damage files.
+std::string CopyOfAModel(const std::string& name) {
+  const std::string folder = absl::StrCat(TestDirectory(), "/", name);
+  std::filesystem::copy("tests/golden/llama", folder);
+  return folder;
+}
+
+std::vector<std::string> CpuWorker(const std::string& model, const std::string& kv = "--kv_tokens=512") {
+  return {"--engine=cpu",           "--model=" + model, "--router=127.0.0.1:1", "--slots=2", kv,
+          "--connect_timeout=100ms"};
+}
+
+// Every damage that a reader must find is in tests/unit/worker/engine/model.
+TEST(BadInput, DamagedCheckpoints) {
+  const std::string cut = CopyOfAModel("cut"), config = CopyOfAModel("config");
+  const std::string weights = cut + "/model.safetensors";
+  std::filesystem::resize_file(weights, std::filesystem::file_size(weights) - 1);
+  ExpectOneLine("bfio_worker", CpuWorker(cut), 2, "truncated?");
+  WriteFile("config/config.json", "model_type: llama\n");
+  ExpectOneLine("bfio_worker", CpuWorker(config), 2, "config.json: ");
+  // Valid, but not supported.
+  WriteFile("config/config.json", "{\"model_type\": \"gpt2\"}\n");
+  ExpectOneLine("bfio_worker", CpuWorker(config), 1,
+                "model_type is 'gpt2'; llama, mistral, qwen2 and qwen3 are supported");
+}
+
+// Memory is allocated as it is used: too large a KV cache would end the worker hours later.
+TEST(BadInput, MoreKvThanTheMachineHas) {
+  ExpectOneLine("bfio_worker", CpuWorker("tests/golden/llama", "--kv_tokens=100000000000"), 1,
+                "--kv_tokens=100000000000: the KV cache of one rank needs up to ");
+  // Without the flag, the KV cache is as large as fits; the limit of 4 MiB includes the weights.
+  const RunResult fits = RunProgram("bfio_worker", CpuWorker("tests/golden/llama", "--memory_limit_mb=4"));
+  EXPECT_THAT(fits.err, HasSubstr("the most that fits into 4.0 MiB of memory"));
+  EXPECT_THAT(fits.err, HasSubstr("router")) << "it went on";
+}
+
+// The file is complete when it is opened, and is truncated while the worker uses it.
+TEST(BadInput, ACheckpointThatIsCutWhileItIsInUse) {
+  const std::string model = CopyOfAModel("live"), weights = model + "/model.safetensors";
+  Cluster cluster({.worker_processes = 1,
+                   .worker_flags = {"--engine=cpu", "--model=" + model, "--slots=2", "--kv_tokens=1024"}});
+  ASSERT_TRUE(cluster.ok());
+  ASSERT_TRUE(Generate(cluster.inference(), SyntheticRequest(8, 4)).status.ok());
+  std::filesystem::resize_file(weights, 4096);
+  const RequestStream stream(cluster.inference(), SyntheticRequest(8, 4));
+  Process& worker = cluster.workers()[0];
+  EXPECT_EQ(worker.Wait(kSlowdown * absl::Seconds(30)), 1) << worker.Stderr();
+  EXPECT_THAT(worker.Stderr(),
+              HasSubstr(absl::StrCat("bfio_worker: ", weights, ": was truncated or became unreadable")));
 }
 
 // --- the table "Exit codes and messages" of docs/operations.md ---

@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "common/base/clock.h"
 #include "common/net/status.h"
 #include "tests/testing/cluster.h"
 #include "tests/testing/wall_clock/wall_clock.h"
@@ -75,13 +74,29 @@ std::vector<uint32_t> Undisturbed(uint32_t output, uint64_t seed) {
   return result.ok() ? result->token_ids : std::vector<uint32_t>();
 }
 
-TEST(ClientLibrary, GivesEveryTokenOnceAndTheFinish) {
-  Cluster cluster(Options(1, 0.001));
-  ASSERT_TRUE(cluster.ok());
-  const auto client = Connect(cluster.address());
+// The tests share a cluster, and leave no request in it.
+class ClientLibraryShared : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    cluster_ = std::make_unique<Cluster>(Options(1, 0.005, {"--client_timeout=600s"}));
+  }
+  static void TearDownTestSuite() { cluster_.reset(); }
+  void SetUp() override {
+    ASSERT_TRUE(cluster_->ok());
+    client_ = Connect(cluster_->address());
+    before_ = cluster_->State().requests();
+  }
+  void TearDown() override { EXPECT_TRUE(cluster_->WaitUntilIdle()); }
+
+  static inline std::unique_ptr<Cluster> cluster_;
+  std::unique_ptr<Client> client_;
+  v1::RequestTotals before_;
+};
+
+TEST_F(ClientLibraryShared, GivesEveryTokenOnceAndTheFinish) {
   std::vector<uint32_t> seen;
   const absl::StatusOr<Generated> result =
-      client->GenerateAll(Request(50), {}, [&](uint32_t first_index, absl::Span<const uint32_t> ids) {
+      client_->GenerateAll(Request(50), {}, [&](uint32_t first_index, absl::Span<const uint32_t> ids) {
         EXPECT_EQ(first_index, seen.size());
         seen.insert(seen.end(), ids.begin(), ids.end());
       });
@@ -91,12 +106,54 @@ TEST(ClientLibrary, GivesEveryTokenOnceAndTheFinish) {
   EXPECT_EQ(result->finish.reason(), v1::FINISH_REASON_LENGTH);
   EXPECT_EQ(result->finish.usage().prompt_tokens(), 10u);
   EXPECT_FALSE(result->request_id.empty());
-  const auto loads = client->GetLoads();
+  const auto loads = client_->GetLoads();
   ASSERT_TRUE(loads.ok()) << loads.status();
   EXPECT_EQ(loads->dp_rank_count(), 1u);
-  const auto refused = client->GenerateAll(SyntheticRequest(0, 5));
+  const auto refused = client_->GenerateAll(SyntheticRequest(0, 5));
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(refused.status().message().find("prompt_length"), std::string::npos);
+}
+
+TEST_F(ClientLibraryShared, CancelEndsARequestForTheRouterToo) {
+  const auto stream = client_->Generate(Request(5000));
+  const auto resumable = client_->Generate(Request(5000), Resumable());
+  ASSERT_TRUE(ReadAsFarAs(*stream, 1));
+  ASSERT_TRUE(ReadAsFarAs(*resumable, 1));
+  std::thread other([&] {
+    absl::SleepFor(absl::Milliseconds(20));
+    stream->Cancel();
+    resumable->Cancel();
+  });
+  EXPECT_EQ(EndOf(*stream).code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(EndOf(*resumable).code(), absl::StatusCode::kCancelled);
+  other.join();
+  ASSERT_TRUE(cluster_->WaitFor("both to be gone", [&](const v1::ClusterState& s) {
+    return s.requests().cancelled() == before_.cancelled() + 1 &&
+           s.requests().aborted() == before_.aborted() + 1 && Active(s) == 0;
+  })) << "a resumable one outlives its stream: only an Abort ends it";
+  // Includes a stream that is dropped without Cancel.
+  {
+    const auto third = client_->Generate(Request(5000));
+    ASSERT_TRUE(ReadAsFarAs(*third, 1));
+  }
+  ASSERT_TRUE(cluster_->WaitFor("the third", [&](const v1::ClusterState& s) {
+    return s.requests().cancelled() == before_.cancelled() + 2 && Active(s) == 0;
+  }));
+}
+
+TEST_F(ClientLibraryShared, OnlyRequestsEndedAtTheClientEndAtTheRouter) {
+  v1::GenerateRequest request = Request(60000);
+  request.set_request_id("same");
+  const auto stream = client_->Generate(request, Resumable());
+  ASSERT_TRUE(ReadAsFarAs(*stream, 1));
+  EXPECT_EQ(client_->GenerateAll(request, Resumable()).status().code(), absl::StatusCode::kAlreadyExists);
+  const uint32_t before = stream->received();
+  EXPECT_TRUE(ReadAsFarAs(*stream, before + 20)) << "another of the same name is not aborted";
+  const auto late =
+      client_->GenerateAll(Request(60000), {.timeout = kSlowdown * absl::Milliseconds(300), .resume = true});
+  EXPECT_EQ(late.status().code(), absl::StatusCode::kDeadlineExceeded);
+  ASSERT_TRUE(
+      cluster_->WaitFor("the late one's slot", [](const v1::ClusterState& s) { return Active(s) == 1; }));
 }
 
 TEST(ClientLibrary, ARefusedRequestIsRetriedAfterTheRetryInfo) {
@@ -146,35 +203,6 @@ TEST(ClientLibrary, AResumableRequestSurvivesKillingRouterAndAllWorkers) {
   EXPECT_EQ(cluster.State().requests().restarted(), 1u);
   EXPECT_LE(cluster.State().steps().generated_tokens(), 480u) << "those the client has are not made again";
   EXPECT_EQ(EndOf(*plain).code(), absl::StatusCode::kUnavailable) << "it had tokens, and was not resumable";
-}
-
-TEST(ClientLibrary, CancelEndsARequestForTheRouterToo) {
-  Cluster cluster(Options(1, 0.005));
-  ASSERT_TRUE(cluster.ok());
-  const auto client = Connect(cluster.address());
-  const auto stream = client->Generate(Request(5000));
-  const auto resumable = client->Generate(Request(5000), Resumable());
-  ASSERT_TRUE(ReadAsFarAs(*stream, 1));
-  ASSERT_TRUE(ReadAsFarAs(*resumable, 1));
-  std::thread other([&] {
-    absl::SleepFor(absl::Milliseconds(20));
-    stream->Cancel();
-    resumable->Cancel();
-  });
-  EXPECT_EQ(EndOf(*stream).code(), absl::StatusCode::kCancelled);
-  EXPECT_EQ(EndOf(*resumable).code(), absl::StatusCode::kCancelled);
-  other.join();
-  ASSERT_TRUE(cluster.WaitFor("both to be gone", [](const v1::ClusterState& s) {
-    return s.requests().cancelled() == 1 && s.requests().aborted() == 1 && Active(s) == 0;
-  })) << "a resumable one outlives its stream: only an Abort ends it";
-  // Includes a stream that is dropped without Cancel.
-  {
-    const auto third = client->Generate(Request(5000));
-    ASSERT_TRUE(ReadAsFarAs(*third, 1));
-  }
-  ASSERT_TRUE(cluster.WaitFor("the third", [](const v1::ClusterState& s) {
-    return s.requests().cancelled() == 2 && Active(s) == 0;
-  }));
 }
 
 TEST(ClientLibrary, ADeadlineEndsARequestAndAnAbsentRouterIsAwaited) {
@@ -233,24 +261,6 @@ TEST(ClientLibrary, InvalidHeadersAreRefused) {
   EXPECT_EQ(code({.metadata = {{"name", "\x01"}}}), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(code({.retry = {.max_retries = 0}, .metadata = {{"name-bin", "\x01"}}}),
             absl::StatusCode::kUnavailable);
-}
-
-TEST(ClientLibrary, OnlyRequestsEndedAtTheClientEndAtTheRouter) {
-  Cluster cluster(Options(1, 0.005, {"--client_timeout=600s"}));
-  ASSERT_TRUE(cluster.ok());
-  const auto client = Connect(cluster.address());
-  v1::GenerateRequest request = Request(60000);
-  request.set_request_id("same");
-  const auto stream = client->Generate(request, Resumable());
-  ASSERT_TRUE(ReadAsFarAs(*stream, 1));
-  EXPECT_EQ(client->GenerateAll(request, Resumable()).status().code(), absl::StatusCode::kAlreadyExists);
-  const uint32_t before = stream->received();
-  EXPECT_TRUE(ReadAsFarAs(*stream, before + 20)) << "another of the same name is not aborted";
-  const auto late =
-      client->GenerateAll(Request(60000), {.timeout = kSlowdown * absl::Milliseconds(300), .resume = true});
-  EXPECT_EQ(late.status().code(), absl::StatusCode::kDeadlineExceeded);
-  ASSERT_TRUE(
-      cluster.WaitFor("the late one's slot", [](const v1::ClusterState& s) { return Active(s) == 1; }));
 }
 
 // A server that breaks the guarantees of the API.

@@ -1,159 +1,146 @@
-// What a client can do with a request, disconnect or run out of time, and what it can query. What the router
-// refuses is in tests/unit/router/requests.
-#include <gtest/gtest.h>
+// What a client sees of its requests: how soon a slot is free, how prompts share steps, the order of agents'
+// calls. What the router refuses is in tests/unit/router/requests.
+#include <gmock/gmock.h>
 
+#include <fstream>
+#include <mutex>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "grpc/health/v1/health.grpc.pb.h"
 #include "tests/testing/cluster.h"
 
 namespace bfio::testing {
 namespace {
 
-using ::testing::Test;
+using ::testing::HasSubstr;
 
-// One worker with one slot and steps slow enough to act between them.
-ClusterOptions OneSlot(double step_s = 0.03) {
+// One slot, so that requests end in the order in which they are placed.
+ClusterOptions OneSlot(double step_s, std::vector<std::string> router_flags = {}) {
   return {.worker_processes = 1,
-          .router_flags = {"--max_waiting=2"},
+          .router_flags = std::move(router_flags),
           .worker_flags = {absl::StrCat("--c=", step_s), "--tl=0", "--slots=1", "--kv_tokens=4000"}};
 }
 
-class Client : public Test {
- protected:
-  explicit Client(const ClusterOptions& options = OneSlot()) : cluster_(options) {}
-  void SetUp() override { ASSERT_TRUE(cluster_.ok()); }
-
-  // A request that occupies the slot until it is cancelled.
-  std::unique_ptr<RequestStream> OccupySlot() {
-    auto running = std::make_unique<RequestStream>(cluster_.inference(), SyntheticRequest(10, 3000));
-    EXPECT_TRUE(running->Read());
-    return running;
-  }
-
-  Cluster cluster_;
-};
-
 // Steps so slow that few pass even while a busy machine delays the test.
-class SlowClient : public Client {
- protected:
-  SlowClient() : Client(OneSlot(0.4 * kSlowdown)) {}
-};
-
-TEST_F(SlowClient, AVanishedClientFreesItsSlotWithinTwoSteps) {
-  const auto running = OccupySlot();
-  const uint64_t before = cluster_.State().steps().steps();
-  running->Cancel();
+TEST(Client, AVanishedClientFreesItsSlotWithinTwoSteps) {
+  Cluster cluster(OneSlot(0.4 * kSlowdown));
+  ASSERT_TRUE(cluster.ok());
+  RequestStream running(cluster.inference(), SyntheticRequest(10, 3000));
+  ASSERT_TRUE(running.Read());
+  const uint64_t before = cluster.State().steps().steps();
+  running.Cancel();
   // The router counts by the worker's reports, so the slot is free for it one report later.
-  ASSERT_TRUE(cluster_.WaitFor("the free slot", [](const v1::ClusterState& s) { return Running(s) == 0; }));
-  EXPECT_LE(cluster_.State().steps().steps() - before, 2u + 2u)
+  ASSERT_TRUE(cluster.WaitFor("the free slot", [](const v1::ClusterState& s) { return Running(s) == 0; }));
+  EXPECT_LE(cluster.State().steps().steps() - before, 2u + 2u)
       << "two steps, the one under way and the report";
-  EXPECT_EQ(running->End().status.error_code(), grpc::StatusCode::CANCELLED);
-  EXPECT_EQ(cluster_.State().requests().cancelled(), 1u);
+  EXPECT_EQ(running.End().status.error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_EQ(cluster.State().requests().cancelled(), 1u);
 }
 
-TEST_F(Client, ADeadlineEndsARequestInThePoolAndOnAWorker) {
-  EXPECT_EQ(Generate(cluster_.inference(), SyntheticRequest(10, 3000), kSlowdown * absl::Seconds(2))
-                .status.error_code(),
-            grpc::StatusCode::DEADLINE_EXCEEDED);
-  const auto running = OccupySlot();
-  EXPECT_EQ(Generate(cluster_.inference(), SyntheticRequest(10, 10), kSlowdown * absl::Seconds(2))
-                .status.error_code(),
-            grpc::StatusCode::DEADLINE_EXCEEDED);
-  running->Cancel();
-  ASSERT_TRUE(cluster_.WaitFor("all to be cancelled",
-                               [](const v1::ClusterState& s) { return s.requests().cancelled() == 3; }));
-  EXPECT_EQ(cluster_.State().waiting_requests(), 0u);
-}
-
-TEST_F(Client, GetLoadsReportsRunningAndCapacity) {
-  const auto running = OccupySlot();
-  v1::GetLoadsResponse loads;
-  grpc::ClientContext context;
-  ASSERT_TRUE(cluster_.inference().GetLoads(&context, v1::GetLoadsRequest(), &loads).ok());
-  ASSERT_EQ(loads.loads_size(), 1);
-  EXPECT_EQ(loads.dp_rank_count(), 1u);
-  EXPECT_EQ(loads.loads(0).num_running_reqs(), 1u);
-  EXPECT_EQ(loads.loads(0).max_total_num_tokens(), 4000u);
-  EXPECT_GE(loads.loads(0).num_used_tokens(), 10u);
-  v1::GetLoadsRequest wrong;
-  wrong.set_dp_rank(7);
-  grpc::ClientContext second;
-  EXPECT_EQ(cluster_.inference().GetLoads(&second, wrong, &loads).error_code(), grpc::StatusCode::NOT_FOUND);
-}
-
-TEST_F(Client, WatchStepsFollowsTheGroup) {
-  grpc::ClientContext context;
-  const auto steps = cluster_.admin().WatchSteps(&context, v1::WatchStepsRequest());
-  std::thread client(
-      [&] { EXPECT_TRUE(Generate(cluster_.inference(), SyntheticRequest(10, 60)).status.ok()); });
-  v1::StepSummary summary;
-  uint64_t last = 0;
-  // The first steps may be over before the watch begins. The last step is always seen, because the group then
-  // waits.
-  do {
-    ASSERT_TRUE(steps->Read(&summary));
-    EXPECT_TRUE(last == 0 || summary.step() == last + 1) << summary.step() << " after " << last;
-    EXPECT_EQ(summary.load_tokens_size(), 1);
-    last = summary.step();
-  } while (last < 60);
-  EXPECT_EQ(summary.load_tokens(0), 69u);  // step 60 of the request: s + 59
-  context.TryCancel();
-  client.join();
-}
-
-// A separate thread writes log lines, so a line may appear after the event it describes.
-std::string LogWith(const Process& process, const std::string& line) {
-  Eventually([&] { return CountOf(process.Stderr(), line) > 0; });
-  return process.Stderr();
-}
-
-TEST(Traces, AreLoggedByRouterAndWorkerUnlessInvalid) {
-  ClusterOptions options = OneSlot(0.001);
-  options.router_flags.push_back("--log_level=debug");
-  options.worker_flags.push_back("--log_level=debug");
+// Ranks that have reported the cost of their batches compute a prompt in chunks smaller than their budget
+// while others decode.
+TEST(Client, APromptIsSpreadOverStepsWhileOthersDecode) {
+  const std::string log = absl::StrCat(TestDirectory(), "/levels.csv");
+  ClusterOptions options = {.worker_processes = 1,
+                            .ranks_per_process = 4,
+                            .worker_flags = {"--c=0.0005", "--tl=0", "--slots=16", "--token_budget=4000",
+                                             "--sim=prefill_cost=1e-6", absl::StrCat("--step_log=", log)}};
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
-  const auto call = [&](const std::string& id, const std::string& traceparent) {
-    v1::GenerateRequest request = SyntheticRequest(10, 3);
-    request.set_request_id(id);
-    RequestStream stream(cluster.inference(), request, {.metadata = {{"traceparent", traceparent}}});
-    EXPECT_TRUE(stream.End().status.ok());
+  const RunResult run =
+      RunProgram("bfio_loadgen", {absl::StrCat("--target=", cluster.address()), "--profile=code",
+                                  "--requests=300", "--concurrency=24", "--json=-"});
+  EXPECT_EQ(run.code, 0) << run.err << run.out;
+  EXPECT_THAT(run.out, HasSubstr("\"completed\": 300"));
+  cluster.StopCleanly();
+  // A prompt of more than 100 tokens takes one step on a rank without a level.
+  const auto chunks = StepLogColumn(log, "prefill_tokens"), admitted = StepLogColumn(log, "admitted");
+  const auto above_zero = [](const std::vector<int64_t>& column) {
+    return std::count_if(column.begin(), column.end(), [](int64_t value) { return value > 0; });
   };
-  call("traced", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
-  call("untraced", "00-4BF92F3577B34DA6A3CE929D0E0E4737-00f067aa0ba902b7-01");
-  const std::string router = LogWith(cluster.router(), "request untraced: completed with 3 tokens");
-  const std::string worker =
-      LogWith(cluster.workers()[0], "(trace 4bf92f3577b34da6a3ce929d0e0e4736): 10 prompt tokens");
-  EXPECT_NE(router.find("request traced (trace 4bf92f3577b34da6a3ce929d0e0e4736): placed on rank 0"),
-            std::string::npos)
-      << router;
-  EXPECT_NE(router.find("request traced (trace 4bf92f3577b34da6a3ce929d0e0e4736): completed with 3 tokens"),
-            std::string::npos);
-  EXPECT_NE(router.find("request untraced: completed with 3 tokens"), std::string::npos);
-  EXPECT_NE(worker.find(" (trace 4bf92f3577b34da6a3ce929d0e0e4736): 10 prompt tokens, token 0 is next"),
-            std::string::npos)
-      << worker;
-  EXPECT_EQ(worker.find("4737"), std::string::npos);
+  EXPECT_GT(2 * above_zero(chunks), 3 * above_zero(admitted));
 }
 
-TEST_F(Client, HealthChecksDistinguishServingFromUnknown) {
-  const auto stub = grpc::health::v1::Health::NewStub(
-      grpc::CreateChannel(cluster_.address(), grpc::InsecureChannelCredentials()));
-  for (const std::string service : {"", "bfio.v1.Inference", "bfio.v1.WorkerLink"}) {
-    grpc::health::v1::HealthCheckRequest request;
-    grpc::health::v1::HealthCheckResponse response;
-    request.set_service(service);
-    grpc::ClientContext context;
-    ASSERT_TRUE(stub->Check(&context, request, &response).ok()) << service;
-    EXPECT_EQ(response.status(), grpc::health::v1::HealthCheckResponse::SERVING) << service;
+// The second call of an agent waits with a younger request, and with the first call of another agent, which
+// may be another tenant's and have the same name.
+TEST(Agents, TheNextCallOfAnOlderAgentGoesBeforeYoungerRequests) {
+  struct Row {
+    std::string order, policy, other_agent, other_tenant;
+    std::vector<std::string> ended;
+  };
+  for (const Row& row : {Row{"due", "bf_io_auto", "new", "", {"second call", "plain", "other"}},
+                         {"age", "fcfs", "agent", "another", {"second call", "plain", "other"}},
+                         {"off", "bf_io_auto", "new", "", {"plain", "other", "second call"}}}) {
+    SCOPED_TRACE(row.order);
+    Cluster cluster(
+        OneSlot(0.02, {absl::StrCat("--agent_order=", row.order), absl::StrCat("--policy=", row.policy)}));
+    ASSERT_TRUE(cluster.ok());
+    const auto call = [](const std::string& agent, const std::string& tenant, uint32_t output) {
+      v1::GenerateRequest request = SyntheticRequest(10, output);
+      request.set_parent_id(agent);
+      request.set_tenant(tenant);
+      return request;
+    };
+    EXPECT_TRUE(Generate(cluster.inference(), call("agent", "", 2)).status.ok());
+    v1::GenerateRequest second = call("agent", "", 50);
+    second.set_stage(1);
+    RequestStream holder(cluster.inference(), SyntheticRequest(10, 3000));
+    // Steps pass, so that later requests are younger.
+    for (int i = 0; i < 12; ++i) EXPECT_TRUE(holder.Read());
+    std::mutex mutex;
+    std::vector<std::string> ended;
+    std::vector<std::thread> threads;
+    const std::vector<std::pair<std::string, v1::GenerateRequest>> waiting = {
+        {"plain", SyntheticRequest(10, 50)},
+        {"other", call(row.other_agent, row.other_tenant, 50)},
+        {"second call", second}};
+    for (size_t i = 0; i < waiting.size(); ++i) {
+      threads.emplace_back([&, i] {
+        const GenerateResult result = Generate(cluster.inference(), waiting[i].second);
+        EXPECT_TRUE(result.status.ok()) << result.status.error_message();
+        const std::lock_guard<std::mutex> lock(mutex);
+        ended.push_back(waiting[i].first);
+      });
+      cluster.WaitFor("another request in the pool",
+                      [&](const v1::ClusterState& state) { return state.waiting_requests() == i + 1; });
+    }
+    holder.Cancel();
+    holder.End();
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(ended, row.ended);
+    EXPECT_EQ(cluster.State().requests().agent_calls(), 3u);
+    EXPECT_EQ(cluster.State().steps().drift_tokens(), 0);
+    cluster.StopCleanly();
   }
-  grpc::health::v1::HealthCheckRequest request;
-  grpc::health::v1::HealthCheckResponse response;
-  request.set_service("nobody");
-  grpc::ClientContext context;
-  EXPECT_EQ(stub->Check(&context, request, &response).error_code(), grpc::StatusCode::NOT_FOUND);
+}
+
+TEST(Agents, TheLoadGeneratorSendsCallsInOrderAndReportsAgents) {
+  Cluster cluster(ClusterOptions{});
+  ASSERT_TRUE(cluster.ok());
+  const std::string folder = TestDirectory();
+  const RunResult run = RunProgram(
+      "bfio_loadgen",
+      {absl::StrCat("--target=", cluster.address()), "--agents=sequence:3,fork_join:4", "--arrival=poisson",
+       "--rate=40", "--requests=40", "--profile=code", absl::StrCat("--json=", folder, "/agents.json"),
+       absl::StrCat("--html=", folder, "/agents.html")});
+  ASSERT_EQ(run.code, 0) << run.err << run.out << cluster.router().Stderr();
+  const nlohmann::json report = nlohmann::json::parse(std::ifstream(absl::StrCat(folder, "/agents.json")));
+  // 20 agents of 3 calls and 20 of 1 + 4 + 1.
+  EXPECT_EQ(report["requests_sent"], 20 * 3 + 20 * 6);
+  EXPECT_EQ(report["completed"], 180);
+  EXPECT_EQ(report["agents"]["completed"], 40);
+  EXPECT_EQ(report["agents"]["failed"], 0);
+  EXPECT_EQ(report["agents"]["e2e_s"]["count"], 40);
+  // An agent takes at least as long as its calls, three of which are sent one after the other.
+  EXPECT_GT(report["agents"]["e2e_s"]["max"], report["e2e_s"]["max"]);
+  EXPECT_GT(report["agents"]["e2e_s"]["mean"].get<double>(), 2 * report["e2e_s"]["mean"].get<double>());
+  EXPECT_EQ(report["settings"]["agents"], "sequence:3,fork_join:4");
+  std::ifstream page(absl::StrCat(folder, "/agents.html"));
+  const std::string html((std::istreambuf_iterator<char>(page)), std::istreambuf_iterator<char>());
+  EXPECT_NE(html.find("E2E of agents"), std::string::npos);
+  EXPECT_EQ(cluster.State().requests().agent_calls(), 180u);
+  cluster.StopCleanly();
 }
 
 }  // namespace

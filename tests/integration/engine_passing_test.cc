@@ -9,7 +9,6 @@
 #include <type_traits>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "tests/testing/engine_fixture.h"
@@ -19,7 +18,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-using ::testing::UnorderedElementsAre;
 
 template <typename P>
 class EnginePassing : public EnginesOf<P> {};
@@ -79,54 +77,6 @@ TYPED_TEST(EnginePassing, AGatewaysRequestPassesAsItCame) {
     EXPECT_THAT(exchange.request.request_id(), StartsWith("bfio-"));
   }
   this->cluster_->StopCleanly();
-}
-
-// vLLM itself splits a request in the same way.
-TEST_F(VllmPassing, EachOfSeveralOutputsIsItsOwnRequest) {
-  const HeldPort port;
-  ScriptedEngine engine(At(port, 2));
-  Serve({port.address()}, 2);
-  pb::GenerateRequest request = FromGateway({9, 8, 7}, 6);
-  request.mutable_sampling_params()->set_n(3);
-  for (const bool stream : {true, false}) {
-    request.set_stream(stream);
-    // A seed of -1 means none, also for the individual outputs.
-    request.mutable_sampling_params()->set_seed(stream ? -2 : -1);
-    const Outputs outputs = Generate(gateway(), request);
-    ASSERT_TRUE(outputs.status.ok()) << outputs.status.error_message();
-    ASSERT_EQ(outputs.ends.size(), 3u);
-    for (const auto& [index, tokens] : outputs.tokens) EXPECT_EQ(tokens, TokensAfter({9, 8, 7}, 6)) << index;
-  }
-  std::vector<int> seeds;
-  for (const ScriptedEngine::Exchange& one : engine.exchanges()) {
-    seeds.push_back(one.request.sampling_params().seed());
-    EXPECT_EQ(one.request.sampling_params().n(), 1u);
-  }
-  EXPECT_THAT(seeds, UnorderedElementsAre(-2, -1, 0, -1, -1, -1));
-}
-
-TYPED_TEST(EnginePassing, WholeOutputsAreEstimatedWhileTheyRun) {
-  const HeldPort port;
-  typename TestFixture::Engine::Options options = this->At(port);
-  options.step = absl::Milliseconds(10);
-  typename TestFixture::Engine engine(options);
-  this->Serve({port.address()}, 1);
-  auto request = FromGatewayOf<TypeParam>(Tokens(10, 3), 20);
-  request.set_stream(false);
-  // After this output the router knows how long a step takes.
-  EXPECT_EQ(GenerateAs<TypeParam>(this->gateway(), request).tokens.at(0), TokensAfter(Tokens(10, 3), 20));
-  TypeParam::SetMaxTokens(*request.mutable_sampling_params(), 3'000);
-  CallOf<TypeParam> whole(this->gateway(), request);
-  EXPECT_TRUE(this->cluster_->WaitFor("a load that grows", [](const v1::ClusterState& state) {
-    return state.workers_size() == 1 && state.workers(0).load_tokens() > 10 + 20;
-  }));
-  // The same with a concurrent stream, whose steps the router sees.
-  EXPECT_EQ(GenerateAs<TypeParam>(this->gateway(), FromGatewayOf<TypeParam>({4, 5}, 30)).tokens.at(0),
-            TokensAfter({4, 5}, 30));
-  whole.Cancel();
-  EXPECT_TRUE(this->cluster_->WaitFor("a rank that is empty", [](const v1::ClusterState& state) {
-    return state.workers_size() == 1 && state.workers(0).load_tokens() == 0;
-  }));
 }
 
 TEST_F(VllmPassing, RequestsMoveOnlyIfTheirTokensStayCorrect) {
@@ -226,51 +176,6 @@ TYPED_TEST(EnginePassing, RequestsThatAllowResamplingMove) {
   ASSERT_TRUE(constrained->Read());
   two.Kill();
   EXPECT_EQ(constrained->End().status.error_code(), grpc::StatusCode::UNAVAILABLE);
-}
-
-TYPED_TEST(EnginePassing, AnEnginesRefusalIsTheGatewaysAnswer) {
-  const HeldPort port;
-  typename TestFixture::Engine engine(this->At(port));
-  this->Serve({port.address()}, 1);
-  const auto refused = GenerateAs<TypeParam>(this->gateway(), FromGatewayOf<TypeParam>({kBadRequest, 2}, 5));
-  EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_THAT(refused.status.error_message(), HasSubstr("that it does not like"));
-  for (const uint32_t fault : {kTooManyTokens, kTwice, kMissing, kSwapped}) {
-    EXPECT_EQ(
-        GenerateAs<TypeParam>(this->gateway(), FromGatewayOf<TypeParam>({fault, 2}, 5)).status.error_code(),
-        grpc::StatusCode::DATA_LOSS)
-        << fault;
-  }
-  EXPECT_EQ(
-      GenerateAs<TypeParam>(this->gateway(), FromGatewayOf<TypeParam>({kInternal, 2}, 5)).status.error_code(),
-      grpc::StatusCode::INTERNAL);
-  // Greedy requests continue if only the stream has broken; others end.
-  for (const uint32_t fault : {kUnavailable, kEngineAbort}) {
-    EXPECT_EQ(GenerateAs<TypeParam>(this->gateway(), FromGatewayOf<TypeParam>({fault, 2}, 5)).tokens.at(0),
-              TokensAfter({fault, 2}, 5));
-    auto sampled = FromGatewayOf<TypeParam>({fault, 2}, 5);
-    sampled.mutable_sampling_params()->set_temperature(1);
-    EXPECT_EQ(GenerateAs<TypeParam>(this->gateway(), sampled).status.error_code(),
-              grpc::StatusCode::UNAVAILABLE)
-        << fault;
-  }
-  EXPECT_THAT(GenerateAs<TypeParam>(this->gateway(), FromGatewayOf<TypeParam>({}, 5)).status.error_message(),
-              HasSubstr("prompt is missing"));
-}
-
-TYPED_TEST(EnginePassing, AnErrorPassesWithItsTrailingMetadata) {
-  const HeldPort port;
-  typename TestFixture::Engine engine(this->At(port));
-  this->Serve({port.address()}, 1);
-  grpc::ClientContext context;
-  const auto reader = this->gateway().Generate(&context, FromGatewayOf<TypeParam>({kBadRequest, 2}, 8));
-  typename TypeParam::GenerateResponse response;
-  EXPECT_FALSE(reader->Read(&response));
-  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  const auto trailers = context.GetServerTrailingMetadata();
-  const auto failed = trailers.find("smg-constraint-failed");
-  ASSERT_NE(failed, trailers.end());
-  EXPECT_EQ(std::string(failed->second.data(), failed->second.size()), "engine");
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 // The main job: the load generator sends a trace, the router places it, workers stream the tokens back.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
 #include <fstream>
 #include <iterator>
@@ -49,14 +48,17 @@ void RunTrace(Cluster& cluster, int requests) {
   EXPECT_EQ(state.waiting_requests(), 0u);
 }
 
-TEST(MainJob, PipelinedLockstepAndManyRanksCompleteTheTrace) {
+TEST(MainJob, EverySettingCompletesTheTrace) {
   // 24 ranks use the tree barrier instead of the star.
   const ClusterOptions pipelined{.worker_processes = 4},
       lockstep{.worker_processes = 4, .router_flags = {"--plan_mode=lockstep"}},
       many{.ranks_per_process = 12, .worker_flags = {"--c=0.002", "--tl=0", "--slots=4"}},
       predicted{.router_flags = {"--lookahead=survival", "--horizon=20", "--policy=bf_io"},
-                .worker_flags = {"--c=0.0005", "--tl=0", "--slots=4"}};
-  for (const ClusterOptions* options : {&pipelined, &lockstep, &many, &predicted}) {
+                .worker_flags = {"--c=0.0005", "--tl=0", "--slots=4"}},
+      ended_early{.router_flags = {"--lookahead=survival", "--horizon=20", "--policy=bf_io",
+                                   "--objective=paper", "--decide_budget_ms=0.001"},
+                  .worker_flags = {"--c=0.005", "--tl=0", "--slots=16"}};
+  for (const ClusterOptions* options : {&pipelined, &lockstep, &many, &predicted, &ended_early}) {
     Cluster cluster(*options);
     ASSERT_TRUE(cluster.ok());
     RunTrace(cluster, 400);
@@ -65,6 +67,11 @@ TEST(MainJob, PipelinedLockstepAndManyRanksCompleteTheTrace) {
     }
     if (options == &predicted) {
       EXPECT_EQ(cluster.State().policy().horizon(), 20);
+    }
+    if (options == &ended_early) {
+      const v1::StepTotals steps = cluster.State().steps();
+      EXPECT_GT(steps.decisions_stopped_early(), 0u);
+      EXPECT_LT(steps.decisions_stopped_early(), steps.decisions()) << "the last ones have nothing to search";
     }
     cluster.StopCleanly();
   }
@@ -91,19 +98,6 @@ TEST(MainJob, EveryPolicyCompletesTheTrace) {
     EXPECT_EQ(state.policy().name(), name);
     EXPECT_EQ(state.requests().completed(), completed);
   }
-  cluster.StopCleanly();
-}
-
-TEST(MainJob, DecisionsThatAreEndedEarlyAreCountedAndTheJobIsDone) {
-  ClusterOptions options = {.router_flags = {"--lookahead=survival", "--horizon=20", "--policy=bf_io",
-                                             "--objective=paper", "--decide_budget_ms=0.001"},
-                            .worker_flags = {"--c=0.005", "--tl=0", "--slots=16"}};
-  Cluster cluster(options);
-  ASSERT_TRUE(cluster.ok());
-  RunTrace(cluster, 400);
-  const v1::StepTotals steps = cluster.State().steps();
-  EXPECT_GT(steps.decisions_stopped_early(), 0u);
-  EXPECT_LT(steps.decisions_stopped_early(), steps.decisions()) << "the last ones have nothing to search";
   cluster.StopCleanly();
 }
 

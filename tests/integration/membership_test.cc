@@ -1,12 +1,19 @@
-// The group changes while requests run: deaths, late joins, drains. Streams continue, no token is lost or
-// repeated.
+// Workers and groups come and go while requests run: late joins, drains, new groups, lost groups. Streams
+// continue, no token is lost or repeated. tests/integration/failures_test.cc kills workers and routers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <map>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "nlohmann/json.hpp"
 #include "tests/testing/cluster.h"
+#include "tests/testing/scripted_worker.h"
 #include "tests/testing/token_clients.h"
 
 namespace bfio::testing {
@@ -15,95 +22,66 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-ClusterOptions Options(int workers) {
-  ClusterOptions options = {.worker_processes = workers};
-  // Workers are lost by killing them, which is noticed at once; a long timeout, so that a machine that pauses
-  // for a while loses no worker.
-  options.router_flags = {absl::StrCat("--step_timeout=", 10 * kSlowdown, "s")};
-  // Slow enough for requests to be under way even when the machine is busy.
-  options.worker_flags = {absl::StrCat("--c=", 0.008 * kSlowdown), "--tl=0", "--slots=8"};
-  return options;
+// Workers leave by signals, which are noticed at once; a long timeout, so that a machine that pauses for a
+// while loses none. Steps are slow enough for requests to be under way even when the machine is busy.
+ClusterOptions Options(int workers, std::vector<std::string> router_flags) {
+  router_flags.push_back(absl::StrCat("--step_timeout=", 10 * kSlowdown, "s"));
+  return {.worker_processes = workers,
+          .router_flags = std::move(router_flags),
+          .worker_flags = {absl::StrCat("--c=", 0.008 * kSlowdown), "--tl=0", "--slots=8"}};
 }
 
-TEST(Membership, AKilledWorkersRequestsAreReplayedWithTheSameTokens) {
-  Cluster cluster(Options(3));
-  ASSERT_TRUE(cluster.ok());
-  ClientThreads undisturbed(cluster, 12, 300);
-  const std::vector<GenerateResult> reference = undisturbed.Join();
-  ExpectWhole(reference, 300);
-
-  ClientThreads disturbed(cluster, 12, 300);
-  ASSERT_TRUE(cluster.WaitFor("all requests to run", [](const v1::ClusterState& s) {
-    uint32_t active = 0;
-    for (const v1::WorkerState& worker : s.workers()) active += worker.active_requests();
-    return active == 12;
-  }));
-  cluster.workers()[1].Signal(SIGKILL);
-  const std::vector<GenerateResult>& results = disturbed.Join();
-  ExpectWhole(results, 300);
-  for (size_t i = 0; i < results.size(); ++i) EXPECT_EQ(results[i].tokens, reference[i].tokens);
-  const v1::ClusterState state = cluster.State();
-  EXPECT_EQ(Serving(state), 2u);
-  EXPECT_GT(state.requests().replayed(), 0u);
-  EXPECT_EQ(state.requests().failed(), 0u);
-  EXPECT_EQ(state.requests().completed(), 24u);
-}
-
-TEST(Membership, ALateWorkerJoinsAndTakesRequests) {
-  Cluster cluster(Options(1));
-  ASSERT_TRUE(cluster.ok());
-  ClientThreads clients(cluster, 16, 400);  // twice the one worker's slots
-  cluster.StartWorker();
-  ASSERT_TRUE(cluster.WaitFor("the second worker to run requests", [](const v1::ClusterState& s) {
-    return s.workers_size() == 2 && s.workers(1).phase() == v1::WORKER_PHASE_SERVING &&
-           s.workers(1).active_requests() > 0;
-  }));
-  ExpectWhole(clients.Join(), 400);
-  EXPECT_EQ(cluster.State().requests().replayed(), 0u) << "a join disturbs no request";
-  cluster.StopCleanly();
-}
-
-TEST(Membership, ADrainedWorkerFinishesItsRequestsAndLeaves) {
-  Cluster cluster(Options(2));
-  ASSERT_TRUE(cluster.ok());
-  ClientThreads clients(cluster, 8, 400);
-  ASSERT_TRUE(cluster.WaitFor("requests on both workers", [](const v1::ClusterState& s) {
-    return s.workers_size() == 2 && s.workers(0).active_requests() > 0 && s.workers(1).active_requests() > 0;
-  }));
+grpc::StatusCode Drain(Cluster& cluster, const std::string& worker_id) {
   v1::DrainWorkerRequest request;
   v1::DrainWorkerResponse response;
-  request.set_worker_id(cluster.State().workers(0).worker_id());
+  request.set_worker_id(worker_id);
   grpc::ClientContext context;
-  ASSERT_TRUE(cluster.admin().DrainWorker(&context, request, &response).ok());
-  ExpectWhole(clients.Join(), 400);
-  ASSERT_TRUE(cluster.WaitFor("the drained worker to leave", [](const v1::ClusterState& s) {
-    return s.workers_size() == 1 && Serving(s) == 1;
-  }));
-  EXPECT_EQ(cluster.State().requests().replayed(), 0u);
-  ExpectWhole({Generate(cluster.inference(), SyntheticRequest(10, 5))}, 5);
-  grpc::ClientContext again;
-  EXPECT_EQ(cluster.admin().DrainWorker(&again, request, &response).error_code(),
-            grpc::StatusCode::NOT_FOUND);
+  return cluster.admin().DrainWorker(&context, request, &response).error_code();
 }
 
-TEST(Membership, ATerminatedWorkerDrainsByItself) {
-  Cluster cluster(Options(2));
+TEST(Membership, JoinsAndDrainsDisturbNoRequest) {
+  Cluster cluster(Options(0, {"--workers=1"}));
   ASSERT_TRUE(cluster.ok());
-  ClientThreads clients(cluster, 8, 400);
-  ASSERT_TRUE(cluster.WaitFor("requests on both workers", [](const v1::ClusterState& s) {
-    return s.workers_size() == 2 && s.workers(0).active_requests() > 0 && s.workers(1).active_requests() > 0;
-  }));
-  cluster.workers()[0].Signal(SIGTERM);
-  ExpectWhole(clients.Join(), 400);
-  EXPECT_EQ(cluster.workers()[0].Wait(kSlowdown * absl::Seconds(30)), 0) << cluster.workers()[0].Stderr();
+  const auto both_work = [&] {
+    return cluster.WaitFor("requests on both workers", [](const v1::ClusterState& s) {
+      return s.workers_size() == 2 && s.workers(0).active_requests() > 0 &&
+             s.workers(1).active_requests() > 0;
+    });
+  };
+  {
+    ClientThreads clients(cluster, 16, 300);  // twice one worker's slots
+    ASSERT_TRUE(cluster.WaitFor("the requests to wait for the first worker",
+                                [](const v1::ClusterState& s) { return s.waiting_requests() == 16; }));
+    cluster.StartWorker();
+    cluster.StartWorker();
+    ASSERT_TRUE(both_work());
+    ExpectWhole(clients.Join(), 300);
+  }
+  {
+    ClientThreads clients(cluster, 8, 300);
+    ASSERT_TRUE(both_work());
+    const std::string worker_id = cluster.State().workers(0).worker_id();
+    EXPECT_EQ(Drain(cluster, worker_id), grpc::StatusCode::OK);
+    ExpectWhole(clients.Join(), 300);
+    ASSERT_TRUE(cluster.WaitFor("the drained worker to leave", [](const v1::ClusterState& s) {
+      return s.workers_size() == 1 && Serving(s) == 1;
+    }));
+    EXPECT_EQ(Drain(cluster, worker_id), grpc::StatusCode::NOT_FOUND);
+  }
+  cluster.StartWorker();
+  ASSERT_TRUE(cluster.WaitFor("another worker", [](const v1::ClusterState& s) { return Serving(s) == 2; }));
+  ClientThreads clients(cluster, 8, 300);
+  ASSERT_TRUE(both_work());
+  cluster.workers()[2].Signal(SIGTERM);
+  ExpectWhole(clients.Join(), 300);
+  EXPECT_EQ(cluster.workers()[2].Wait(kSlowdown * absl::Seconds(30)), 0) << cluster.workers()[2].Stderr();
   EXPECT_EQ(cluster.State().requests().replayed(), 0u);
+  EXPECT_EQ(cluster.State().requests().completed(), 32u);
 }
 
 // The group lacks a worker, so it has no epoch.
 TEST(Membership, AWorkerThatHasNotServedYetLeavesAtOnce) {
-  ClusterOptions options = Options(0);
-  options.router_flags.push_back("--workers=2");
-  Cluster cluster(options);
+  Cluster cluster(Options(0, {"--workers=2"}));
   ASSERT_TRUE(cluster.ok());
   cluster.StartWorker();
   ASSERT_TRUE(cluster.WaitFor("the worker to attach",
@@ -116,29 +94,146 @@ TEST(Membership, AWorkerThatHasNotServedYetLeavesAtOnce) {
   EXPECT_THAT(worker.Stderr(), Not(HasSubstr("not drained within")));
 }
 
-TEST(Membership, RequestsWaitForTheFirstWorker) {
-  ClusterOptions options = Options(0);
-  options.router_flags.push_back("--workers=1");
-  Cluster cluster(options);
+// Unknown fields are not counted; they would be kept, and sent to workers, as long as the request.
+TEST(Membership, AWorkerGetsNoUnknownFieldsOfARequest) {
+  Cluster cluster(Options(0, {"--workers=1"}));
   ASSERT_TRUE(cluster.ok());
-  ClientThreads clients(cluster, 4, 20);
-  ASSERT_TRUE(cluster.WaitFor("the requests to wait",
-                              [](const v1::ClusterState& s) { return s.waiting_requests() == 4; }));
-  cluster.StartWorker();
-  ExpectWhole(clients.Join(), 20);
+  ScriptedWorker worker(cluster.address(), "w");
+  ASSERT_TRUE(worker.Join());
+  v1::GenerateRequest request = SyntheticRequest(10, 3);
+  request.set_resumable(true);
+  request.set_request_id("r");
+  for (google::protobuf::Message* message :
+       std::initializer_list<google::protobuf::Message*>{&request, request.mutable_sampling()}) {
+    message->GetReflection()->MutableUnknownFields(message)->AddLengthDelimited(9999,
+                                                                                std::string(100'000, 'x'));
+  }
+  const RequestStream stream(cluster.inference(), request);
+  v1::RouterMessage plan;
+  ASSERT_TRUE(worker.ReadUntil(v1::RouterMessage::kPlan, plan));
+  ASSERT_EQ(plan.plan().assignments_size(), 1);
+  EXPECT_NE(plan.plan().assignments(0).origin(), "");
+  EXPECT_LT(plan.ByteSizeLong(), 10'000u);
 }
 
-TEST(Membership, WorkersSurviveTheirRouter) {
-  Cluster cluster(Options(2));
+// --- several groups in one router ---
+
+ClusterOptions TwoGroups(std::vector<std::string> router_flags = {}) {
+  router_flags.push_back("--restart_settle=1s");
+  ClusterOptions options = Options(4, std::move(router_flags));
+  options.groups = 2;
+  return options;
+}
+
+const v1::GroupState* GroupOf(const v1::ClusterState& state, const std::string& name) {
+  for (const v1::GroupState& group : state.groups()) {
+    if (group.name() == name) return &group;
+  }
+  return nullptr;
+}
+
+uint32_t ActiveIn(const v1::ClusterState& state, const std::string& group) {
+  uint32_t active = 0;
+  for (const v1::WorkerState& worker : state.workers()) {
+    if (worker.group() == group) active += worker.active_requests();
+  }
+  return active;
+}
+
+TEST(Groups, WorkersWithoutAGroupNameAreDistributedAndFindTheirGroupsAgain) {
+  Cluster cluster(TwoGroups());
   ASSERT_TRUE(cluster.ok());
-  // The same ports again, as a supervisor would restart it.
-  cluster.router().Signal(SIGTERM);
-  ASSERT_EQ(cluster.router().Wait(kSlowdown * absl::Seconds(30)), 0) << cluster.router().Stderr();
-  Process second("bfio_router", {absl::StrCat("--listen=", cluster.address()),
-                                 absl::StrCat("--admin_listen=", cluster.admin_address()), "--workers=2"});
-  ASSERT_TRUE(
-      cluster.WaitFor("the workers to come back", [](const v1::ClusterState& s) { return Serving(s) == 2; }));
-  ExpectWhole({Generate(cluster.inference(), SyntheticRequest(10, 5))}, 5);
+  const auto groups = [&] {
+    std::map<std::string, std::set<std::string>> workers;
+    const v1::ClusterState state = cluster.State();
+    for (const v1::WorkerState& worker : state.workers()) workers[worker.group()].insert(worker.worker_id());
+    return workers;
+  };
+  const auto before = groups();
+  ASSERT_EQ(before.size(), 2u);
+  EXPECT_EQ(before.at("0").size(), 2u);
+  EXPECT_EQ(before.at("1").size(), 2u);
+  ClientThreads clients(cluster, 16, 40);
+  ASSERT_TRUE(cluster.WaitFor("both groups to work", [](const v1::ClusterState& s) {
+    return ActiveIn(s, "0") > 0 && ActiveIn(s, "1") > 0;
+  }));
+  ExpectWhole(clients.Join(), 40);
+  cluster.KillRouter();
+  cluster.StartRouterAgain();
+  ASSERT_TRUE(cluster.WaitFor("both groups", [](const v1::ClusterState& s) { return Serving(s) == 4; }));
+  EXPECT_EQ(groups(), before);
+  cluster.StopCleanly();
+}
+
+// The steps of a group, as epoch and step, that WatchSteps reports until the stream is cancelled.
+std::vector<std::pair<uint64_t, uint64_t>> StepsOf(grpc::ClientReader<v1::StepSummary>& reader,
+                                                   uint32_t group) {
+  std::vector<std::pair<uint64_t, uint64_t>> steps;
+  for (v1::StepSummary summary; reader.Read(&summary);) {
+    EXPECT_EQ(summary.dropped(), 0u);
+    if (summary.group() == group) steps.emplace_back(summary.epoch(), summary.step());
+  }
+  return steps;
+}
+
+TEST(Groups, LostAndNewGroupsDoNotDelayAnotherAndAllReplaysBitForBit) {
+  const std::string log = TestDirectory() + "/groups.log";
+  // A decision that the budget stops on a busy machine might not repeat.
+  ClusterOptions options = TwoGroups({absl::StrCat("--decision_log=", log), "--decide_budget_ms=0"});
+  for (const char* group : {"left", "left", "right", "right", "third", "third"})
+    options.more_flags.push_back({absl::StrCat("--group=", group)});
+  {
+    Cluster cluster(options);
+    ASSERT_TRUE(cluster.ok());
+    ClientThreads clients(cluster, 20, 300);
+    ASSERT_TRUE(cluster.WaitFor("both groups to work", [](const v1::ClusterState& s) {
+      return ActiveIn(s, "left") >= 4 && ActiveIn(s, "right") >= 4;
+    }));
+    const uint32_t right = GroupOf(cluster.State(), "right")->index();
+    grpc::ClientContext context;
+    const auto reader = cluster.admin().WatchSteps(&context, {});
+    std::vector<std::pair<uint64_t, uint64_t>> steps;
+    std::thread watch([&] { steps = StepsOf(*reader, right); });
+    cluster.workers()[0].Signal(SIGKILL);
+    cluster.workers()[1].Signal(SIGKILL);
+    // The requests of the lost group are placed in the other, before those that have not started.
+    ExpectWhole(clients.Join(), 300);
+    context.TryCancel();
+    watch.join();
+    EXPECT_GT(steps.size(), 100u);
+    for (size_t i = 1; i < steps.size(); ++i)
+      EXPECT_EQ(steps[i], std::pair(uint64_t{1}, steps[i - 1].second + 1)) << "a step is missing";
+    EXPECT_GE(cluster.State().requests().replayed(), 4u);
+    EXPECT_EQ(cluster.State().requests().tokens_lost(), 0u);
+
+    // A new name forms a group, and a lost worker returns to its own.
+    const auto third_serves = [&](uint64_t epoch) {
+      return cluster.WaitFor("the third group", [=](const v1::ClusterState& s) {
+        int serving = 0;
+        for (const v1::WorkerState& worker : s.workers())
+          serving += worker.group() == "third" && worker.phase() == v1::WORKER_PHASE_SERVING;
+        return serving == 2 && GroupOf(s, "third")->epoch() >= epoch;
+      });
+    };
+    cluster.StartWorker();
+    cluster.StartWorker();
+    ASSERT_TRUE(third_serves(1));
+    const uint64_t epoch = GroupOf(cluster.State(), "third")->epoch();
+    cluster.workers()[4].Signal(SIGKILL);
+    cluster.StartWorker(4);
+    ASSERT_TRUE(third_serves(epoch + 1));
+    EXPECT_EQ(GroupOf(cluster.State(), "right")->epoch(), 1u) << "its membership did not change";
+    cluster.router().Signal(SIGTERM);
+    EXPECT_EQ(cluster.router().Wait(kSlowdown * absl::Seconds(40)), 0);
+  }
+  const RunResult run = RunProgram("bfio_sim", {"replay", absl::StrCat("--log=", log), "--json"});
+  ASSERT_EQ(run.code, 0) << run.err;
+  const nlohmann::json replay = nlohmann::json::parse(run.out);
+  EXPECT_EQ(replay["ok"], true) << replay["first_difference"];
+  EXPECT_EQ(replay["identical"], replay["decisions"]) << replay["first_difference"];
+  EXPECT_EQ(replay["answers_identical"], replay["answers"]);
+  EXPECT_GT(replay["decisions"], 50);
+  EXPECT_GE(replay["epochs"], 3);
 }
 
 }  // namespace

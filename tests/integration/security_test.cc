@@ -261,59 +261,6 @@ TEST_F(Security, EveryMethodRequiresAToken) {
   EXPECT_EQ(CountOf(log, "refused: client API: the bearer token belongs to another tenant"), 1u) << log;
 }
 
-// By token and by certificate; the log names the operator of each action.
-TEST_F(Security, RoleReadMayNotOperate) {
-  Write("operators", absl::StrCat("root token:", kOperator, "\nscraper token:", kWrong,
-                                  " role=read\nprobe cert:admin role=read\n"));
-  StartRouter();
-  const auto admin = Connect(admin_, "admin-ca", "admin");
-  v1::SetPolicyRequest policy;
-  policy.mutable_policy()->set_name("lpt");
-  v1::UndrainWorkerRequest undrain;
-  undrain.set_worker_id(std::string(5000, 'w'));
-  for (const std::string& token : {std::string(kWrong), std::string()}) {
-    EXPECT_TRUE(Call(admin, "/bfio.v1.Admin/GetClusterState", token).ok());
-    for (const char* method : {"SetPolicy", "DrainWorker", "UndrainWorker"}) {
-      EXPECT_EQ(Call(admin, absl::StrCat("/bfio.v1.Admin/", method), token).error_code(),
-                grpc::StatusCode::PERMISSION_DENIED)
-          << method;
-    }
-  }
-  EXPECT_TRUE(Call(admin, "/bfio.v1.Admin/SetPolicy", kOperator, &policy).ok());
-  EXPECT_EQ(Call(admin, "/bfio.v1.Admin/UndrainWorker", kOperator, &undrain).error_code(),
-            grpc::StatusCode::NOT_FOUND);
-  const std::string log = LogOfEnded(*router_);
-  EXPECT_EQ(CountOf(log, "operator root: set policy lpt: done"), 1u) << log;
-  EXPECT_EQ(
-      CountOf(log, absl::StrCat("operator root: undrain worker ", std::string(256, 'w'), "... (5000 bytes)")),
-      1u)
-      << log;
-  EXPECT_EQ(CountOf(log, "operator scraper"), 0u);
-}
-
-TEST_F(Security, ATenantNeitherSpeaksForAnotherNorEndsItsRequests) {
-  StartRouter();
-  Process worker = StartWorker("w0", "w0", {"--c=0.05"});
-  const auto stub = v1::Inference::NewStub(Connect(client_, "client-ca", "client"));
-  v1::GenerateRequest request = SyntheticRequest(10, 60000);
-  request.set_request_id("acmes-own");
-  RequestStream stream(*stub, request, {.metadata = {{"authorization", absl::StrCat("bearer ", kAcme)}}});
-  ASSERT_TRUE(stream.Read()) << router_->Stderr() << worker.Stderr();
-  const auto found_by = [&](const std::string& token) {
-    grpc::ClientContext abort;
-    abort.AddMetadata("authorization", "Bearer " + token);
-    v1::AbortRequest which;
-    which.set_request_id("acmes-own");
-    v1::AbortResponse found;
-    EXPECT_TRUE(stub->Abort(&abort, which, &found).ok());
-    return found.found();
-  };
-  EXPECT_FALSE(found_by(kZeta));
-  EXPECT_TRUE(found_by(kAcme));
-  EXPECT_TRUE(stream.End().status.ok());
-  EXPECT_EQ(stream.result().finish.reason(), v1::FINISH_REASON_ABORT);
-}
-
 TEST_F(Security, CertificatesAreReplacedUnderARunningRouter) {
   StartRouter();
   const std::string health = "/grpc.health.v1.Health/Check";
@@ -362,7 +309,10 @@ TEST_F(Security, DamagedCertificateFilesStopNewConnectionsOnly) {
 }
 
 TEST_F(Security, TokensAreReplacedUnderARunningRouter) {
+  std::filesystem::permissions(File("tokens"), std::filesystem::perms::others_read,
+                               std::filesystem::perm_options::add);
   StartRouter();
+  EXPECT_EQ(CountOf(router_->Stderr(), "readable by every user of this machine"), 1u) << router_->Stderr();
   ASSERT_TRUE(Abort(kAcme).ok());
   ASSERT_EQ(Abort(kWrong).error_code(), grpc::StatusCode::UNAUTHENTICATED);
   const auto becomes = [&](const std::string& token, grpc::StatusCode code) {
@@ -433,14 +383,11 @@ TEST_F(Security, UnprotectedPortsNeedTheInsecureFlag) {
   std::vector<std::string> encrypted = {
       "--listen=0.0.0.0:0", admin, "--worker_listen=127.0.0.1:0",
       "--client_tls=cert=" + File("client-server.crt") + ",key=" + File("client-server.key")};
-  refused({"--listen=0.0.0.0:0", admin}, "other machines can reach it, and nothing is encrypted");
+  // Which ports need what: tests/unit/common/net/exposure_test.cc.
   refused({loopback, "--admin_listen=0.0.0.0:0"}, "give --admin_tls=cert=FILE,key=FILE");
-  refused({loopback, admin, "--worker_listen=[::]:0"}, "give --worker_tls=cert=FILE,key=FILE");
   refused(encrypted,
           "callers are not authenticated: give --client_tls=ca=FILE or --client_tokens, or --insecure");
   refused({loopback, admin, "--client_tokens=" + File("tokens")}, "workers must have a port of their own");
-  refused({loopback, admin, "--client_tls=cert=" + File("client.crt"), "--worker_listen=127.0.0.1:0"},
-          "must be given together");
   refused({loopback, admin, "--worker_listen=127.0.0.1:0",
            "--client_tls=cert=" + File("client-server.crt") + ",key=" + File("client.key")},
           "is not the key of the certificate");
@@ -454,13 +401,6 @@ TEST_F(Security, UnprotectedPortsNeedTheInsecureFlag) {
     Process router("bfio_router", args);
     EXPECT_TRUE(router.WaitForOutput("waiting for", kSlowdown * absl::Seconds(30))) << router.Stderr();
   }
-}
-
-TEST_F(Security, WorldReadableSecretsCauseAWarning) {
-  std::filesystem::permissions(File("tokens"), std::filesystem::perms::others_read,
-                               std::filesystem::perm_options::add);
-  StartRouter();
-  EXPECT_EQ(CountOf(router_->Stderr(), "readable by every user of this machine"), 1u) << router_->Stderr();
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Telemetry of real workers: the cost of their steps, compared with bfio_sim calibrate on their logs;
-// detection of a slow worker, which gets less load, and a replay of that; and the energy of their devices.
+// detection of a slow worker; and the energy of their devices.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -129,11 +129,10 @@ TEST(WorkerMeasurements, ReportedStepCostsMatchThoseOfCalibrate) {
   }
 }
 
-TEST(WorkerMeasurements, ASlowWorkerIsDetectedGetsLessLoadAndIsReplayed) {
-  const std::string decisions = absl::StrCat(TestDirectory(), "/slow.decisions");
+TEST(WorkerMeasurements, ASlowWorkerIsDetected) {
   // Three times as slow, so that a busy machine cannot make the other one appear slower. Both are slow enough
   // for the cost of a token to exceed a busy machine's noise.
-  Pair pair("slow", {absl::StrCat("--decision_log=", decisions)}, Cost(2), Cost(6));
+  Pair pair("slow", {}, Cost(2), Cost(6));
   ASSERT_TRUE(pair.ok);
   const v1::ClusterState state = LoadUntil(pair, [](const v1::ClusterState& now) {
     const v1::WorkerState &fast = WorkerNamed(now, "w0"), &slow = WorkerNamed(now, "w1");
@@ -142,32 +141,6 @@ TEST(WorkerMeasurements, ASlowWorkerIsDetectedGetsLessLoadAndIsReplayed) {
   const v1::WorkerState &fast = WorkerNamed(state, "w0"), &slow = WorkerNamed(state, "w1");
   EXPECT_GT(slow.time_per_token(), 1.5 * fast.time_per_token()) << state.ShortDebugString();
   EXPECT_GT(slow.time_offset(), fast.time_offset());
-  pair.Stop();
-  const RunResult run = RunProgram("bfio_sim", {"replay", absl::StrCat("--log=", decisions), "--json"});
-  ASSERT_EQ(run.code, 0) << run.err << run.out;
-  const nlohmann::json replay = nlohmann::json::parse(run.out);
-  EXPECT_EQ(replay["ok"], true) << replay["first_difference"];
-  EXPECT_EQ(replay["identical"], replay["decisions"]) << replay["first_difference"];
-  EXPECT_GT(replay["decisions"], 100);
-}
-
-TEST(WorkerMeasurements, WithoutSpeedDetectionAllWorkersCountAlike) {
-  Pair pair("off", {"--worker_speeds=off"}, Cost(1), Cost(3));
-  ASSERT_TRUE(pair.ok);
-  LoadUntil(pair, [](const v1::ClusterState& now) {
-    return WorkerNamed(now, "w0").cost().has_tl_s_per_token() &&
-           WorkerNamed(now, "w1").cost().has_tl_s_per_token();
-  });
-  pair.Load(100);
-  const v1::ClusterState state = pair.cluster->State();
-  for (const v1::WorkerState& worker : state.workers()) {
-    EXPECT_TRUE(worker.has_cost());
-    EXPECT_EQ(worker.time_per_token(), 1);
-    EXPECT_EQ(worker.time_offset(), 0);
-    // Energy is not measured, so it is absent.
-    EXPECT_FALSE(worker.has_energy());
-  }
-  EXPECT_FALSE(state.has_energy());
   pair.Stop();
 }
 

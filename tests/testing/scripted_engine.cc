@@ -87,9 +87,9 @@ void ScriptedEngineOf<P>::SetOthers(int requests, int tokens) {
 }
 
 template <typename P>
-void ScriptedEngineOf<P>::SetLoads(Loads loads) {
+void ScriptedEngineOf<P>::SilenceLoads() {
   std::lock_guard lock(mutex_);
-  loads_ = loads;
+  slow_loads_ = true;
 }
 
 template <typename P>
@@ -169,18 +169,16 @@ template <typename P>
 grpc::Status ScriptedEngineOf<P>::GetLoads(grpc::ServerContext* context, const typename P::GetLoadsRequest*,
                                            typename P::GetLoadsResponse* response) {
   std::unique_lock lock(mutex_);
-  while (loads_ == Loads::kSlow && !killed_ && !context->IsCancelled())
+  while (slow_loads_ && !killed_ && !context->IsCancelled())
     stepped_.wait_for(lock, std::chrono::milliseconds(50));
   const int share = P::kKvOfAllRanks ? options_.ranks : 1;
-  const int times = loads_ == Loads::kWrong ? 1'000'000 : 1;
   response->set_dp_rank_count(options_.ranks);
   for (size_t r = 0; r < ranks_.size(); ++r) {
     auto& load = *response->add_loads();
-    const int32_t wrong = loads_ == Loads::kWrongRank ? 1'000 : 0;
-    load.set_dp_rank(options_.first_rank + static_cast<int32_t>(r) + wrong);
-    load.set_num_running_reqs(times * (ranks_[r].running + others_) + times - 1);
+    load.set_dp_rank(options_.first_rank + static_cast<int32_t>(r));
+    load.set_num_running_reqs(ranks_[r].running + others_);
     load.set_num_waiting_reqs(ranks_[r].waiting);
-    load.set_num_used_tokens(share * (ranks_[r].tokens + others_ * others_tokens_) + (times - 1) * 1'000);
+    load.set_num_used_tokens(share * (ranks_[r].tokens + others_ * others_tokens_));
     load.set_max_total_num_tokens(share * options_.kv_tokens);
     if (!P::kKvOfAllRanks) load.set_max_running_requests(options_.slots);
   }
@@ -203,8 +201,7 @@ grpc::Status ScriptedEngineOf<P>::SubscribeKvEvents(grpc::ServerContext* context
     std::vector<common_pb::KvEventBatch> batches;
     for (size_t r = 0; r < ranks_.size(); ++r) {
       common_pb::KvEventBatch& batch = batches.emplace_back();
-      const int32_t wrong = records == Records::kWrongRank ? 1'000 : 0;
-      batch.set_dp_rank(options_.first_rank + static_cast<int32_t>(r) + wrong);
+      batch.set_dp_rank(options_.first_rank + static_cast<int32_t>(r));
       common_pb::EngineLoad& load = *batch.mutable_load();
       load.set_running_requests(static_cast<uint32_t>(ranks_[r].running + others_));
       load.set_waiting_requests(static_cast<uint32_t>(ranks_[r].waiting));
@@ -217,8 +214,7 @@ grpc::Status ScriptedEngineOf<P>::SubscribeKvEvents(grpc::ServerContext* context
       batches.push_back(std::move(old));
     }
     lock.unlock();
-    for (const common_pb::KvEventBatch& batch : batches)
-      if (records != Records::kSilent) writer->Write(batch);
+    for (const common_pb::KvEventBatch& batch : batches) writer->Write(batch);
     lock.lock();
     stepped_.wait_for(lock, std::chrono::milliseconds(20), [this] { return killed_; });
   }
@@ -241,22 +237,13 @@ template <typename P>
 grpc::Status ScriptedEngineOf<P>::Abort(grpc::ServerContext*, const typename P::AbortRequest* request,
                                         typename P::AbortResponse*) {
   std::lock_guard lock(mutex_);
-  for (const std::string& id : P::AbortedIds(*request)) {
-    aborted_.insert(id);
-    AbortAll(id);
-  }
+  for (const std::string& id : P::AbortedIds(*request)) AbortAll(id);
   return Status::OK;
 }
 
 template <typename P>
 void ScriptedEngineOf<P>::AbortAll(const std::string& name) {
   for (auto& [other, aborted] : names_) aborted = aborted || other.starts_with(name);
-}
-
-template <typename P>
-std::set<std::string> ScriptedEngineOf<P>::aborted() {
-  std::lock_guard lock(mutex_);
-  return aborted_;
 }
 
 template <typename P>

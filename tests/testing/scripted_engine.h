@@ -17,7 +17,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -87,15 +86,12 @@ class ScriptedEngineOf final : public P::Service::Service {
   // From now on each rank also has this many requests of other clients, with this many tokens each. They take
   // slots first.
   void SetOthers(int requests, int tokens);
-  // What GetLoads reports from now on: the true loads, a million times the truth, loads of ranks that do not
-  // exist, or nothing (no response).
-  enum class Loads { kTrue, kWrong, kWrongRank, kSlow };
-  void SetLoads(Loads loads);
+  // From now on GetLoads does not respond.
+  void SilenceLoads();
   // What SubscribeKvEvents sends from now on; open streams end. kNone: UNIMPLEMENTED. kTrue: records of the
-  // true loads, as vLLM sends them with events. kSilent: nothing. kReset: three rounds of records, then the
-  // stream breaks. kWrongRank: loads of ranks that do not exist. kOutOfOrder: after each record one with a
-  // lower number and no requests.
-  enum class Records { kNone, kTrue, kSilent, kReset, kWrongRank, kOutOfOrder };
+  // true loads, as vLLM sends them with events. kReset: three rounds of records, then the stream breaks.
+  // kOutOfOrder: after each record one with a lower number and no requests.
+  enum class Records { kNone, kTrue, kReset, kOutOfOrder };
   void SetRecords(Records records);
   // While silent, no rank steps, and health checks are answered only if `healthy`.
   void SetSilent(bool silent, bool healthy = false);
@@ -118,8 +114,6 @@ class ScriptedEngineOf final : public P::Service::Service {
     std::string traceparent;
   };
   std::vector<Exchange> exchanges();
-  // The requests that Abort has named.
-  std::set<std::string> aborted();
 
  private:
   using Status = grpc::Status;
@@ -162,11 +156,10 @@ class ScriptedEngineOf final : public P::Service::Service {
   int64_t step_ = 0;
   bool silent_ = false, healthy_ = true, killed_ = false, was_full_ = false;
   int others_ = 0, others_tokens_ = 0;
-  Loads loads_ = Loads::kTrue;
+  bool slow_loads_ = false;
   Records records_ = Records::kNone;
   Counts counts_;
   std::vector<Exchange> exchanges_;
-  std::set<std::string> aborted_;
   // Running requests by name: whether each has been aborted.
   std::map<std::string, bool> names_;
   std::thread thread_;
