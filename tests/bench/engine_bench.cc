@@ -15,13 +15,7 @@
 //   kv_share  part of the floor that is keys and values
 //   prefill   prompt tokens per second during prefill
 //
-// With --gemm it prints instead the matrix products of this engine beside those of OpenBLAS (one thread,
-// where it is installed), by number of rows: the cost of bitwise equal results in any batch.
-//
 // With --engine=cuda the engine is the GPU's: tests/bench/engine_bench_cuda.cc describes the output.
-//
-// Usage: bfio_engine_bench --model=DIR [--cpu_threads=N] [--batches=1,4,16] [--contexts=128,1024]
-// [--steps=16]
 #include <algorithm>
 #include <cstdio>
 #include <string>
@@ -35,10 +29,6 @@
 #include "tests/bench/engine_bench_cuda.h"
 #include "tests/bench/engine_measure.h"
 #include "worker/engine/cpu/cpu_engine.h"
-#ifdef BFIO_BENCH_OPENBLAS
-#include <cblas.h>
-extern "C" void openblas_set_num_threads(int);
-#endif
 
 ABSL_FLAG(std::string, engine, "cpu", "engine to measure: cpu or cuda");
 ABSL_FLAG(std::string, model, "", "directory of a checkpoint");
@@ -54,7 +44,6 @@ ABSL_FLAG(int32_t, page_size, 64, "tokens per KV page");
 ABSL_FLAG(int64_t, step_tokens, 512, "largest number of prompt tokens per step");
 ABSL_FLAG(std::string, weight_type, "auto", "type of the weights: auto, fp32 or bf16");
 ABSL_FLAG(int64_t, stream_mb, 512, "size of the array that measures memory bandwidth, in MiB");
-ABSL_FLAG(bool, gemm, false, "measures matrix products and compares them with OpenBLAS");
 
 namespace bfio::worker {
 namespace {
@@ -142,59 +131,12 @@ int RunSteps() {
   return 0;
 }
 
-template <typename Function>
-double SecondsPer(const Function& f) {
-  f();
-  double best = 1e9;
-  for (int repeat = 0; repeat < 5; ++repeat) {
-    int calls = 0;
-    const double start = Now();
-    do f();
-    while (++calls < 3 || Now() - start < 0.05);
-    best = std::min(best, (Now() - start) / calls);
-  }
-  return best;
-}
-
-int RunGemm() {
-  constexpr int64_t kSize = 2048;
-  const cpu::AlignedFloats weight(kSize * kSize, 0.5f);
-  const std::vector<uint16_t> narrow(kSize * kSize, cpu::ToBf16(0.5f));
-  std::printf("GFLOP/s of [rows, %ld] x [%ld, %ld], one thread, best of 5\n", kSize, kSize, kSize);
-  std::printf("%6s %9s %9s %9s\n", "rows", "fp32", "bf16", "OpenBLAS");
-  for (const int64_t rows : {1, 2, 4, 6, 8, 16, 32, 64, 128, 256, 512}) {
-    const cpu::AlignedFloats x(static_cast<size_t>(rows * kSize), 1.5f);
-    cpu::AlignedFloats y(x.size());
-    cpu::Linear linear;
-    linear.x = x.data();
-    linear.rows = rows;
-    linear.inputs = linear.y_stride = kSize;
-    linear.y = y.data();
-    const double flops = 2.0 * static_cast<double>(rows * kSize * kSize) / 1e9;
-    linear.weight = weight.data();
-    const double fp32 = flops / SecondsPer([&] { cpu::BestKernels().linear_f32(linear, 0, kSize); });
-    linear.weight = narrow.data();
-    const double bf16 = flops / SecondsPer([&] { cpu::BestKernels().linear_bf16(linear, 0, kSize); });
-#ifdef BFIO_BENCH_OPENBLAS
-    const double blas = flops / SecondsPer([&] {
-                          cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, static_cast<int>(rows), kSize,
-                                      kSize, 1, x.data(), kSize, weight.data(), kSize, 0, y.data(), kSize);
-                        });
-    std::printf("%6ld %9.1f %9.1f %9.1f\n", rows, fp32, bf16, blas);
-#else
-    std::printf("%6ld %9.1f %9.1f %9s\n", rows, fp32, bf16, "not found");
-#endif
-  }
-  return 0;
-}
-
 }  // namespace
 }  // namespace bfio::worker
 
 constexpr char kUsage[] =
     "what a decode step takes, against what the memory's bandwidth allows\n\n"
     "  bfio_engine_bench --model=DIR --cpu_threads=2 --batches=1,4,16 --contexts=128,1024\n"
-    "  bfio_engine_bench --gemm                              # matrix products beside OpenBLAS\n"
     "  bfio_engine_bench --engine=cuda --shape=llama-8b      # random weights, on a GPU\n\n"
     "step_ms: median step; floor_ms: (weights + keys and values) / bandwidth; share: floor / step;\n"
     "kv_share: part of the floor that is keys and values; prefill_tok/s: while prompts were computed.\n"
@@ -206,9 +148,6 @@ int main(int argc, char** argv) {
   absl::SetFlagsUsageConfig(usage);
   absl::SetProgramUsageMessage(kUsage);
   absl::ParseCommandLine(argc, argv);
-#ifdef BFIO_BENCH_OPENBLAS
-  openblas_set_num_threads(1);
-#endif
 #ifndef NDEBUG
   std::printf("WARNING: assertions are on; build with the release preset to measure\n");
 #endif
@@ -225,5 +164,5 @@ int main(int argc, char** argv) {
     bench.peak_flops = absl::GetFlag(FLAGS_peak_tflops) * 1e12;
     return bfio::worker::RunCudaBench(bench);
   }
-  return absl::GetFlag(FLAGS_gemm) ? bfio::worker::RunGemm() : bfio::worker::RunSteps();
+  return bfio::worker::RunSteps();
 }

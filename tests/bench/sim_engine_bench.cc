@@ -6,6 +6,7 @@
 // included.
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "benchmark/benchmark.h"
 #include "common/base/rng.h"
@@ -32,7 +33,10 @@ void FillSlots(Engine& engine, Rng& rng, bool ids, Handle& next) {
   }
 }
 
-void MeasureSteps(benchmark::State& state, bool ids, const SimOptions& options) {
+void BM_Step(benchmark::State& state, bool ids, std::optional<BatchPlannerOptions> plan) {
+  SimOptions options;
+  options.limits = {static_cast<int32_t>(state.range(0)), 1 << 24, 1 << 18};
+  options.plan = plan;
   auto engine = *MakeSimEngine(options, std::make_unique<NoTimer>());
   Rng rng(1);
   Handle next = 1;
@@ -43,29 +47,15 @@ void MeasureSteps(benchmark::State& state, bool ids, const SimOptions& options) 
   }
   state.SetItemsProcessed(state.iterations() * engine->limits().slots);
 }
-
-SimOptions SimOf(const benchmark::State& state) {
-  SimOptions options;
-  options.limits = {static_cast<int32_t>(state.range(0)), 1 << 24, 1 << 18};
-  return options;
-}
-
-void BM_WholePrompts(benchmark::State& state) {
-  MeasureSteps(state, false, SimOf(state));
-}
-BENCHMARK(BM_WholePrompts)->Arg(72)->Arg(256)->Unit(benchmark::kMicrosecond);
-
-void BM_PromptIds(benchmark::State& state) {
-  MeasureSteps(state, true, SimOf(state));
-}
-BENCHMARK(BM_PromptIds)->Arg(72)->Arg(256)->Unit(benchmark::kMicrosecond);
-
-void BM_ChunkedPrefill(benchmark::State& state) {
-  SimOptions options = SimOf(state);
-  options.plan = {.token_budget = 2048};
-  MeasureSteps(state, false, options);
-}
-BENCHMARK(BM_ChunkedPrefill)->Arg(72)->Arg(256)->Unit(benchmark::kMicrosecond);
+BENCHMARK_CAPTURE(BM_Step, whole_prompts, false, std::nullopt)
+    ->Arg(72)
+    ->Arg(256)
+    ->Unit(benchmark::kMicrosecond);
+BENCHMARK_CAPTURE(BM_Step, prompt_ids, true, std::nullopt)->Arg(72)->Arg(256)->Unit(benchmark::kMicrosecond);
+BENCHMARK_CAPTURE(BM_Step, chunked_prefill, false, BatchPlannerOptions{.token_budget = 2048})
+    ->Arg(72)
+    ->Arg(256)
+    ->Unit(benchmark::kMicrosecond);
 
 }  // namespace
 }  // namespace bfio::worker
