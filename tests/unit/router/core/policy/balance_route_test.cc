@@ -1,4 +1,4 @@
-// br0 and br_h: the score, the subsets, and the two stages.
+// The score of br0 and br_h, and the choice of subsets; decisions_test.cc has decisions.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -6,21 +6,11 @@
 
 #include "common/base/rng.h"
 #include "router/core/policy/balance_route/balance_route.h"
-#include "tests/testing/policy_case.h"
 
 namespace bfio::core {
 namespace {
 
 using ::testing::ElementsAre;
-
-TEST(MarginScoreTest, FillsTheMarginAndOverflowsIt) {
-  MarginScore score(/*overflow_weight=*/4, 1);
-  score.Reset({70}, {100});
-  EXPECT_DOUBLE_EQ(score(20), 20);
-  EXPECT_DOUBLE_EQ(score(30), 30);
-  EXPECT_DOUBLE_EQ(score(40), 40 - 4 * 10);
-  EXPECT_EQ(score.safe(), 30);
-}
 
 // With beta = G the score is the reduction of G max L - sum L by the request.
 TEST(MarginScoreTest, IsTheChangeOfTheImbalanceExactly) {
@@ -87,49 +77,6 @@ TEST(SubsetSumTest, LargeSizesTakeNoMoreTimeAndMemory) {
   EXPECT_THAT(subset_sum.Best(sizes, 1, 1'999'999'999), ElementsAre(0));
   EXPECT_THAT(subset_sum.Best(sizes, 2, 1'600'000'000), ElementsAre(0, 2));
   EXPECT_THAT(subset_sum.Best(sizes, 2, 2'999'000'000), ElementsAre(1, 2)) << "3e9 is above the limit";
-}
-
-TEST(BrTest, TwoSlotsAreFilledUpToTheMarginExactly) {
-  // Worker 1 is 100 below worker 0; of all pairs 70 + 30 fits best.
-  EXPECT_THAT(PolicyCase().Worker(500, 0).Worker(400, 2).WaitingAll({90, 70, 60, 30}).Decide("br0"),
-              ElementsAre(-1, 1, -1, 1));
-}
-
-TEST(BrTest, WhenNothingFitsTheMarginTheLeastOverflows) {
-  EXPECT_THAT(PolicyCase().Worker(500, 1).Worker(500, 0).WaitingAll({90, 70, 80}).Decide("br0"),
-              ElementsAre(-1, 0, -1));
-}
-
-TEST(BrTest, WithManySlotsTheEmptiestWorkerTakesWhatFitsItBest) {
-  // Eight free slots, five of them on worker 1, with a margin of 50. A request of 40 scores 40, one of 60
-  // only 60 - 2 * 10 = 40; the older one is first. Of the remaining seven slots worker 1, the least loaded
-  // with 490, takes the next request although it exceeds the margin, because a slot is never left empty.
-  const PolicyCase eight = PolicyCase().Worker(500, 3).Worker(450, 5);
-  const std::vector<Assignment> plan =
-      PolicyCase(eight).WaitingAll({40, 60}).Call(**MakePolicy("br0", {})).assignments;
-  ASSERT_EQ(plan.size(), 2u);
-  EXPECT_EQ(plan[0].waiting_index, 0);
-  EXPECT_EQ(plan[0].worker, 1);
-  EXPECT_EQ(plan[1].worker, 1);
-}
-
-TEST(BrTest, LookaheadCountsTheMarginThatIsAboutToVanish) {
-  // Worker 1 is 100 below now; two steps later it is the most loaded one and raises the maximum.
-  const PolicyCase two = PolicyCase().Worker(500, 0).Worker(400, 1).WaitingAll({100, 10});
-  EXPECT_THAT(two.Decide("br0"), ElementsAre(1, -1));
-  PolicyOptions options = {.horizon = 2};
-  EXPECT_THAT(PolicyCase(two)
-                  .Ahead(2, {500, 400, 300, 400, 300, 400}, {1, 1, 1})
-                  .Decide(**MakePolicy("br_h", options)),
-              ElementsAre(-1, 1));
-}
-
-TEST(BrTest, HorizonIsRequestedFromTheScheduler) {
-  PolicyOptions options = {.horizon = 20};
-  EXPECT_EQ((*MakePolicy("br_h", options))->horizon(), 20);
-  EXPECT_EQ((*MakePolicy("br0", options))->horizon(), 0);
-  options.horizon = -1;
-  EXPECT_EQ(MakePolicy("br_h", options).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -1,13 +1,19 @@
-// Which workers bf_io_auto prepares for a request too large for any gap, when, and by how many tokens.
-#include <gtest/gtest.h>
+// Which workers bf_io_auto prepares for a request too large for any gap, when, and by how many tokens; and
+// which workers count for the level.
+#include <gmock/gmock.h>
 
 #include <algorithm>
 #include <vector>
 
 #include "router/core/policy/bf_io_auto/oversized_requests.h"
+#include "router/core/policy/level_workers.h"
+#include "tests/testing/policy_case.h"
 
 namespace bfio::core {
 namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 constexpr int64_t kOversized = 9'000;
 
@@ -17,46 +23,48 @@ class OversizedRequestsTest : public ::testing::Test {
     for (size_t g = 0; g < workers; ++g) {
       workers_[g].load_tokens = 50'000 - 10 * static_cast<int64_t>(g);
       workers_[g].active = 50;
+      level_.push_back(static_cast<WorkerIndex>(g));
     }
     Wait(kOversized);
+    slacks_[0] = 0;
     for (int i = 0; i < 19; ++i) Wait(400);
   }
 
   void Wait(int64_t prefill, int32_t priority = 0) {
-    WaitingView view = {.id = waiting_.size() + 1, .prefill_tokens = prefill, .priority = priority};
-    waiting_.push_back(view);
+    waiting_.push_back({.id = waiting_.size() + 1, .prefill_tokens = prefill, .priority = priority});
     slacks_.push_back(1e6);
   }
   Snapshot View() const { return {.step = step_, .workers = workers_, .waiting = waiting_}; }
+  void Complete(size_t g, int32_t requests, int64_t held) {
+    workers_[g].active -= requests;
+    workers_[g].load_tokens -= held;
+  }
   // Each request grows by a token, and worker g loses `completions` requests that held `held` tokens in all.
-  void Pass(size_t g, int32_t completions, int64_t held) {
-    oversized_.Remember(View(), {});
+  void Pass(size_t g, int32_t completions, int64_t held, const std::vector<Assignment>& plan = {}) {
+    oversized_.Remember(View(), plan);
     ++step_;
     for (WorkerView& worker : workers_) worker.load_tokens += worker.active;
-    workers_[g].active -= completions;
-    workers_[g].load_tokens -= held;
+    for (const Assignment& placed : plan)
+      Complete(placed.worker, -1, -waiting_[placed.waiting_index].prefill_tokens - 1);
+    Complete(g, completions, held);
     oversized_.Observe(View());
   }
-  // The program with the prepared workers; all workers are at the same level.
+  // The program with the prepared workers.
   Instance Prepare(double admissions = 4) {
     Instance instance;
-    std::vector<WorkerIndex> level;
-    for (const WorkerView& view : workers_) {
-      instance.workers.emplace_back();
-      instance.workers.back().load_tokens = view.load_tokens;
-      level.push_back(static_cast<WorkerIndex>(level.size()));
-    }
-    for (const WaitingView& request : waiting_) {
-      instance.items.emplace_back();
-      instance.items.back().load = request.prefill_tokens;
-    }
-    if (!level_.empty()) level = level_;
-    oversized_.Apply(View(), slacks_, {800, 300}, admissions, level, instance);
+    instance.workers = workers_;
+    for (const WaitingView& request : waiting_) instance.items.push_back({.load = request.prefill_tokens});
+    oversized_.Apply(View(), slacks_, {800, 300}, admissions, level_, instance);
     return instance;
   }
-  static int64_t Expected(const Instance& instance) {
-    return std::count_if(instance.items.begin(), instance.items.end(),
-                         [](const SolverItem& item) { return item.reserved_worker != kNoReservedWorker; });
+  int64_t Precounted() { return Prepare().items[0].precounted_tokens; }
+  // Indices of the requests that workers are reserved for.
+  std::vector<size_t> Expected() {
+    std::vector<size_t> expected;
+    const Instance instance = Prepare();
+    for (size_t i = 0; i < instance.items.size(); ++i)
+      if (instance.items[i].reserved_worker != kNoReservedWorker) expected.push_back(i);
+    return expected;
   }
 
   OversizedRequests oversized_;
@@ -65,21 +73,16 @@ class OversizedRequestsTest : public ::testing::Test {
   std::vector<WaitingView> waiting_;
   // Steps until each request is overdue.
   std::vector<double> slacks_;
-  // The workers at the common level; all of them when empty.
+  // The workers at the common level.
   std::vector<WorkerIndex> level_;
 };
 
-TEST_F(OversizedRequestsTest, NoWorkerIsReservedBeforeTheFirstCompletion) {
-  slacks_[0] = 0;
-  EXPECT_EQ(Expected(Prepare()), 0);
-}
-
 TEST_F(OversizedRequestsTest, AnOversizedRequestExceedsTheMeanCompletion) {
+  EXPECT_THAT(Expected(), IsEmpty()) << "before the first completion";
   Pass(2, 2, 2'000);
-  slacks_[0] = 0;
   const Instance instance = Prepare();
   const WorkerIndex reserved = 2;  // the least loaded
-  EXPECT_EQ(Expected(instance), 1);
+  EXPECT_THAT(Expected(), ElementsAre(0));
   EXPECT_EQ(instance.items[0].reserved_worker, reserved);
   EXPECT_EQ(instance.items[0].precounted_tokens, kOversized - 1'000);
   EXPECT_EQ(instance.items[0].LoadOn(reserved), 1'000) << "on the reserved worker it closes an ordinary gap";
@@ -89,28 +92,17 @@ TEST_F(OversizedRequestsTest, AnOversizedRequestExceedsTheMeanCompletion) {
 
 TEST_F(OversizedRequestsTest, GapFollowsWhatCompletes) {
   Pass(0, 1, 1'000);
-  for (int i = 0; i < 40; ++i) {
-    workers_[i % 8].active += 10;  // refilled before Remember looks
-    workers_[i % 8].load_tokens += 30'000;
+  for (size_t i = 0; i < 40; ++i) {
+    Complete(i % 8, -10, -30'000);  // refilled before Remember looks
     Pass(i % 8, 10, 30'000);
   }
-  slacks_[0] = 0;
   // 1 % of the way to 3,000 tokens for each of 400 requests.
-  EXPECT_NEAR(static_cast<double>(Prepare().items[0].precounted_tokens), kOversized - 3'000 + 2'000 * 0.018,
-              1);
+  EXPECT_NEAR(static_cast<double>(Precounted()), kOversized - 3'000 + 2'000 * 0.018, 1);
 }
 
 TEST_F(OversizedRequestsTest, AdmittedRequestsAreNotTakenForGrowth) {
-  oversized_.Remember(View(), std::vector<Assignment>{{1, 3}, {2, 3}});
-  ++step_;
-  for (WorkerView& worker : workers_) worker.load_tokens += worker.active;
-  workers_[3].load_tokens += 2 * 401;
-  workers_[3].active += 2;
-  workers_[5].load_tokens -= 700;
-  workers_[5].active -= 1;
-  oversized_.Observe(View());
-  slacks_[0] = 0;
-  EXPECT_EQ(Prepare().items[0].precounted_tokens, kOversized - 700);
+  Pass(5, 1, 700, {{1, 3}, {2, 3}});
+  EXPECT_EQ(Precounted(), kOversized - 700);
 }
 
 TEST_F(OversizedRequestsTest, PrecountedTokensGrowToTheExcessUntilItIsOverdue) {
@@ -118,32 +110,27 @@ TEST_F(OversizedRequestsTest, PrecountedTokensGrowToTheExcessUntilItIsOverdue) {
   // With 4 admissions per step a worker falls by 4 / 8 * (1,000 - 400) = 300 tokens in six steps out of ten:
   // 16 steps.
   const double sinking = 0.6 * 8'000 / 300;
-  for (double slack : {100.0, 16.0, 12.0, 8.0, 1.0, 0.0, -5.0}) {
+  for (const double slack : {100.0, 16.0, 12.0, 8.0, 1.0, 0.0, -5.0}) {
     slacks_[0] = slack;
-    const double share = std::clamp(1 - slack / sinking, 0.0, 1.0);
-    EXPECT_NEAR(static_cast<double>(Prepare().items[0].precounted_tokens), 8'000 * share, 1) << slack;
+    EXPECT_NEAR(static_cast<double>(Precounted()), 8'000 * std::clamp(1 - slack / sinking, 0.0, 1.0), 1)
+        << slack;
   }
   slacks_[0] = 8;
-  EXPECT_GT(Prepare(2).items[0].precounted_tokens, Prepare(4).items[0].precounted_tokens)
-      << "slower sinking starts sooner";
+  EXPECT_GT(Prepare(2).items[0].precounted_tokens, Precounted()) << "slower sinking starts sooner";
 }
 
-TEST_F(OversizedRequestsTest, OneWithinTwoDeviationsOfTheGapReservesNoWorker) {
+TEST_F(OversizedRequestsTest, OneWithinTwoDeviationsOfTheGapOrOfALowerClassReservesNoWorker) {
   Pass(2, 1, 1'000);
-  slacks_[0] = 0;
   waiting_[0].prefill_tokens = 1'599;
-  EXPECT_EQ(Expected(Prepare()), 0);
+  EXPECT_THAT(Expected(), IsEmpty());
   waiting_[0].prefill_tokens = 1'600;
-  EXPECT_EQ(Expected(Prepare()), 1);
-}
-
-TEST_F(OversizedRequestsTest, LowerClassIsNotPreparedFor) {
-  Pass(2, 1, 1'000);
+  EXPECT_THAT(Expected(), ElementsAre(0));
+  slacks_[0] = 1e6;
   Wait(kOversized, /*priority=*/-1);
   slacks_.back() = -50;
-  EXPECT_EQ(Expected(Prepare()), 0);
+  EXPECT_THAT(Expected(), IsEmpty());
   waiting_.back().priority = 0;
-  EXPECT_EQ(Expected(Prepare()), 1);
+  EXPECT_THAT(Expected(), ElementsAre(20));
 }
 
 class LargeGroupTest : public OversizedRequestsTest {
@@ -151,64 +138,65 @@ class LargeGroupTest : public OversizedRequestsTest {
   LargeGroupTest() : OversizedRequestsTest(16) {}
 };
 
-TEST_F(LargeGroupTest, AnEighthOfTheWorkersPreparesTheLargestAtTheLeastLoaded) {
+TEST_F(LargeGroupTest, AnEighthOfTheLevelWorkersPreparesTheLargestAtTheLeastLoaded) {
   Pass(0, 1, 1'000);
-  for (int64_t prefill : {5'000, 12'000, 7'000}) Wait(prefill);
-  for (size_t i : {0u, 20u, 21u, 22u}) slacks_[i] = 0;
+  for (const int64_t prefill : {5'000, 12'000, 7'000}) Wait(prefill);
+  for (const size_t i : {20u, 21u, 22u}) slacks_[i] = 0;
   workers_[6].load_tokens = 40'000;
   workers_[11].load_tokens = 30'000;
-  const Instance instance = Prepare();
-  EXPECT_EQ(Expected(instance), 2);
-  EXPECT_EQ(instance.items[21].reserved_worker, 11);
-  EXPECT_EQ(instance.items[0].reserved_worker, 6);
-}
-
-TEST_F(LargeGroupTest, OnlyLevelWorkersPrepare) {
-  Pass(0, 1, 1'000);
-  slacks_[0] = 0;
-  workers_[11].load_tokens = 30'000;
+  EXPECT_THAT(Expected(), ElementsAre(0, 21));
+  EXPECT_EQ(Prepare().items[21].reserved_worker, 11);
+  EXPECT_EQ(Prepare().items[0].reserved_worker, 6);
   level_ = {0, 1, 2, 3, 4, 5};
-  EXPECT_EQ(Prepare().items[0].reserved_worker, 0) << "which has just lost a request";
+  EXPECT_EQ(Prepare().items[21].reserved_worker, 0) << "which has just lost a request";
   level_ = {1, 2, 3};
-  EXPECT_EQ(Expected(Prepare()), 0) << "too few to spare one";
+  EXPECT_THAT(Expected(), IsEmpty()) << "too few to spare one";
   level_ = {1, 2, 3, 4};
-  EXPECT_EQ(Prepare().items[0].reserved_worker, 4);
+  EXPECT_EQ(Prepare().items[21].reserved_worker, 4);
 }
 
-// --- a group that changes between two decisions is not learnt from ---
-
-TEST_F(OversizedRequestsTest, WorkersThatJoinOrLeaveAreNoCompletions) {
+TEST_F(OversizedRequestsTest, AGroupThatChangesBetweenTwoDecisionsIsNotLearntFrom) {
   Pass(2, 1, 1'000);
-  slacks_[0] = 0;
-  oversized_.Remember(View(), {});
-  ++step_;
-  workers_.pop_back();
-  workers_[0].active -= 10, workers_[0].load_tokens = 0;
-  oversized_.Observe(View());
-  EXPECT_EQ(Prepare().items[0].precounted_tokens, kOversized - 1'000);
-  Pass(1, 1, 1'000);
-  EXPECT_EQ(Prepare().items[0].precounted_tokens, kOversized - 1'000) << "learns on";
-}
-
-TEST_F(OversizedRequestsTest, StepsThatDoNotAdvanceTeachNothing) {
-  Pass(2, 1, 1'000);
-  oversized_.Remember(View(), {});
-  workers_[0].active -= 10, workers_[0].load_tokens = 0;
-  oversized_.Observe(View());
-  oversized_.Remember(View(), {});
-  workers_[1].active -= 10, workers_[1].load_tokens = 0;
-  step_ = 1;  // a new epoch may restart the count
-  oversized_.Observe(View());
-  slacks_[0] = 0;
-  EXPECT_EQ(Prepare().items[0].precounted_tokens, kOversized - 1'000);
-}
-
-// Loads that rise without admissions (a report that corrects an account) must not cause a negative gap.
-TEST_F(OversizedRequestsTest, LoadsThatRiseAgainstAllAccountsAreIgnored) {
-  Pass(2, 1, 1'000);
+  const auto changes = [&](auto change) {
+    oversized_.Remember(View(), {});
+    Complete(0, 10, workers_[0].load_tokens);
+    change();
+    oversized_.Observe(View());
+    EXPECT_EQ(Precounted(), kOversized - 1'000);
+    Complete(0, -10, -50'000);
+  };
+  changes([&] { ++step_, workers_.pop_back(), level_.pop_back(); });
+  changes([] {});               // the step does not advance
+  changes([&] { step_ = 1; });  // a new epoch may restart the count
+  // Loads that rise without admissions (a report that corrects an account) must not cause a negative gap.
   Pass(3, 1, -5'000);
-  slacks_[0] = 0;
-  EXPECT_EQ(Prepare().items[0].precounted_tokens, kOversized - 1'000);
+  EXPECT_EQ(Precounted(), kOversized - 1'000);
+  Pass(1, 1, 2'000);
+  EXPECT_EQ(Precounted(), kOversized - 1'010) << "learns on";
+}
+
+// --- the level ---
+
+TEST(LevelWorkersTest, AWorkerBelowHalfTheMedianOrThatDrainsDoesNotCount) {
+  LevelWorkers level;
+  const auto find = [&](const PolicyCase& group) { return level.Find(group.View().workers); };
+  EXPECT_THAT(find(CaseOf({{1'000, 0}, {499, 5}, {500, 1}, {9'000, 0}, {1'000, 0}})),
+              ElementsAre(0, 2, 3, 4));
+  // If draining workers counted, the median would be 9,000 and no other worker near it.
+  PolicyCase drains;
+  for (int i = 0; i < 3; ++i) drains.Worker(9'000, 0).Draining();
+  EXPECT_THAT(find(drains), IsEmpty());
+  EXPECT_THAT(find(drains.Worker(1'000, 1).Worker(800, 1)), ElementsAre(3, 4));
+  EXPECT_THAT(find(CaseOf({{0, 1}, {0, 1}})), ElementsAre(0, 1));
+  EXPECT_THAT(find({}), IsEmpty());
+}
+
+TEST(PoolScaleTest, MeanLengthAndMeanDistanceFromIt) {
+  const PoolScale scale = MeasurePool(CaseOf({}, {100, 300, 500}).View().waiting);
+  EXPECT_DOUBLE_EQ(scale.mean, 300);
+  EXPECT_DOUBLE_EQ(scale.deviation, 400.0 / 3);
+  EXPECT_EQ(MeasurePool({}).mean, 0);
+  EXPECT_EQ(MeasurePool({}).deviation, 0);
 }
 
 }  // namespace

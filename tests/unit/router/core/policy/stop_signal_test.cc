@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/base/rng.h"
-#include "router/core/model/free_capacity.h"
+#include "tests/testing/plan_contract.h"
 #include "tests/testing/policy_case.h"
 
 namespace bfio::core {
@@ -32,34 +32,17 @@ PolicyCase Crowd(uint64_t seed) {
   return crowd.Ahead(1, ahead, {1, 0.9});
 }
 
-struct Kind {
-  const char* policy;
-  const char* objective;
-  int32_t horizon;
-};
-
-class StopSignalTest : public ::testing::TestWithParam<Kind> {
+class StopSignalTest : public ::testing::TestWithParam<const char*> {
  protected:
-  static PolicyOptions Options(StopSignal stop) {
-    PolicyOptions options;
-    options.objective = GetParam().objective;
-    options.horizon = GetParam().horizon;
-    options.stop = std::move(stop);
-    return options;
-  }
   static std::unique_ptr<Policy> Make(StopSignal stop) {
-    return *MakePolicy(GetParam().policy, Options(std::move(stop)));
+    return PolicyNamed(GetParam(), {.stop = std::move(stop)});
   }
 };
 INSTANTIATE_TEST_SUITE_P(Kinds, StopSignalTest,
-                         ::testing::Values(Kind{"bf_io", "square", 0}, Kind{"bf_io", "square", 1},
-                                           Kind{"bf_io", "paper", 1}, Kind{"bf_io_auto", "square", 0}),
-                         [](const auto& param) {
-                           return std::string(param.param.policy) + "_" + param.param.objective +
-                                  std::to_string(param.param.horizon);
-                         });
+                         ::testing::Values("bf_io", "bf_io:square:1", "bf_io:paper:1", "bf_io_auto"),
+                         [](const auto& param) { return std::to_string(param.index); });
 
-TEST_P(StopSignalTest, DecisionThatIsEndedFillsEverySlotAndIsMarked) {
+TEST_P(StopSignalTest, ADecisionThatIsEndedFillsEverySlotAndIsMarkedAndNoOtherIs) {
   bool over = true;
   const std::unique_ptr<Policy> policy = Make([&] { return over; });
   const PolicyCase crowd = Crowd(1);
@@ -67,34 +50,23 @@ TEST_P(StopSignalTest, DecisionThatIsEndedFillsEverySlotAndIsMarked) {
   EXPECT_TRUE(decision.stopped_early);
   const std::vector<int32_t> plan = crowd.WorkersOf(decision);
   for (int32_t g = 0; g < kWorkers; ++g) EXPECT_EQ(std::count(plan.begin(), plan.end(), g), kSlots);
-
+  EXPECT_FALSE(CaseOf({{5, 0}}, {7}).Call(*policy).stopped_early) << "nothing to decide";
+  EXPECT_FALSE(CaseOf({{10'000, 0}, {4'000, 1}}, {300, 6'000, 2'000}).Call(*policy).stopped_early)
+      << "so few choices are all tried, whatever the clock says";
   over = false;
   EXPECT_FALSE(Crowd(2).Call(*policy).stopped_early);
 }
 
 TEST_P(StopSignalTest, DeadlineThatDoesNotComeChangesNothing) {
-  int64_t outcome = 0;
-  const std::unique_ptr<Policy> without = Make({}), with = Make([&] { return ++outcome < 0; });
+  int64_t asked = 0;
+  const std::unique_ptr<Policy> without = Make({}), with = Make([&] { return ++asked < 0; });
   for (uint64_t seed = 1; seed <= 5; ++seed) {
     const PolicyCase crowd = Crowd(seed);
     const Decision decision = crowd.Call(*with);
     EXPECT_EQ(crowd.WorkersOf(decision), crowd.Decide(*without)) << seed;
     EXPECT_FALSE(decision.stopped_early);
   }
-  EXPECT_GT(outcome, 0);
-}
-
-TEST_P(StopSignalTest, EmptyDecisionWasNotEndedEvenIfTheLastOneWas) {
-  const std::unique_ptr<Policy> policy = Make([] { return true; });
-  ASSERT_TRUE(Crowd(1).Call(*policy).stopped_early);
-  EXPECT_FALSE(PolicyCase().Worker(5, 0).Waiting(7).Call(*policy).stopped_early);
-}
-
-// Three requests and two workers: the solution is exact, whatever the clock says.
-TEST_P(StopSignalTest, ADecisionSolvedExactlyIsNotStopped) {
-  const std::unique_ptr<Policy> policy = Make([] { return true; });
-  const PolicyCase few = PolicyCase().Worker(10'000, 0).Worker(4'000, 1).WaitingAll({300, 6'000, 2'000});
-  EXPECT_FALSE(few.Call(*policy).stopped_early);
+  EXPECT_GT(asked, 0);
 }
 
 // --- slots for all ---
@@ -140,27 +112,18 @@ struct Outcome {
 // The deadline passes after `in_time` checks.
 Outcome DecideSpare(const Spare& spare, PlacementRule rule, int64_t in_time) {
   Outcome outcome;
-  PolicyOptions options;
-  options.stop = [&] {
+  const StopSignal stop = [&] {
     const bool over = ++outcome.questions > in_time;
     outcome.late += over ? 1 : 0;
     return over;
   };
-  (*MakePolicy("bf_io_auto", options))->Decide(spare.View(rule), outcome.decision);
+  PolicyNamed("bf_io_auto", {.stop = stop})->Decide(spare.View(rule), outcome.decision);
   return outcome;
 }
 
 // Number of placements, none twice and within every worker's slots and memory.
 size_t Feasible(const Snapshot& snapshot, const Decision& decision) {
-  FreeCapacity free;
-  free.Reset(snapshot);
-  std::vector<char> placed(snapshot.waiting.size(), 0);
-  for (const Assignment& at : decision.assignments) {
-    const WaitingView& request = snapshot.waiting[static_cast<size_t>(at.waiting_index)];
-    EXPECT_TRUE(free.Fits(request, at.worker));
-    EXPECT_FALSE(std::exchange(placed[static_cast<size_t>(at.waiting_index)], 1));
-    free.Take(request, at.worker);
-  }
+  LeftAfter(snapshot, decision.assignments);
   return decision.assignments.size();
 }
 
@@ -208,33 +171,29 @@ TEST_P(PlacementStopTest, DeadlinePlacesTheRestOnTheLeastLoadedWorkers) {
   }
 }
 
-// The half of the workers with the least load has no memory, and the cheap rule would check all of them for
-// every request. Instead, a part of the requests keeps waiting.
-TEST_P(PlacementStopTest, DeadlineEndsTheDecisionWhereMemoryIsShortToo) {
-  const Spare spare(/*odd_kv=*/0);
-  const Outcome whole = DecideSpare(spare, GetParam(), kNeverOver);
-  EXPECT_EQ(Feasible(spare.View(GetParam()), whole.decision), size_t{kRequests});
-  EXPECT_GT(whole.questions, 5);
-  const Outcome cut = DecideSpare(spare, GetParam(), 0);
-  EXPECT_TRUE(cut.decision.stopped_early);
-  EXPECT_LE(cut.late, 2);
-  EXPECT_GE(Feasible(spare.View(GetParam()), cut.decision), 10u);
-}
-
 // The rule by counts is as fast as the cheap rule, so a deadline changes its plan only if memory is short.
 TEST(PlacementStop, DeadlineChangesTheRuleByCountsOnlyWhereMemoryIsShort) {
-  constexpr auto kRule = PlacementRule::kCounts;
-  const Outcome whole = DecideSpare(Spare(), kRule, kNeverOver), cut = DecideSpare(Spare(), kRule, 0);
+  const Outcome whole = DecideSpare(Spare(), PlacementRule::kCounts, kNeverOver),
+                cut = DecideSpare(Spare(), PlacementRule::kCounts, 0);
   EXPECT_FALSE(cut.decision.stopped_early);
-  EXPECT_EQ(cut.decision.assignments.size(), whole.decision.assignments.size());
-  for (size_t i = 0; i < whole.decision.assignments.size(); ++i) {
+  ASSERT_EQ(cut.decision.assignments.size(), whole.decision.assignments.size());
+  for (size_t i = 0; i < whole.decision.assignments.size(); ++i)
     EXPECT_EQ(cut.decision.assignments[i].worker, whole.decision.assignments[i].worker);
-  }
+}
+
+// The half of the workers with the least load has no memory, and the cheap rule would check all of them for
+// every request. Instead, a part of the requests keeps waiting.
+TEST(PlacementStop, DeadlineEndsTheDecisionWhereMemoryIsShortToo) {
   const Spare spare(/*odd_kv=*/0);
-  const Outcome without = DecideSpare(spare, kRule, 0);
-  EXPECT_TRUE(without.decision.stopped_early);
-  EXPECT_LE(without.late, 2);
-  EXPECT_GE(Feasible(spare.View(kRule), without.decision), 10u);
+  for (const PlacementRule rule :
+       {PlacementRule::kHeadroom, PlacementRule::kHorizon, PlacementRule::kCounts}) {
+    const Outcome whole = DecideSpare(spare, rule, kNeverOver), cut = DecideSpare(spare, rule, 0);
+    EXPECT_EQ(Feasible(spare.View(rule), whole.decision), size_t{kRequests});
+    EXPECT_GT(whole.questions, 5);
+    EXPECT_TRUE(cut.decision.stopped_early);
+    EXPECT_LE(cut.late, 2);
+    EXPECT_GE(Feasible(spare.View(rule), cut.decision), 10u);
+  }
 }
 
 }  // namespace

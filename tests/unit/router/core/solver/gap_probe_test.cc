@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/rng.h"
-#include "router/core/policy/policy.h"
 #include "tests/testing/exhaustive.h"
 #include "tests/testing/policy_case.h"
 #include "tests/testing/solver_case.h"
@@ -60,22 +60,6 @@ TEST(GapProbe, NoChoiceIsBetterByMore) {
   }
 }
 
-TEST(GapProbe, MeasuresEveryNthSolve) {
-  Instance instance = {.workers = {{10, 0, 1, 1000}, {20, 0, 1, 1000}}, .items = {{7, 7}, {9, 9}, {2, 2}}};
-  Solver solver{SolverSettings{}};
-  GapProbe probe(3);
-  for (int round = 1; round <= 7; ++round) {
-    probe.Solve(solver, instance, {});
-    EXPECT_EQ(probe.gap().has_value(), round % 3 == 0) << round;
-  }
-  probe.Solve(solver, instance, {});
-  probe.Solve(solver, instance, {});
-  EXPECT_EQ(probe.gap(), 0) << "so few choices are all tried";
-  GapProbe never(0);
-  never.Solve(solver, instance, {});
-  EXPECT_EQ(never.gap(), std::nullopt);
-}
-
 PolicyCase FewSlots(uint64_t seed) {
   Rng rng(seed);
   PolicyCase slots;
@@ -87,26 +71,20 @@ PolicyCase FewSlots(uint64_t seed) {
 }
 
 TEST(GapProbe, PoliciesDecideTheSameWithIt) {
-  for (const char* name : {"bf_io", "bf_io_auto"}) {
-    for (const char* objective : {"square", "paper"}) {
-      if (std::string(name) == "bf_io_auto" && std::string(objective) == "paper")
-        continue;  // that policy then has an objective of its own
-      PolicyOptions options = {.objective = objective};
-      const auto without = *MakePolicy(name, options);
-      options.gap_every = 2;
-      const auto with = *MakePolicy(name, options);
-      for (uint64_t seed = 1; seed <= 6; ++seed) {
-        const PolicyCase slots = FewSlots(seed);
-        const Decision probed = slots.Call(*with), plain = slots.Call(*without);
-        EXPECT_EQ(slots.WorkersOf(probed), slots.WorkersOf(plain)) << name << " " << seed;
-        EXPECT_EQ(probed.gap.has_value(), seed % 2 == 0) << name << " " << seed;
-        EXPECT_FALSE(plain.gap.has_value());
-        EXPECT_LT(probed.gap.value_or(0), 0.05) << name << " " << objective << " " << seed;
-      }
-      FewSlots(2).Decide(*with);
-      ASSERT_TRUE(FewSlots(2).Call(*with).gap.has_value());
-      EXPECT_FALSE(PolicyCase().Worker(5, 0).Waiting(7).Call(*with).gap.has_value()) << "nothing was solved";
+  for (const char* name : {"bf_io", "bf_io:paper", "bf_io_auto"}) {
+    const auto without = PolicyNamed(name), with = PolicyNamed(name, {.gap_every = 2});
+    for (uint64_t seed = 1; seed <= 6; ++seed) {
+      SCOPED_TRACE(absl::StrCat(name, " ", seed));
+      const PolicyCase slots = FewSlots(seed);
+      const Decision probed = slots.Call(*with), plain = slots.Call(*without);
+      EXPECT_EQ(slots.WorkersOf(probed), slots.WorkersOf(plain));
+      EXPECT_EQ(probed.gap.has_value(), seed % 2 == 0);
+      EXPECT_FALSE(plain.gap.has_value());
+      EXPECT_LT(probed.gap.value_or(0), 0.05);
     }
+    FewSlots(2).Decide(*with);
+    ASSERT_TRUE(FewSlots(2).Call(*with).gap.has_value());
+    EXPECT_FALSE(CaseOf({{5, 0}}, {7}).Call(*with).gap.has_value()) << "nothing was solved";
   }
 }
 
