@@ -103,8 +103,9 @@ TEST(DefaultPolicyRuleTest, FollowsAnotherRuleOfPlacementWithOtherTrafficAndIsFa
     options.warmup = 2'000, options.steps = 3'000;
     options = BelowSaturation(options, 40, trace);
     const auto run = *(*Simulation::Create(options, trace))->Run();
-    EXPECT_EQ(run.at("placement").at("rule") == "headroom", std::string(profile) == "agentic");
-    EXPECT_LE(run.at("placement").at("switches"), 1);
+    const bool agents = std::string(profile) == "agentic";
+    EXPECT_EQ(run.at("placement").at("rule") == "headroom", agents);
+    EXPECT_TRUE(!agents || run.at("placement").at("switches") == 1);
     options.policy = "lpt";
     const auto lpt = *(*Simulation::Create(options, trace))->Run();
     EXPECT_LT(run.at("step_s_mean"), 0.97 * lpt.at("step_s_mean").get<double>());
