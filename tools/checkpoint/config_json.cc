@@ -5,46 +5,18 @@ namespace bfio::checkpoint {
 namespace {
 
 using json = nlohmann::ordered_json;
-using worker::DType;
 using worker::ModelConfig;
 using worker::RopeConfig;
 using Family = ModelConfig::Family;
 
-const char* Architecture(Family family) {
-  switch (family) {
-    case Family::kLlama:
-      return "LlamaForCausalLM";
-    case Family::kMistral:
-      return "MistralForCausalLM";
-    case Family::kQwen2:
-      return "Qwen2ForCausalLM";
-    case Family::kQwen3:
-      return "Qwen3ForCausalLM";
-  }
-  return "";
-}
-
-const char* TorchName(DType dtype) {
-  switch (dtype) {
-    case DType::kBF16:
-      return "bfloat16";
-    case DType::kF16:
-      return "float16";
-    case DType::kF32:
-      return "float32";
-  }
-  return "";
-}
+// In the order of Family and of DType.
+constexpr const char* kArchitectures[] = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM",
+                                          "Qwen3ForCausalLM"};
+constexpr const char* kTorchNames[] = {"bfloat16", "float16", "float32"};
 
 json RopeScaling(const RopeConfig& rope) {
-  switch (rope.kind) {
-    case RopeConfig::Kind::kDefault:
-      return nullptr;
-    case RopeConfig::Kind::kLinear:
-      return {{"rope_type", "linear"}, {"factor", rope.factor}};
-    case RopeConfig::Kind::kLlama3:
-      break;
-  }
+  if (rope.kind == RopeConfig::Kind::kDefault) return nullptr;
+  if (rope.kind == RopeConfig::Kind::kLinear) return {{"rope_type", "linear"}, {"factor", rope.factor}};
   return {{"rope_type", "llama3"},
           {"factor", rope.factor},
           {"low_freq_factor", rope.low_freq_factor},
@@ -75,7 +47,7 @@ void AddFamilyFields(const ModelConfig& model, json& config) {
 
 std::string ConfigJson(const CheckpointOptions& options) {
   const ModelConfig& model = options.model;
-  json config = {{"architectures", {Architecture(model.family)}},
+  json config = {{"architectures", {kArchitectures[static_cast<int>(model.family)]}},
                  {"model_type", std::string(FamilyName(model.family))},
                  {"vocab_size", model.vocab},
                  {"hidden_size", model.hidden},
@@ -92,7 +64,7 @@ std::string ConfigJson(const CheckpointOptions& options) {
                  {"rope_scaling", RopeScaling(model.rope)},
                  {"bos_token_id", nullptr},
                  {"eos_token_id", nullptr},
-                 {"torch_dtype", TorchName(options.dtype)}};
+                 {"torch_dtype", kTorchNames[static_cast<int>(options.dtype)]}};
   if (!model.eos_token_ids.empty()) config["eos_token_id"] = model.eos_token_ids;
   AddFamilyFields(model, config);
   return config.dump(2) + "\n";

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/append_file.h"
+#include "common/base/atomic_file.h"
 #include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "tools/checkpoint/random_tensor.h"
@@ -69,11 +70,6 @@ std::string Header(const std::vector<TensorSpec>& tensors, worker::DType dtype) 
   return length + text;
 }
 
-absl::Status WriteText(const std::string& path, const std::string& text) {
-  BFIO_ASSIGN_OR_RETURN(AppendFile file, AppendFile::Open(path, AppendFile::Mode::kCreate, 0644));
-  return file.Append(text);
-}
-
 absl::Status WriteFile(const std::string& path, const std::vector<TensorSpec>& tensors,
                        const CheckpointOptions& options) {
   BFIO_ASSIGN_OR_RETURN(AppendFile file, AppendFile::Open(path, AppendFile::Mode::kCreate, 0644));
@@ -124,7 +120,7 @@ absl::Status WriteShards(const std::string& directory, const CheckpointOptions& 
     }
   }
   const json index = {{"metadata", {{"total_size", total}}}, {"weight_map", map}};
-  return WriteText(absl::StrCat(directory, "/model.safetensors.index.json"), index.dump(2) + "\n");
+  return WriteFileAtomically(absl::StrCat(directory, "/model.safetensors.index.json"), index.dump(2) + "\n");
 }
 
 absl::Status MakeEmptyDirectory(const std::string& directory) {
@@ -163,7 +159,7 @@ absl::Status WriteRandomCheckpoint(const CheckpointOptions& options, const std::
   status = options.shards == 1 ? WriteFile(absl::StrCat(directory, "/model.safetensors"), tensors, options)
                                : WriteShards(directory, options, Split(std::move(tensors), options.shards));
   if (!status.ok()) return status;
-  return WriteText(absl::StrCat(directory, "/config.json"), config);
+  return WriteFileAtomically(absl::StrCat(directory, "/config.json"), config);
 }
 
 }  // namespace bfio::checkpoint

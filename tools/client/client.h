@@ -1,7 +1,7 @@
 // The C++ client of a bfio router.
 //
 // Purpose: sends requests and reads their tokens, each exactly once and in order, even when the waiting pool
-// is full, the router restarts or the connection is lost. A Client holds the connections; a TokenStream
+// is full, the router restarts or the connection is lost. A Client holds the connection; a TokenStream
 // (token_stream.h) is one request.
 //
 //     absl::StatusOr<std::unique_ptr<Client>> client = Client::Create({.target = "127.0.0.1:50051"});
@@ -15,7 +15,6 @@
 #ifndef BFIO_TOOLS_CLIENT_CLIENT_H_
 #define BFIO_TOOLS_CLIENT_CLIENT_H_
 
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -26,8 +25,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "bfio/v1/inference.pb.h"
 #include "common/net/tls.h"
+#include "tools/client/link.h"
 #include "tools/client/token_stream.h"
 
 namespace bfio::client {
@@ -40,8 +39,6 @@ struct ClientOptions {
   // Bearer token of calls that have no token of their own; empty: none. It leaves this machine only over an
   // encrypted connection.
   std::string token;
-  // Number of connections that requests are spread over. One is enough for thousands of streams.
-  int connections = 1;
 };
 
 // The complete result of one request.
@@ -56,7 +53,6 @@ class Client {
   // Connects when the first call needs it. INVALID_ARGUMENT or NOT_FOUND when the address, the TLS files or
   // the token cannot be used.
   static absl::StatusOr<std::unique_ptr<Client>> Create(const ClientOptions& options);
-  ~Client();
 
   // Starts a request. The library sets the fields for resuming: with CallOptions::resume it fills in those
   // that are empty.
@@ -76,18 +72,17 @@ class Client {
   absl::StatusOr<v1::GetLoadsResponse> GetLoads(std::optional<uint32_t> dp_rank = std::nullopt,
                                                 absl::Duration timeout = absl::Seconds(5));
 
-  // True when a caller's bearer token may be sent: the connection is encrypted or does not leave this
-  // machine.
-  bool MayCarryTokens() const { return private_link_; }
-
  private:
-  Client(std::string token, bool private_link, std::vector<std::unique_ptr<Link>> links);
-  Link& NextLink();
+  Client(std::string token, const std::shared_ptr<grpc::ChannelInterface>& channel)
+      : token_(std::move(token)), link_(channel) {}
+  // Makes a unary call, with the client's token.
+  template <typename Request, typename Response>
+  absl::Status Call(absl::Duration timeout, const Request& request, Response& response,
+                    grpc::Status (v1::Inference::Stub::*method)(grpc::ClientContext*, const Request&,
+                                                                Response*));
 
   const std::string token_;
-  const bool private_link_;
-  const std::vector<std::unique_ptr<Link>> links_;
-  std::atomic<size_t> next_link_ = 0;
+  Link link_;
 };
 
 }  // namespace bfio::client

@@ -7,8 +7,9 @@
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "common/net/status.h"
-#include "tools/client/abort_call.h"
+#include "common/net/tsan_edge.h"
 #include "tools/client/link.h"
+#include "tools/client/metadata.h"
 #include "tools/client/stream_reader.h"
 
 namespace bfio::client {
@@ -17,6 +18,7 @@ namespace {
 // Longer than any caller needs; gRPC's deadlines have a smaller range than absl's times.
 constexpr absl::Duration kLongestTimeout = absl::Hours(24 * 365);
 constexpr absl::Duration kDeadlineGrace = absl::Seconds(1);
+constexpr absl::Duration kAbortTimeout = absl::Seconds(5);
 
 uint64_t RandomBits() {
   std::random_device device;
@@ -39,6 +41,38 @@ class Attempt final : public StreamReader {
   const Link::Use use_;
 };
 
+// An Abort RPC for which no caller waits: ends a resumable request at the router when its caller has finished
+// with it. Best effort: a router that the RPC does not reach ends the request after its --client_timeout.
+class AbortCall final : public grpc::ClientUnaryReactor {
+ public:
+  AbortCall(Link& link, const v1::AbortRequest& request, const Metadata& metadata)
+      : use_(link), request_(request) {
+    context_.set_deadline(absl::ToChronoTime(absl::Now() + kAbortTimeout));
+    for (const auto& [name, value] : metadata) context_.AddMetadata(name, value);
+    link.stub().async()->Abort(&context_, &request_, &response_, this);
+    GrpcHandOver(this);
+    StartCall();
+  }
+
+ private:
+  void OnDone(const grpc::Status&) override {
+    GrpcTakeOver(this);
+    delete this;
+  }
+
+  const Link::Use use_;  // released last, because members are destroyed in reverse order
+  grpc::ClientContext context_;
+  const v1::AbortRequest request_;
+  v1::AbortResponse response_;
+};
+
+// True when the router may accept the same request later: it refused the request for now, or could not be
+// reached.
+bool MayComeAgain(const absl::Status& status) {
+  return absl::IsUnavailable(status) ||
+         (absl::IsResourceExhausted(status) && GetRetryDelay(status).has_value());
+}
+
 // Whether the router may still compute a resumable request whose stream ended with `status`. The router
 // treats the end of a stream, including the client's deadline, as a broken connection.
 bool MayGoOn(const absl::Status& status, bool was_live) {
@@ -58,6 +92,12 @@ bool MayGoOn(const absl::Status& status, bool was_live) {
 }
 
 }  // namespace
+
+absl::Duration Backoff::Next(std::optional<absl::Duration> told) {
+  if (told.has_value()) return *told * (1 + rng_.Uniform() / 2);
+  bound_ = std::clamp(2 * bound_, options_.first_pause, options_.last_pause);
+  return bound_ * rng_.Uniform();
+}
 
 TokenStream::TokenStream(Link& link, v1::GenerateRequest request, CallOptions options)
     : link_(link),
@@ -228,7 +268,7 @@ void TokenStream::SendAbort() {
   abort.set_request_id(request_.request_id());
   abort.set_resume_token(request_.resume_token());
   abort.set_tenant(request_.tenant());
-  StartAbort(link_, abort, WithToken(options_));
+  new AbortCall(link_, abort, WithToken(options_));  // gRPC owns it until OnDone
 }
 
 }  // namespace bfio::client

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -14,8 +13,6 @@ namespace bfio::loadgen {
 namespace {
 
 constexpr uint32_t kMostCalls = 1000;
-// The API's lengths have 32 bits.
-constexpr int64_t kMostTokens = std::numeric_limits<uint32_t>::max();
 
 struct Shape {
   absl::string_view name;
@@ -55,46 +52,35 @@ std::string AgentsText(absl::Span<const AgentShape> shapes) {
   });
 }
 
-absl::StatusOr<AgentPlan> PlanAgent(const AgentShape& shape, absl::Span<const TraceRequest> rows,
-                                    uint64_t first) {
+AgentPlan PlanAgent(const AgentShape& shape, absl::Span<const TraceRequest> rows, uint64_t first) {
   AgentPlan plan;
   plan.first_index = first;
   const uint32_t n = shape.calls();
-  plan.calls.resize(n);
-  const auto row_of = [&](uint32_t call) { return (first + call) % rows.size(); };
-  const auto too_many = [&](uint32_t call, const char* what, int64_t tokens) {
-    return absl::OutOfRangeError(absl::StrCat("row ", row_of(call) + 1, ", call ", call + 1, " of an agent ",
-                                              AgentsText({shape}), ": ", what, " ", tokens,
-                                              " tokens, more than ", kMostTokens));
-  };
   for (uint32_t i = 0; i < n; ++i) {
-    plan.calls[i].prompt_tokens = static_cast<uint32_t>(rows[row_of(i)].prompt_tokens);
-    plan.calls[i].output_tokens = static_cast<uint32_t>(rows[row_of(i)].output_tokens);
+    const TraceRequest& row = rows[(first + i) % rows.size()];
+    plan.calls.push_back({.prompt_tokens = static_cast<uint32_t>(row.prompt_tokens),
+                          .output_tokens = static_cast<uint32_t>(row.output_tokens)});
   }
   const auto follows = [&](uint32_t before, uint32_t after) {
     plan.calls[before].next.push_back(after);
     ++plan.calls[after].waits_for;
     plan.calls[after].stage = std::max(plan.calls[after].stage, plan.calls[before].stage + 1);
   };
-  if (shape.kind != AgentShape::kForkJoin) {
-    for (uint32_t i = 1; i < n; ++i) {
-      follows(i - 1, i);
-      if (shape.kind != AgentShape::kCycle) continue;
-      const int64_t prompt = int64_t{plan.calls[i].prompt_tokens} + plan.calls[i - 1].prompt_tokens +
-                             plan.calls[i - 1].output_tokens;
-      if (prompt > kMostTokens) return too_many(i, "its prompt has", prompt);
-      plan.calls[i].prompt_tokens = static_cast<uint32_t>(prompt);
+  for (uint32_t i = 1; i < n; ++i) {
+    if (shape.kind == AgentShape::kForkJoin) {
+      if (i + 1 == n) break;
+      follows(0, i);
+      follows(i, n - 1);
+      continue;
     }
-  } else {
-    for (uint32_t i = 1; i + 1 < n; ++i) follows(0, i);
-    for (uint32_t i = 1; i + 1 < n; ++i) follows(i, n - 1);
+    follows(i - 1, i);
+    if (shape.kind == AgentShape::kCycle)
+      plan.calls[i].prompt_tokens += plan.calls[i - 1].prompt_tokens + plan.calls[i - 1].output_tokens;
   }
   for (uint32_t i = n; i-- > 0;) {
     for (const uint32_t next : plan.calls[i].next) {
-      const int64_t remaining = int64_t{plan.calls[next].output_tokens} + plan.calls[next].remaining_tokens;
-      if (remaining > kMostTokens) return too_many(i, "the calls after it generate", remaining);
-      plan.calls[i].remaining_tokens =
-          std::max(plan.calls[i].remaining_tokens, static_cast<uint32_t>(remaining));
+      plan.calls[i].remaining_tokens = std::max(
+          plan.calls[i].remaining_tokens, plan.calls[next].output_tokens + plan.calls[next].remaining_tokens);
     }
   }
   return plan;

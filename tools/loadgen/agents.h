@@ -60,10 +60,9 @@ struct AgentPlan {
 };
 
 // The calls take their lengths from the rows from `first` on, which repeat; in a cycle a row's prompt is
-// added to the earlier prompts and outputs. OUT_OF_RANGE, naming the row: a sum is more than 32 bits hold.
-// REQUIRES: rows is not empty, and each length is within 32 bits.
-absl::StatusOr<AgentPlan> PlanAgent(const AgentShape& shape, absl::Span<const TraceRequest> rows,
-                                    uint64_t first = 0);
+// added to the earlier prompts and outputs. REQUIRES: rows is not empty, and all sums are within 32 bits
+// (Schedule::Create).
+AgentPlan PlanAgent(const AgentShape& shape, absl::Span<const TraceRequest> rows, uint64_t first = 0);
 
 struct AgentResults {
   uint64_t begun = 0;

@@ -9,44 +9,9 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "bfio/v1/admin.pb.h"
 
 namespace bfio::loadgen {
-
-// Energy of all workers' devices, in joules: while they computed, waited within steps (at the barrier and in
-// the gap after it), and took no part in steps.
-struct EnergyJoules {
-  double busy = 0;
-  double barrier = 0;
-  double parked = 0;
-};
-
-// A reading of Admin.GetClusterState without protobuf types; the sums are those of StepTotals.
-struct BarrierReading {
-  std::string policy;
-  uint64_t epoch = 0;
-  // Number of workers in the epoch at the time of the reading.
-  uint32_t ranks = 0;
-  // When the router started, by its clock: seconds since 1970, rounded to a second.
-  double started_s = 0;
-  uint64_t steps = 0;
-  double imbalance_tokens = 0;
-  double max_load_tokens = 0;
-  double mean_load_tokens = 0;
-  double barrier_wait_s = 0;
-  double rank_step_s = 0;
-  double gap_s = 0;
-  uint64_t gap_count = 0;
-  double max_local_s = 0;
-  uint64_t decisions = 0;
-  double decide_s = 0;
-  uint64_t late_plans = 0;
-  uint64_t saturated_steps = 0;
-  uint64_t decisions_stopped_early = 0;
-  // Absent when no worker measures energy.
-  std::optional<EnergyJoules> energy;
-  // The ranks step independently: every step is a step of one rank.
-  bool uncoupled = false;
-};
 
 // Means over the steps between two readings.
 struct BarrierMeasurements {
@@ -70,13 +35,13 @@ struct BarrierMeasurements {
   uint64_t decisions_stopped_early = 0;
   // Energy between the workers' last readings before the start and before the end of the run; readings are
   // some seconds apart.
-  std::optional<EnergyJoules> energy;
+  std::optional<v1::EnergyTotals> energy;
   // A worker left or joined during the run; step_s_mean then uses the last number of ranks for the whole run.
   bool epoch_changed = false;
 };
 
 // UNAVAILABLE when the router restarted between the readings, or there was no step.
-absl::StatusOr<BarrierMeasurements> Between(const BarrierReading& before, const BarrierReading& after);
+absl::StatusOr<BarrierMeasurements> Between(const v1::ClusterState& before, const v1::ClusterState& after);
 
 }  // namespace bfio::loadgen
 

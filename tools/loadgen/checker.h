@@ -7,30 +7,13 @@
 #define BFIO_TOOLS_LOADGEN_CHECKER_H_
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <utility>
 
-#include "absl/strings/string_view.h"
+#include "absl/status/status.h"
+#include "bfio/v1/inference.pb.h"
 
 namespace bfio::loadgen {
-
-// The content of a response message without protobuf types.
-struct StreamMessage {
-  struct Finish {
-    // FinishReason is LENGTH or STOP. With ignore_eos and without stop tokens only LENGTH is valid.
-    bool reason_is_length = false;
-    bool reason_is_stop = false;
-    bool has_usage = false;
-    uint32_t prompt_tokens = 0;
-    uint32_t completion_tokens = 0;
-  };
-
-  absl::string_view request_id;
-  uint32_t first_index = 0;
-  uint32_t tokens = 0;
-  std::optional<Finish> finish;
-};
 
 class StreamChecker {
  public:
@@ -44,13 +27,11 @@ class StreamChecker {
         open_ended_(open_ended),
         tokens_(first_index) {}
 
-  void OnMessage(const StreamMessage& message);
-
-  enum class End { kOk, kConnectionLost, kError };
+  void OnMessage(const v1::GenerateResponse& message);
 
   // The stream has ended. An error does not break a guarantee, but an error after `finish` does, unless the
-  // connection broke: then the request is complete and only its status is missing.
-  void OnEnd(End end);
+  // connection broke (UNAVAILABLE): then the request is complete and only its status is missing.
+  void OnEnd(absl::StatusCode code);
 
   // `finish` has arrived: the request is complete.
   bool finished() const { return finished_; }
@@ -61,7 +42,7 @@ class StreamChecker {
   const std::string& breach() const { return breach_; }
 
  private:
-  void CheckFinish(const StreamMessage::Finish& finish);
+  void CheckFinish(const v1::Finish& finish);
   void Breach(std::string text);
 
   const std::string request_id_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/net/wire_time.h"
 #include "tools/loadgen/checker.h"
 
 namespace bfio::loadgen {
@@ -14,35 +15,6 @@ constexpr uint32_t kOverlap = 4;
 // The index from which a stream is requested.
 uint32_t FirstIndex(const Attempt& attempt) {
   return attempt.resume ? attempt.received->tokens - std::min(attempt.received->tokens, kOverlap) : 0;
-}
-
-StreamMessage Plain(const v1::GenerateResponse& response) {
-  StreamMessage message = {.request_id = response.request_id(),
-                           .first_index = response.first_index(),
-                           .tokens = static_cast<uint32_t>(response.token_ids_size())};
-  if (response.has_finish()) {
-    const v1::Finish& finish = response.finish();
-    message.finish = {.reason_is_length = finish.reason() == v1::FINISH_REASON_LENGTH,
-                      .reason_is_stop = finish.reason() == v1::FINISH_REASON_STOP,
-                      .has_usage = finish.has_usage(),
-                      .prompt_tokens = finish.usage().prompt_tokens(),
-                      .completion_tokens = finish.usage().completion_tokens()};
-  }
-  return message;
-}
-
-StreamChecker::End EndOf(const grpc::Status& status) {
-  if (status.ok()) return StreamChecker::End::kOk;
-  const bool lost = status.error_code() == grpc::StatusCode::UNAVAILABLE;
-  return lost ? StreamChecker::End::kConnectionLost : StreamChecker::End::kError;
-}
-
-void SetDuration(v1::GenerateRequest& request, absl::Duration duration,
-                 google::protobuf::Duration* (v1::GenerateRequest::*field)()) {
-  if (duration <= absl::ZeroDuration()) return;
-  google::protobuf::Duration* out = (request.*field)();
-  out->set_seconds(absl::IDivDuration(duration, absl::Seconds(1), &duration));
-  out->set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(duration)));
 }
 
 v1::GenerateRequest RequestOf(const Attempt& attempt) {
@@ -58,10 +30,11 @@ v1::GenerateRequest RequestOf(const Attempt& attempt) {
     request.set_stage(call.stage);
     request.set_remaining_tokens(call.remaining_tokens);
     // Only the calls of the first stage state the deadline; it holds for the later ones too.
-    if (call.stage == 0)
-      SetDuration(request, attempt.agent_timeout, &v1::GenerateRequest::mutable_parent_timeout);
+    if (call.stage == 0 && attempt.agent_timeout > absl::ZeroDuration())
+      SetDuration(attempt.agent_timeout, request.mutable_parent_timeout());
   }
-  SetDuration(request, attempt.ttft_objective, &v1::GenerateRequest::mutable_ttft_objective);
+  if (attempt.ttft_objective > absl::ZeroDuration())
+    SetDuration(attempt.ttft_objective, request.mutable_ttft_objective());
   if (!attempt.resume_token.empty()) {
     request.set_resumable(true);
     request.set_resume_token(attempt.resume_token);
@@ -89,7 +62,7 @@ class ClientStream final : public client::StreamCall {
  private:
   Then OnMessage(v1::GenerateResponse& response, absl::Time arrived) override {
     Compare(response);
-    checker_.OnMessage(Plain(response));
+    checker_.OnMessage(response);
     Received& received = *attempt_.received;
     if (checker_.tokens() > received.tokens) TimeTokens(arrived, checker_.tokens() - received.tokens);
     received.tokens = std::max(received.tokens, checker_.tokens());
@@ -125,10 +98,9 @@ class ClientStream final : public client::StreamCall {
 
   void OnEnd(const grpc::Status& status, absl::Time ended) override {
     const bool broken = !checker_.breach().empty();
-    const StreamChecker::End end = EndOf(status);
-    checker_.OnEnd(end);
+    checker_.OnEnd(static_cast<absl::StatusCode>(status.error_code()));
     // A complete response is not requested again.
-    const bool complete = end == StreamChecker::End::kConnectionLost && checker_.finished();
+    const bool complete = status.error_code() == grpc::StatusCode::UNAVAILABLE && checker_.finished();
     attempt_.done({.status = complete ? grpc::Status::OK : status,
                    .breach = checker_.breach(),
                    .breach_at_end = !broken && !checker_.breach().empty(),

@@ -30,30 +30,30 @@ double Following(const Level& level) {
 
 }  // namespace
 
-Verdict Judge(const Level& level, const KneeCriteria& criteria) {
+Verdict Judge(const Level& level, bool limits) {
   Verdict verdict;
   // The level was cut short. The cancelled requests are the slow ones, so the others would mislead.
   if (level.sent > level.completed + level.failed) return verdict;
   if (level.completed + level.failed + level.not_sent < kFewestRequests) return verdict;
   const auto due = static_cast<double>(level.completed + level.failed + level.not_sent);
-  if (criteria.attainment.has_value()) verdict.good_share = static_cast<double>(level.good) / due;
+  if (limits) verdict.good_share = static_cast<double>(level.good) / due;
   verdict.served_share = Following(level) * static_cast<double>(level.completed) / due;
   verdict.kind = Verdict::kHeld;
   if (*verdict.served_share < kFollow) verdict.kind = Verdict::kFellBehind;
-  if (verdict.good_share.has_value() && *verdict.good_share < *criteria.attainment) {
+  if (limits && *verdict.good_share < kAttainment) {
     verdict.kind = Verdict::kMissedGoodput;
   }
   return verdict;
 }
 
-std::optional<Knee> FindKnee(const std::vector<Level>& levels, const KneeCriteria& criteria) {
+std::optional<Knee> FindKnee(const std::vector<Level>& levels, bool limits) {
   const auto lower = [](const Level& a, const Level& b) { return a.plan.mean_rate() < b.plan.mean_rate(); };
   if (!std::is_sorted(levels.begin(), levels.end(), lower)) return std::nullopt;
   Knee knee;
   bool judged = false;
   bool failed_before = false;
   for (const Level& level : levels) {
-    const Verdict verdict = Judge(level, criteria);
+    const Verdict verdict = Judge(level, limits);
     if (verdict.kind == Verdict::kNotJudged) continue;
     judged = true;
     if (!verdict.failed()) {
@@ -68,17 +68,17 @@ std::optional<Knee> FindKnee(const std::vector<Level>& levels, const KneeCriteri
   return judged ? std::optional<Knee>(knee) : std::nullopt;
 }
 
-bool TwoFailed(const std::vector<Level>& levels, uint32_t last, const KneeCriteria& criteria) {
+bool TwoFailed(const std::vector<Level>& levels, uint32_t last, bool limits) {
   int failed = 0;
   for (uint32_t i = last + 1; i > 0 && failed < 2; --i) {
-    const Verdict verdict = Judge(levels[i - 1], criteria);
+    const Verdict verdict = Judge(levels[i - 1], limits);
     if (verdict.kind == Verdict::kHeld) return false;
     failed += verdict.failed();
   }
   return failed == 2;
 }
 
-std::string KneeText(const Knee& knee, const KneeCriteria& criteria) {
+std::string KneeText(const Knee& knee) {
   std::string text = knee.held.has_value() ? absl::StrFormat("%.4g requests/s held", *knee.held)
                                            : std::string("no rate held");
   if (!knee.failed.has_value())
@@ -86,7 +86,7 @@ std::string KneeText(const Knee& knee, const KneeCriteria& criteria) {
   absl::StrAppendFormat(&text, "; %.4g not held: ", *knee.failed);
   if (knee.reason.kind == Verdict::kMissedGoodput) {
     absl::StrAppendFormat(&text, "%.1f %% of requests met the latency limits, at least %.1f %% required",
-                          knee.reason.good_share.value_or(0) * 100, criteria.attainment.value_or(0) * 100);
+                          knee.reason.good_share.value_or(0) * 100, kAttainment * 100);
   } else {
     absl::StrAppendFormat(&text, "throughput fell behind, about %.0f %% of the offered rate served",
                           knee.reason.served_share.value_or(0) * 100);
@@ -95,17 +95,8 @@ std::string KneeText(const Knee& knee, const KneeCriteria& criteria) {
 }
 
 const char* VerdictName(Verdict::Kind kind) {
-  switch (kind) {
-    case Verdict::kNotJudged:
-      return "too few requests";
-    case Verdict::kHeld:
-      return "held";
-    case Verdict::kMissedGoodput:
-      return "goodput";
-    case Verdict::kFellBehind:
-      return "fell behind";
-  }
-  return "";
+  constexpr const char* kNames[] = {"too few requests", "held", "goodput", "fell behind"};
+  return kNames[kind];
 }
 
 }  // namespace bfio::loadgen

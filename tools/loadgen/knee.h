@@ -1,7 +1,7 @@
 // Finds the knee: the highest rate that the cluster held, and the lowest that it did not.
 //
 // Purpose: a verdict for each level of the arrival profile, and from these the knee. A level is *held* when
-// - the share of requests within the goodput limits is at least `attainment`, if there are limits; and
+// - the share of requests within the goodput limits is at least kAttainment, if there are limits; and
 // - throughput followed: the served share is at least kFollow.
 // The served share: while a cluster keeps up, requests that are due later take no longer. If the time that a
 // request of average length takes grows by g seconds per second of due time, requests leave 1 + g times more
@@ -27,10 +27,8 @@ inline constexpr double kFollow = 0.9;
 // Levels in which fewer requests were due are not judged.
 inline constexpr uint64_t kFewestRequests = 20;
 
-struct KneeCriteria {
-  // Empty: no goodput limits.
-  std::optional<double> attainment;
-};
+// The share of requests within the goodput limits that a rate must reach to be held.
+inline constexpr double kAttainment = 0.9;
 
 struct Verdict {
   enum Kind { kNotJudged, kHeld, kMissedGoodput, kFellBehind } kind = kNotJudged;
@@ -42,8 +40,8 @@ struct Verdict {
   bool failed() const { return kind == kMissedGoodput || kind == kFellBehind; }
 };
 
-// REQUIRES: the level's requests have ended.
-Verdict Judge(const Level& level, const KneeCriteria& criteria);
+// `limits`: there are goodput limits. REQUIRES: the level's requests have ended.
+Verdict Judge(const Level& level, bool limits);
 
 struct Knee {
   // The highest rate, in requests per second as configured, held before two levels in a row failed; and the
@@ -56,14 +54,14 @@ struct Knee {
 
 // Empty when no level was judged. Also empty when rates decrease, because requests left over from a higher
 // rate would slow down the next level.
-std::optional<Knee> FindKnee(const std::vector<Level>& levels, const KneeCriteria& criteria);
+std::optional<Knee> FindKnee(const std::vector<Level>& levels, bool limits);
 
 // Whether a sweep may stop: the last two judged levels, `last` included, failed.
-bool TwoFailed(const std::vector<Level>& levels, uint32_t last, const KneeCriteria& criteria);
+bool TwoFailed(const std::vector<Level>& levels, uint32_t last, bool limits);
 
 // For example "40 requests/s held; 50 not held: 62.0 % of requests met the latency limits, at least 90.0 %
 // required".
-std::string KneeText(const Knee& knee, const KneeCriteria& criteria);
+std::string KneeText(const Knee& knee);
 
 // "held", "goodput", "fell behind", "too few requests".
 const char* VerdictName(Verdict::Kind kind);

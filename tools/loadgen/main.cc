@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "bfio/v1/admin.grpc.pb.h"
 #include "common/base/address.h"
 #include "common/base/clock.h"
 #include "common/base/rng.h"
@@ -23,14 +24,12 @@
 #include "common/net/connection_wait.h"
 #include "common/net/grpc_log.h"
 #include "common/net/login.h"
+#include "common/net/status.h"
 #include "common/telemetry/log.h"
-#include "tools/loadgen/admin.h"
 #include "tools/loadgen/barrier.h"
-#include "tools/loadgen/flags.h"
 #include "tools/loadgen/options.h"
 #include "tools/loadgen/progress.h"
 #include "tools/loadgen/report.h"
-#include "tools/loadgen/run_page.h"
 #include "tools/loadgen/runner.h"
 #include "tools/loadgen/schedule.h"
 
@@ -54,17 +53,14 @@ const ProgramInfo& Info() {
   return *info;
 }
 
-// Waits until every channel has a connection. A signal ends the wait early with OK; the run then sends
-// nothing.
-absl::Status Connect(const std::vector<std::shared_ptr<grpc::Channel>>& channels, const Options& options) {
+// Waits for a connection. A signal ends the wait early with OK; the run then sends nothing.
+absl::Status Connect(const std::shared_ptr<grpc::Channel>& channel, const Options& options) {
   const absl::Time give_up = MonotonicNow() + options.connect_timeout;
-  for (const auto& channel : channels) {
-    for (ConnectionWait wait(channel); !wait.Connected(); absl::SleepFor(wait.pause())) {
-      if (ShutdownSignal::Requested()) return absl::OkStatus();
-      if (MonotonicNow() >= give_up) {
-        return absl::UnavailableError(absl::StrCat("no router answers at ", options.target, " within ",
-                                                   absl::FormatDuration(options.connect_timeout)));
-      }
+  for (ConnectionWait wait(channel); !wait.Connected(); absl::SleepFor(wait.pause())) {
+    if (ShutdownSignal::Requested()) return absl::OkStatus();
+    if (MonotonicNow() >= give_up) {
+      return absl::UnavailableError(absl::StrCat("no router answers at ", options.target, " within ",
+                                                 absl::FormatDuration(options.connect_timeout)));
     }
   }
   return absl::OkStatus();
@@ -72,12 +68,16 @@ absl::Status Connect(const std::vector<std::shared_ptr<grpc::Channel>>& channels
 
 // Reads the group's sums. On an error it logs the reason and returns nothing, because the run is useful
 // without them.
-std::optional<BarrierReading> TryReadBarrier(const std::shared_ptr<grpc::Channel>& admin,
-                                             const Login& login) {
+std::optional<v1::ClusterState> TryReadBarrier(const std::shared_ptr<grpc::Channel>& admin,
+                                               const Login& login) {
   if (admin == nullptr) return std::nullopt;
-  absl::StatusOr<BarrierReading> reading = ReadBarrier(admin, login, kAdminTimeout);
-  if (reading.ok()) return *std::move(reading);
-  spdlog::warn("no barrier measurements: {}", std::string(reading.status().message()));
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + kAdminTimeout));
+  login.Present(context);
+  v1::ClusterState state;
+  const grpc::Status status = v1::Admin::NewStub(admin)->GetClusterState(&context, {}, &state);
+  if (status.ok()) return state;
+  spdlog::warn("no barrier measurements: {}", std::string(FromGrpcStatus(status).message()));
   return std::nullopt;
 }
 
@@ -101,22 +101,18 @@ absl::Status WriteReport(const Report& report) {
   return options.report.empty() ? absl::OkStatus() : WriteFile(options.report, RunPage(report));
 }
 
-absl::StatusOr<int> RunProgram(const Settings& settings) {
-  const Options& options = settings.options;
+absl::StatusOr<int> RunProgram(const Options& options) {
   BFIO_ASSIGN_OR_RETURN(Trace trace, LoadTrace(options));
   BFIO_ASSIGN_OR_RETURN(Schedule schedule, Schedule::Create(options, std::move(trace)));
 
   BFIO_ASSIGN_OR_RETURN(const Login login,
-                        MakeLogin(options.target, "client", settings.client_tls, settings.client_token_file));
+                        MakeLogin(options.target, "client", options.client_tls, options.client_token_file));
   BFIO_ASSIGN_OR_RETURN(const Login admin_login,
-                        MakeLogin(options.admin, "admin", settings.admin_tls, settings.admin_token_file));
+                        MakeLogin(options.admin, "admin", options.admin_tls, options.admin_token_file));
 
-  std::vector<std::shared_ptr<grpc::Channel>> channels;
-  for (uint32_t i = 0; i < options.connections; ++i) {
-    channels.push_back(
-        NewChannel(ParseTarget(options.target)->ToString(), static_cast<int>(i), login.credentials));
-  }
-  BFIO_RETURN_IF_ERROR(Connect(channels, options));
+  const std::shared_ptr<grpc::Channel> channel =
+      NewChannel(ParseTarget(options.target)->ToString(), 0, login.credentials);
+  BFIO_RETURN_IF_ERROR(Connect(channel, options));
   const std::shared_ptr<grpc::Channel> admin =
       options.admin.empty() ? nullptr
                             : NewChannel(ParseTarget(options.admin)->ToString(), 0, admin_login.credentials);
@@ -125,9 +121,9 @@ absl::StatusOr<int> RunProgram(const Settings& settings) {
   const uint64_t id =
       Mix64(static_cast<uint64_t>(absl::ToUnixNanos(started_at)) ^ static_cast<uint64_t>(getpid()));
   Progress progress(isatty(STDERR_FILENO) != 0);
-  const std::optional<BarrierReading> before = TryReadBarrier(admin, admin_login);
+  const std::optional<v1::ClusterState> before = TryReadBarrier(admin, admin_login);
   Runner runner(
-      options, login, schedule, channels, absl::StrCat("lg-", absl::Hex(id, absl::kZeroPad16)),
+      options, login, schedule, channel, absl::StrCat("lg-", absl::Hex(id, absl::kZeroPad16)),
       [] { return ShutdownSignal::Requested(); }, progress);
   const Results results = runner.Run();
   progress.Clear();
@@ -139,7 +135,7 @@ absl::StatusOr<int> RunProgram(const Settings& settings) {
                    .version = BFIO_VERSION,
                    .started_at = started_at,
                    .interrupted = interrupted};
-  const std::optional<BarrierReading> after =
+  const std::optional<v1::ClusterState> after =
       before.has_value() ? TryReadBarrier(admin, admin_login) : std::nullopt;
   if (after.has_value()) {
     absl::StatusOr<BarrierMeasurements> figures = Between(*before, *after);
@@ -151,19 +147,17 @@ absl::StatusOr<int> RunProgram(const Settings& settings) {
 }
 
 int Main(int argc, char** argv) {
-  Settings settings;
+  Options options;
   OptionTable table;
-  AddLoadgenOptions(table, settings);
-  const std::vector<std::string> rest = InitProgram(argc, argv, Info(), table);
-  if (!rest.empty())
-    return ExitWith(Info(), absl::InvalidArgumentError(absl::StrCat("unexpected argument ", rest[0])));
-  absl::Status status = InitLogging(Info().name, settings.log_level, settings.log_format);
+  AddOptions(table, options);
+  InitWithoutArguments(argc, argv, Info(), table);
+  absl::Status status = InitLogging(Info().name, options.log_level, options.log_format);
   if (!status.ok()) return ExitWith(Info(), status);
   InstallGrpcLog();
   ShutdownSignal::Install();
-  status = CheckOptions(settings.options);
+  status = Validate(options);
   if (!status.ok()) return ExitWith(Info(), status);
-  const absl::StatusOr<int> code = RunProgram(settings);
+  const absl::StatusOr<int> code = RunProgram(options);
   return code.ok() ? *code : ExitWith(Info(), code.status());
 }
 

@@ -1,94 +1,122 @@
 #include "tools/loadgen/options.h"
 
 #include <algorithm>
-#include <cmath>
-#include <optional>
+#include <fstream>
+#include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/address.h"
+#include "common/base/status_macros.h"
+#include "common/workload/trace.h"
 
 namespace bfio::loadgen {
 namespace {
 
-absl::Status Bad(absl::string_view message) {
-  return absl::InvalidArgumentError(message);
+const Within kPerSecond(0, 1e9);
+const Within kTimeout(absl::Milliseconds(1), absl::Hours(24));
+
+absl::Status CheckAddress(const char* flag, const std::string& address) {
+  const auto parsed = ParseTarget(address);
+  return parsed.ok() ? absl::OkStatus()
+                     : absl::InvalidArgumentError(absl::StrCat(flag, ": ", parsed.status().message()));
 }
 
-// Whether the rate changes during the run.
-bool Profile(const Options& o) {
-  return o.arrival == "ramp" || o.arrival == "step" || o.arrival == "sweep";
+absl::Status CheckWritable(const char* flag, const std::string& path) {
+  if (path.empty() || std::ofstream(path, std::ios::app)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(flag, ": cannot write ", path));
 }
 
-absl::Status ValidateProfile(const Options& o) {
-  if (!(o.rate_to >= 0) || std::isinf(o.rate_to))
-    return Bad("--rate_to must be a number of requests per second, 0 or more");
-  if (!(o.step_duration_s > 0) || std::isinf(o.step_duration_s))
-    return Bad("--step_duration must be a positive number of seconds");
-  if (o.arrival != "ramp" && o.rate_to > 0) return Bad("--rate_to can be used only with --arrival=ramp");
-  const bool steps = o.arrival == "step" || o.sweep();
-  if (!steps && !o.rates.empty()) return Bad("--rates can be used only with --arrival=step or sweep");
-  if (!Profile(o)) return absl::OkStatus();
-  const std::string with = absl::StrCat(" with --arrival=", o.arrival);
-  if (o.time_scale != 1) return Bad(absl::StrCat("--time_scale cannot be used", with));
-  if (o.requests > 0)
-    return Bad(absl::StrCat("--requests cannot be used", with, ", which ends after a fixed time"));
-  if (!steps) {
-    if (!(o.duration_s > 0)) return Bad("--arrival=ramp needs --duration");
-    if (o.rate == o.rate_to) return Bad("--arrival=ramp needs different values of --rate and --rate_to");
-    return absl::OkStatus();
-  }
-  if (o.rates.empty()) return Bad(absl::StrCat("--arrival=", o.arrival, " needs --rates"));
-  if (o.rate > 0) return Bad(absl::StrCat("--rate cannot be used", with, "; use --rates"));
-  if (o.duration_s > 0) return Bad(absl::StrCat("--duration cannot be used", with, "; use --step_duration"));
-  if (o.sweep() && !std::is_sorted(o.rates.begin(), o.rates.end()))
-    return Bad("--rates must be in ascending order with --arrival=sweep");
-  return absl::OkStatus();
-}
-
-absl::Status ValidateAgents(const Options& o) {
-  if (!o.agents.empty() && o.max_new_tokens > 0) return Bad("--max_new_tokens cannot be used with --agents");
-  const auto within = [](absl::Duration value, absl::Duration most) {
-    return value >= absl::ZeroDuration() && value <= most;
-  };
-  if (!within(o.ttft_objective, absl::Hours(1))) return Bad("--ttft_objective must be within 0..1h");
-  if (!within(o.agent_timeout, absl::Hours(24))) return Bad("--agent_timeout must be within 0..24h");
-  if (o.agent_timeout > absl::ZeroDuration() && o.agents.empty())
-    return Bad("--agent_timeout needs --agents");
-  if (o.agents.empty() || !Profile(o)) return absl::OkStatus();
-  return Bad(absl::StrCat("--agents cannot be used with --arrival=", o.arrival));
-}
-
-absl::Status ValidateArrival(const Options& o) {
-  const bool open = o.arrival == "trace" || o.arrival == "poisson" || o.arrival == "gamma";
-  if (!open && !Profile(o) && !o.closed_loop()) {
-    return Bad(absl::StrCat("--arrival=", o.arrival,
-                            " is not one of trace, poisson, gamma, ramp, step, sweep, closed"));
-  }
-  if (!(o.rate >= 0) || std::isinf(o.rate))
-    return Bad("--rate must be a number of requests per second, 0 or more");
-  if (!(o.time_scale > 0) || std::isinf(o.time_scale)) return Bad("--time_scale must be positive");
-  if (!(o.burstiness > 0) || std::isinf(o.burstiness)) return Bad("--burstiness must be positive");
-  if (o.closed_loop() && o.rate > 0)
-    return Bad("--rate cannot be used with --arrival=closed; use --concurrency");
-  if (o.closed_loop() && o.time_scale != 1) return Bad("--time_scale cannot be used with --arrival=closed");
-  if ((o.arrival == "poisson" || o.arrival == "gamma") && o.rate == 0) {
-    return Bad(absl::StrCat("--arrival=", o.arrival, " needs --rate"));
-  }
-  if (o.arrival != "gamma" && !Profile(o) && o.burstiness != 1)
-    return Bad("--burstiness can be used only with --arrival=gamma, ramp, step or sweep");
-  if (o.arrival == "trace" && o.trace.empty()) return Bad("--arrival=trace needs --trace");
-  return ValidateProfile(o);
+void AddTraffic(OptionTable& table, Options& o) {
+  table.Add("target", &o.target, "HOST:PORT of the router's client API");
+  table.Add(
+      "trace", &o.trace,
+      "trace file with Azure, BurstGPT, Mooncake or generic columns; the format is detected from the header");
+  table.Add(
+      "profile", &o.profile,
+      absl::StrCat("built-in length distribution instead of a trace; conversation if neither is given: ",
+                   absl::StrJoin(ProfileNames(), ", ")));
+  table.Add("arrival", &o.arrival,
+            "closed loop: closed (keeps --concurrency requests under way); open loop: trace (the trace's "
+            "timestamps), poisson or gamma (at --rate), ramp (from --rate to --rate_to over --duration), "
+            "step (each of --rates for --step_duration), sweep (as step, but waits for all requests before "
+            "the next rate and stops after two rates in a row that were not held)");
+  table.Add("rate", &o.rate, kPerSecond,
+            "open loop: requests per second; --arrival=trace scales the trace's timestamps to this mean rate "
+            "(0: does not scale them)");
+  table.Add("burstiness", &o.burstiness, Within(1e-3, 1e3),
+            "shape of the gamma-distributed gaps of gamma, ramp, step and sweep: 1 is Poisson, below 1 is "
+            "burstier, above 1 is more regular");
+  table.Add("time_scale", &o.time_scale, Within(1e-6, 1e6),
+            "open loop: divides the send times of all requests; 2 sends twice as fast");
+  table.Add("rate_to", &o.rate_to, kPerSecond, "--arrival=ramp: requests per second at the end");
+  table.AddParsed(
+      "rates", &o.rates, "",
+      "--arrival=step and sweep: requests per second, such as 5,10,20 or FROM:TO:STEP; ascending for sweep",
+      ParseRates);
+  table.Add("step_duration", &o.step_duration_s, Within(1e-3, 1e6),
+            "--arrival=step and sweep: seconds for each rate; use several times a request's duration");
+  table.AddParsed("goodput", &o.goodput, "",
+                  "latency limits in seconds, such as ttft:0.5,tpot:0.05,e2e:30; reports how many requests "
+                  "meet all of them",
+                  ParseGoodput);
+  table.Add("concurrency", &o.concurrency, Within(1, kMaxInFlight),
+            "closed loop: requests under way at any time");
+  table.Add(
+      "max_new_tokens", &o.max_new_tokens,
+      "max_new_tokens of every request; the model may end it earlier, so the router does not know its "
+      "length (workers with --sim=ends_by_seed end it at the length from the trace or profile); 0: each "
+      "request generates exactly that length");
+  table.AddParsed("agents", &o.agents, "",
+                  "sends agents instead of single requests, cycling through these shapes: sequence:CALLS, "
+                  "fork_join:BRANCHES or cycle:CALLS, such as sequence:4,fork_join:3; a call is sent when "
+                  "the calls that it depends on are done; --rate, --concurrency and --requests count agents",
+                  ParseAgents);
+  table.Add("ttft_objective", &o.ttft_objective, Within(absl::ZeroDuration(), absl::Hours(1)),
+            "objective for the time to first token, sent with each request; 0: none");
+  table.Add("agent_timeout", &o.agent_timeout, Within(absl::ZeroDuration(), absl::Hours(24)),
+            "--agents: deadline of a whole agent, after which the router rejects or ends its calls; 0: none");
+  table.Add("requests", &o.requests,
+            "requests to send; 0: until --duration, or without it one pass over the trace or 1000 requests "
+            "of a profile");
+  table.Add("duration", &o.duration_s, Within(0, 1e9),
+            "seconds after which no more requests are sent; 0: no limit");
+  table.Add("seed", &o.seed, "seed of arrivals and profile lengths");
+  table.Add("resume", &o.resume,
+            "after a lost connection or UNAVAILABLE, resume the request after the last token received");
+  table.Add("timeout", &o.timeout, kTimeout, "timeout of one request, including retries");
+  table.Add("connect_timeout", &o.connect_timeout, kTimeout,
+            "timeout for connecting to the router at the start");
 }
 
 }  // namespace
+
+void AddOptions(OptionTable& table, Options& o) {
+  AddTraffic(table, o);
+  table.Add("admin", &o.admin,
+            "HOST:PORT of the router's admin API; adds the group's barrier measurements to the result");
+  table.Add("json", &o.json, "JSON result file; - prints JSON to standard output instead of the table");
+  table.Add("html", &o.report, "HTML page with tables and charts");
+  table.AddParsed("client_tls", &o.client_tls, "",
+                  "TLS for the client API: cert=FILE,key=FILE,ca=FILE (PEM). ca: the CAs that signed the "
+                  "router's certificate; cert and key: this client's own certificate, where the router "
+                  "requires one. Empty: plain text",
+                  ParseTlsFiles);
+  table.Add("client_token_file", &o.client_token_file,
+            "file with the bearer token for the client API, where the router requires one");
+  table.AddParsed("admin_tls", &o.admin_tls, "", "TLS for the admin API, in the form of --client_tls",
+                  ParseTlsFiles);
+  table.Add("admin_token_file", &o.admin_token_file,
+            "file with the bearer token for the admin API, where the router requires one");
+  table.Add("log_level", &o.log_level, "trace, debug, info, warning or error");
+  table.Add("log_format", &o.log_format, "text or json");
+}
 
 std::vector<RateLevel> Options::levels() const {
   if (arrival == "ramp") return RampLevels(rate, rate_to, duration_s);
   if (arrival == "step" || sweep()) return StepLevels(rates, step_duration_s);
   return {};
-}
-
-KneeCriteria Options::knee_criteria() const {
-  return {.attainment = goodput.any() ? std::optional<double>(attainment) : std::nullopt};
 }
 
 double Options::due_end_s() const {
@@ -97,15 +125,41 @@ double Options::due_end_s() const {
 }
 
 absl::Status Validate(const Options& o) {
-  if (absl::Status status = ValidateArrival(o); !status.ok()) return status;
-  if (absl::Status status = ValidateAgents(o); !status.ok()) return status;
-  if (!o.trace.empty() && !o.profile.empty()) return Bad("--trace and --profile cannot be used together");
-  if (o.concurrency < 1) return Bad("--concurrency must be at least 1");
-  if (!(o.duration_s >= 0) || std::isinf(o.duration_s))
-    return Bad("--duration must be a number of seconds, 0 or more");
-  if (o.timeout <= absl::ZeroDuration()) return Bad("--timeout must be positive");
-  if (o.connect_timeout <= absl::ZeroDuration()) return Bad("--connect_timeout must be positive");
-  return absl::OkStatus();
+  const bool gaps = o.arrival == "poisson" || o.arrival == "gamma", ramp = o.arrival == "ramp";
+  const bool steps = o.arrival == "step" || o.sweep(), changing = ramp || steps;
+  const std::string arrival = absl::StrCat("--arrival=", o.arrival),
+                    cannot = " cannot be used with " + arrival;
+  const std::pair<bool, std::string> rules[] = {
+      {!gaps && !changing && o.arrival != "trace" && !o.closed_loop(),
+       arrival + " is not one of trace, poisson, gamma, ramp, step, sweep, closed"},
+      {o.closed_loop() && o.rate > 0, "--rate" + cannot + "; use --concurrency"},
+      {(o.closed_loop() || changing) && o.time_scale != 1, "--time_scale" + cannot},
+      {gaps && o.rate == 0, arrival + " needs --rate"},
+      {o.arrival != "gamma" && !changing && o.burstiness != 1,
+       "--burstiness can be used only with --arrival=gamma, ramp, step or sweep"},
+      {o.arrival == "trace" && o.trace.empty(), arrival + " needs --trace"},
+      {!ramp && o.rate_to > 0, "--rate_to can be used only with --arrival=ramp"},
+      {!steps && !o.rates.empty(), "--rates can be used only with --arrival=step or sweep"},
+      {changing && o.requests > 0, "--requests" + cannot + ", which ends after a fixed time"},
+      {ramp && o.duration_s == 0, arrival + " needs --duration"},
+      {ramp && o.rate == o.rate_to, arrival + " needs different values of --rate and --rate_to"},
+      {steps && o.rates.empty(), arrival + " needs --rates"},
+      {steps && o.rate > 0, "--rate" + cannot + "; use --rates"},
+      {steps && o.duration_s > 0, "--duration" + cannot + "; use --step_duration"},
+      {o.sweep() && !std::is_sorted(o.rates.begin(), o.rates.end()),
+       "--rates must be in ascending order with --arrival=sweep"},
+      {!o.agents.empty() && changing, "--agents" + cannot},
+      {!o.agents.empty() && o.max_new_tokens > 0, "--max_new_tokens cannot be used with --agents"},
+      {o.agents.empty() && o.agent_timeout > absl::ZeroDuration(), "--agent_timeout needs --agents"},
+      {!o.trace.empty() && !o.profile.empty(), "--trace and --profile cannot be used together"}};
+  for (const auto& [broken, message] : rules) {
+    if (broken) return absl::InvalidArgumentError(message);
+  }
+  BFIO_RETURN_IF_ERROR(CheckAddress("--target", o.target));
+  if (!o.admin.empty()) BFIO_RETURN_IF_ERROR(CheckAddress("--admin", o.admin));
+  // Before the run, so that a long run does not fail at its end because of a wrong path.
+  if (o.json != "-") BFIO_RETURN_IF_ERROR(CheckWritable("--json", o.json));
+  return CheckWritable("--html", o.report);
 }
 
 }  // namespace bfio::loadgen

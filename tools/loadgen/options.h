@@ -1,6 +1,7 @@
-// The options of one run of the load generator.
+// The options of one run of the load generator, as plain values and as flags with one record for each.
 //
-// Purpose: plain values, separate from flags, so that tests can build and check them. Pure.
+// Purpose: everything that can be wrong is found here, before the first packet is sent. Threads: call from
+// main, before threads are started.
 #ifndef BFIO_TOOLS_LOADGEN_OPTIONS_H_
 #define BFIO_TOOLS_LOADGEN_OPTIONS_H_
 
@@ -10,11 +11,17 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "common/config/options.h"
+#include "common/net/tls.h"
 #include "tools/loadgen/agents.h"
 #include "tools/loadgen/goodput.h"
-#include "tools/loadgen/knee.h"
+#include "tools/loadgen/rate_profile.h"
 
 namespace bfio::loadgen {
+
+// Maximum number of streams under way. Open-loop requests due beyond it wait, and their latencies include the
+// wait.
+inline constexpr uint32_t kMaxInFlight = 8192;
 
 struct Options {
   // HOST:PORT of the router's client API, and of its admin API ("": no barrier measurements).
@@ -56,32 +63,31 @@ struct Options {
   // File for the report as an HTML page. "": none.
   std::string report;
   GoodputLimits goodput;
-  // The share of requests within the goodput limits that a rate must reach to be held.
-  double attainment = 0.9;
-  uint32_t connections = 1;
-  // Maximum number of streams under way. Open-loop requests due beyond it wait, and their latencies include
-  // the wait.
-  uint32_t max_in_flight = 8192;
-  // How often one request is sent again after RESOURCE_EXHAUSTED with a retry delay.
-  uint32_t max_retries = 5;
   // After a lost connection or UNAVAILABLE the request is resumed where its stream broke, until `timeout`.
   bool resume = false;
   // From the first attempt of a request to its end, retries included.
   absl::Duration timeout = absl::Minutes(5);
   absl::Duration connect_timeout = absl::Seconds(10);
+  // TLS files and bearer tokens for the client API and the admin API. The flags have the prefixes that the
+  // router's flags for the same links have.
+  TlsFiles client_tls, admin_tls;
+  std::string client_token_file, admin_token_file;
+  std::string log_level = "info", log_format = "text";
 
   bool closed_loop() const { return arrival == "closed"; }
   bool sweep() const { return arrival == "sweep"; }
   // Levels of ramp, step and sweep; empty otherwise. REQUIRES: Validate(*this).ok().
   std::vector<RateLevel> levels() const;
-  KneeCriteria knee_criteria() const;
   // The latest time at which a request is due; 0 when only the number of requests ends the run, or when the
   // router's progress does (in a sweep).
   double due_end_s() const;
 };
 
-// INVALID_ARGUMENT with one line for invalid values or combinations. Addresses are checked later, when the
-// channels are created.
+// `options` outlives the reading of `table`.
+void AddOptions(OptionTable& table, Options& options);
+
+// INVALID_ARGUMENT with one line for values that contradict each other, for addresses, and for files that
+// cannot be written. AddOptions checks what has bounds of its own.
 absl::Status Validate(const Options& options);
 
 }  // namespace bfio::loadgen

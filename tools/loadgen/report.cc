@@ -52,23 +52,23 @@ std::string Milliseconds(const Histogram& h, double q) {
 }
 
 // One line per level that has begun, and the knee.
-std::string LevelsText(const Results& r, const KneeCriteria& criteria) {
+std::string LevelsText(const Results& r) {
   std::string out =
       absl::StrFormat("  %10s %8s %10s %8s %8s %9s %10s %10s %10s  %s\n", "requests/s", "due", "completed",
                       "good", "served", "tokens/s", "TTFT p99", "TPOT p99", "E2E p99", "");
   for (const Level& level : r.levels.levels()) {
     if (level.due() == 0) continue;
-    const Verdict verdict = Judge(level, criteria);
+    const Verdict verdict = Judge(level, r.goodput.limits().any());
     absl::StrAppendFormat(&out, "  %10.4g %8d %10d %8s %8s %9.0f %10s %10s %10s  %s\n",
                           level.plan.mean_rate(), level.due(), level.completed, Percent(verdict.good_share),
                           Percent(verdict.served_share), level.tokens_per_s(),
                           Milliseconds(level.ttft_s, 0.99), Milliseconds(level.tpot_s, 0.99),
                           Milliseconds(level.e2e_s, 0.99), VerdictName(verdict.kind));
   }
-  const std::optional<Knee> knee = FindKnee(r.levels.levels(), criteria);
+  const std::optional<Knee> knee = FindKnee(r.levels.levels(), r.goodput.limits().any());
   absl::StrAppend(&out, "  knee           ",
                   knee.has_value()
-                      ? KneeText(*knee, criteria)
+                      ? KneeText(*knee)
                       : "not determined: too few requests per rate, or the rates are not ascending",
                   "\n");
   return out;
@@ -87,7 +87,7 @@ std::string BarrierText(const BarrierMeasurements& f) {
   if (f.energy.has_value()) {
     absl::StrAppendFormat(&out,
                           "  energy         %.0f J computing, %.0f J waiting at the barrier, %.0f J parked\n",
-                          f.energy->busy, f.energy->barrier, f.energy->parked);
+                          f.energy->busy_j(), f.energy->barrier_j(), f.energy->parked_j());
   }
   return out;
 }
@@ -112,9 +112,7 @@ std::string ToTable(const Report& report) {
                           r.agents.completed, r.agents.failed, r.agents.calls_not_sent);
   }
   if (r.goodput.limits().any()) absl::StrAppend(&out, GoodputText(r));
-  if (!r.levels.levels().empty()) {
-    absl::StrAppend(&out, LevelsText(r, report.options.knee_criteria()));
-  }
+  if (!r.levels.levels().empty()) absl::StrAppend(&out, LevelsText(r));
   if (r.resumed > 0) {
     absl::StrAppend(&out, "  resumed        ", r.resumed, " requests, ", r.token_mismatches,
                     " tokens differed after the resume\n");

@@ -1,6 +1,6 @@
-// The results of a run as a table and as JSON.
+// The results of a run as a table, as JSON and as a self-contained HTML page, which can be mailed.
 //
-// Purpose: both contain the same measurements. Pure. JSON is in seconds throughout; the table shows
+// Purpose: all contain the same measurements. Pure. JSON is in seconds throughout; the table shows
 // milliseconds where they are easier to read.
 #ifndef BFIO_TOOLS_LOADGEN_REPORT_H_
 #define BFIO_TOOLS_LOADGEN_REPORT_H_
@@ -33,6 +33,10 @@ std::string ToJson(const Report& report);
 nlohmann::ordered_json ResultJson(const Report& report);
 
 std::string ToTable(const Report& report);
+
+// The page's data is the result with "distributions" and "series"; run_page.js draws it. Its size is bounded,
+// however long the run was.
+std::string RunPage(const Report& report);
 
 }  // namespace bfio::loadgen
 

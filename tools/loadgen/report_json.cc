@@ -39,10 +39,6 @@ Json SettingsJson(const Options& o) {
           {"rate_to", o.rate_to},
           {"rates", o.rates},
           {"step_duration", o.step_duration_s},
-          {"attainment", o.attainment},
-          {"connections", o.connections},
-          {"max_in_flight", o.max_in_flight},
-          {"max_retries", o.max_retries},
           {"resume", o.resume},
           {"max_new_tokens", o.max_new_tokens},
           {"ttft_objective_s", absl::ToDoubleSeconds(o.ttft_objective)},
@@ -74,9 +70,9 @@ Json BarrierJson(const BarrierMeasurements& f) {
                {"decisions_stopped_early", f.decisions_stopped_early},
                {"epoch_changed", f.epoch_changed}};
   if (f.energy.has_value()) {
-    json["energy_busy_j"] = f.energy->busy;
-    json["energy_barrier_j"] = f.energy->barrier;
-    json["energy_parked_j"] = f.energy->parked;
+    json["energy_busy_j"] = f.energy->busy_j();
+    json["energy_barrier_j"] = f.energy->barrier_j();
+    json["energy_parked_j"] = f.energy->parked_j();
   }
   return json;
 }
@@ -85,8 +81,7 @@ Json OrNull(const std::optional<double>& value) {
   return value.has_value() ? Json(*value) : Json();
 }
 
-Json GoodputJson(const Report& report) {
-  const Results& r = report.results;
+Json GoodputJson(const Results& r) {
   const GoodputLimits& limits = r.goodput.limits();
   return {{"limits",
            {{"ttft_s", OrNull(limits.ttft_s)},
@@ -101,11 +96,11 @@ Json GoodputJson(const Report& report) {
             {"e2e", r.goodput.missed_e2e()}}}};
 }
 
-Json LevelsJson(const Report& report) {
+Json LevelsJson(const Results& r) {
   Json levels = Json::array();
-  for (const Level& level : report.results.levels.levels()) {
+  for (const Level& level : r.levels.levels()) {
     if (level.due() == 0) continue;
-    const Verdict verdict = Judge(level, report.options.knee_criteria());
+    const Verdict verdict = Judge(level, r.goodput.limits().any());
     levels.push_back({{"rate", level.plan.mean_rate()},
                       {"offered_rate", level.offered_rate()},
                       {"start_s", *level.start_s},
@@ -125,13 +120,11 @@ Json LevelsJson(const Report& report) {
   return levels;
 }
 
-Json KneeJson(const Report& report) {
-  const KneeCriteria criteria = report.options.knee_criteria();
-  const std::optional<Knee> knee = FindKnee(report.results.levels.levels(), criteria);
+Json KneeJson(const Results& r) {
+  const std::optional<Knee> knee = FindKnee(r.levels.levels(), r.goodput.limits().any());
   if (!knee.has_value()) return nullptr;
-  return {{"held_rate", OrNull(knee->held)},
-          {"failed_rate", OrNull(knee->failed)},
-          {"text", KneeText(*knee, criteria)}};
+  return {
+      {"held_rate", OrNull(knee->held)}, {"failed_rate", OrNull(knee->failed)}, {"text", KneeText(*knee)}};
 }
 
 }  // namespace
@@ -175,10 +168,10 @@ Json ResultJson(const Report& report) {
     json["agents"] = AgentsJson(r.agents);
     json["settings"]["agents"] = AgentsText(report.options.agents);
   }
-  if (r.goodput.limits().any()) json["goodput"] = GoodputJson(report);
+  if (r.goodput.limits().any()) json["goodput"] = GoodputJson(r);
   if (!r.levels.levels().empty()) {
-    json["levels"] = LevelsJson(report);
-    json["knee"] = KneeJson(report);
+    json["levels"] = LevelsJson(r);
+    json["knee"] = KneeJson(r);
   }
   return json;
 }

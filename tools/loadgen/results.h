@@ -30,7 +30,7 @@ struct Results {
   std::map<std::string, std::string> failed_examples;
   uint64_t interrupted = 0;
   // Requests due within the duration that were not sent in time, because of the generator's speed or
-  // max_in_flight.
+  // kMaxInFlight.
   uint64_t not_sent = 0;
   uint64_t retries = 0;
   // Requests whose stream broke and was resumed; tokens that were delivered again with another id.

@@ -14,6 +14,8 @@ namespace {
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 // Open loop: requests due at the very end of the duration may still be sent within this time.
 constexpr absl::Duration kSendGrace = absl::Seconds(1);
+// How often one request is sent again after RESOURCE_EXHAUSTED with a retry delay.
+constexpr uint32_t kMaxRetries = 5;
 // Pause of a closed loop after the router could not be reached.
 constexpr absl::Duration kUnavailablePause = absl::Milliseconds(100);
 // Bounds of the pause before a broken stream is resumed. The bound doubles from the first value to the last;
@@ -24,17 +26,17 @@ constexpr absl::Duration kLastResumePause = absl::Seconds(1);
 }  // namespace
 
 Runner::Runner(const Options& options, const Login& login, Schedule& schedule,
-               std::vector<std::shared_ptr<grpc::Channel>> channels, std::string run_id,
+               const std::shared_ptr<grpc::Channel>& channel, std::string run_id,
                std::function<bool()> stop_requested, Progress& progress)
     : options_(options),
       metadata_(client::BearerToken(login.token)),
       schedule_(schedule),
+      stub_(v1::Inference::NewStub(channel)),
       run_id_(std::move(run_id)),
       resume_token_(options.resume ? absl::StrCat("secret-", run_id_) : ""),
       rng_(options.seed),
       stop_requested_(std::move(stop_requested)),
       progress_(progress) {
-  for (const auto& channel : channels) stubs_.push_back(v1::Inference::NewStub(channel));
   MutexLock lock(&mutex_);
   results_.goodput = Goodput(options.goodput);
   results_.levels = Levels(options.levels());
@@ -94,13 +96,13 @@ Runner::Step Runner::NextStep(absl::Time now) {
     }
     wait.until = when;
   }
-  if (!ready_.empty() && open_.size() < options_.max_in_flight) return {.kind = Step::kSendReady};
+  if (!ready_.empty() && open_.size() < kMaxInFlight) return {.kind = Step::kSendReady};
   if (next_.has_value() && MaySend(now, wait.until)) return {.kind = Step::kSendNew};
   return wait;
 }
 
 bool Runner::MaySend(absl::Time now, absl::Time& until) const {
-  const size_t limit = options_.closed_loop() ? options_.concurrency : options_.max_in_flight;
+  const size_t limit = options_.closed_loop() ? options_.concurrency : kMaxInFlight;
   const bool agents = options_.closed_loop() && !options_.agents.empty();
   if ((agents ? agents_.size() : open_.size()) >= limit) return false;
   if (options_.sweep() && next_->level != level_) {
@@ -171,7 +173,7 @@ void Runner::StartAttempt(uint64_t index) {
   attempt.resume_token = resume_token_;
   attempt.live_tokens = &live_tokens_;
   attempt.done = [this, index](AttemptResult result) { OnAttemptDone(index, std::move(result)); };
-  std::shared_ptr<client::StreamCall> call = StartStream(*stubs_[index % stubs_.size()], std::move(attempt));
+  std::shared_ptr<client::StreamCall> call = StartStream(*stub_, std::move(attempt));
   MutexLock lock(&mutex_);
   // The request may have ended meanwhile. If a retry is already waiting, it now holds an ended call;
   // cancelling that has no effect.
@@ -205,7 +207,7 @@ void Runner::AdvanceSweep(absl::Time now) {
     for (; next_.has_value() && next_->level == level_; next_ = schedule_.Next()) results_.NotSent(*level_);
   }
   if (!next_.has_value() || next_->level == level_ || now < level_end_ || !open_.empty()) return;
-  if (level_.has_value() && TwoFailed(results_.levels.levels(), *level_, options_.knee_criteria())) {
+  if (level_.has_value() && TwoFailed(results_.levels.levels(), *level_, options_.goodput.any())) {
     next_.reset();
     return;
   }
@@ -291,7 +293,7 @@ bool Runner::ScheduleRetry(Open& open, uint64_t index, const AttemptResult& resu
       open.received->tokens > 0) {
     return false;
   }
-  if (open.retries >= options_.max_retries) return false;
+  if (open.retries >= kMaxRetries) return false;
   const std::optional<absl::Duration> delay = GetRetryDelay(result.status);
   if (!delay.has_value() || result.end + *delay >= open.give_up) return false;
   ++open.retries;
@@ -303,11 +305,9 @@ bool Runner::ScheduleRetry(Open& open, uint64_t index, const AttemptResult& resu
 ProgressView Runner::View(absl::Time now) {
   MutexLock lock(&mutex_);
   return {.elapsed_s = absl::ToDoubleSeconds(now - start_),
-          .duration_s = options_.due_end_s(),
           // With agents the other counts are calls, but the schedule's total counts agents, so the total is
           // left out.
           .total = options_.agents.empty() ? schedule_.total() : 0,
-          .sent = results_.requests_sent,
           .completed = results_.completed,
           .failed = results_.failed_total(),
           .under_way = open_.size(),

@@ -1,7 +1,7 @@
 // Sends the requests of a schedule, collects the results, ends the run.
 //
 // Purpose: open and closed loop, the limit on streams under way, retries, interruption. Ownership: the caller
-// owns login, channels and schedule, which outlive Run. Threads: Run is called once and blocks; streams end
+// owns login, channel and schedule, which outlive Run. Threads: Run is called once and blocks; streams end
 // on gRPC's threads and access only what `mutex_` guards. Times are of MonotonicNow, except RPC deadlines.
 #ifndef BFIO_TOOLS_LOADGEN_RUNNER_H_
 #define BFIO_TOOLS_LOADGEN_RUNNER_H_
@@ -37,7 +37,7 @@ class Runner {
  public:
   // `run_id` makes request ids unique among generators that load the same router.
   Runner(const Options& options, const Login& login, Schedule& schedule,
-         std::vector<std::shared_ptr<grpc::Channel>> channels, std::string run_id,
+         const std::shared_ptr<grpc::Channel>& channel, std::string run_id,
          std::function<bool()> stop_requested, Progress& progress);
 
   // Returns when everything sent has ended. When `stop_requested` becomes true nothing more is sent and
@@ -92,7 +92,7 @@ class Runner {
   const Options& options_;
   const client::Metadata metadata_;
   Schedule& schedule_;
-  std::vector<std::unique_ptr<v1::Inference::Stub>> stubs_;
+  const std::unique_ptr<v1::Inference::Stub> stub_;
   const std::string run_id_;
   // Secret for resuming; empty: requests are not resumable.
   const std::string resume_token_;

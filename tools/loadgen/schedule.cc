@@ -23,16 +23,32 @@ uint64_t TotalRequests(const Options& options, const Trace& trace) {
   return std::max<uint64_t>(1, requests * options.agents.size() / calls);
 }
 
+// Calls of the agent that has the most; 1 for single requests.
+int64_t MostCalls(const Options& options) {
+  int64_t calls = 1;
+  for (const AgentShape& shape : options.agents) calls = std::max<int64_t>(calls, shape.calls());
+  return calls;
+}
+
+// The API's lengths have 32 bits, and a call's may be the sum of all rows of its agent.
+absl::Status CheckAgents(const Options& options, const Trace& trace) {
+  if (options.agents.empty()) return absl::OkStatus();
+  const int64_t most = std::numeric_limits<uint32_t>::max() / MostCalls(options);
+  for (size_t i = 0; i < trace.requests.size(); ++i) {
+    const int64_t tokens = trace.requests[i].prompt_tokens + trace.requests[i].output_tokens;
+    if (tokens <= most) continue;
+    return absl::InvalidArgumentError(absl::StrCat(trace.source, ": row ", i + 1, " has ", tokens,
+                                                   " tokens, more than ", most, " for agents ",
+                                                   AgentsText(options.agents)));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<Trace> LoadTrace(const Options& options) {
   if (!options.trace.empty()) return ReadTrace(options.trace);
-  int64_t rows = options.requests;
-  if (!options.agents.empty()) {
-    int64_t calls = 0;
-    for (const AgentShape& shape : options.agents) calls = std::max<int64_t>(calls, shape.calls());
-    rows *= calls;
-  }
+  const int64_t rows = options.requests * MostCalls(options);
   const int64_t samples = rows > 0 ? std::min(rows, kProfileSamples) : kProfileSamples;
   return SampleProfile(options.profile.empty() ? "conversation" : options.profile, samples, options.seed);
 }
@@ -61,35 +77,8 @@ absl::StatusOr<Schedule> Schedule::Create(const Options& options, Trace trace) {
     BFIO_ASSIGN_OR_RETURN(schedule.arrivals_,
                           ArrivalProcess::Create(arrival_options, schedule.trace_, options.seed));
   }
-  BFIO_RETURN_IF_ERROR(schedule.CheckAgents());
+  BFIO_RETURN_IF_ERROR(CheckAgents(options, schedule.trace_));
   return schedule;
-}
-
-absl::Status Schedule::CheckAgents() {
-  if (agents_.empty()) return absl::OkStatus();
-  int64_t longest = 0, most_calls = 0;
-  for (const TraceRequest& row : trace_.requests)
-    longest = std::max(longest, row.prompt_tokens + row.output_tokens);
-  for (const AgentShape& shape : agents_) most_calls = std::max<int64_t>(most_calls, shape.calls());
-  if (longest * most_calls <= std::numeric_limits<uint32_t>::max()) return absl::OkStatus();
-  // Checks each agent once: agents repeat after a pass over the shapes that ends with the trace.
-  do {
-    const absl::StatusOr<AgentPlan> plan = NextAgent();
-    if (!plan.ok())
-      return absl::InvalidArgumentError(absl::StrCat(trace_.source, ": ", plan.status().message()));
-  } while ((total_ == 0 || next_ < total_) &&
-           (next_ % agents_.size() != 0 || row_ % trace_.requests.size() != 0));
-  next_ = row_ = 0;
-  return absl::OkStatus();
-}
-
-absl::StatusOr<AgentPlan> Schedule::NextAgent() {
-  const AgentShape& shape = agents_[next_ % agents_.size()];
-  absl::StatusOr<AgentPlan> plan = PlanAgent(shape, trace_.requests, row_);
-  if (plan.ok()) plan->agent = next_;
-  ++next_;
-  row_ += shape.calls();
-  return plan;
 }
 
 PlannedRequest CallOf(const PlannedRequest& of, uint32_t call) {
@@ -132,7 +121,11 @@ std::optional<PlannedRequest> Schedule::Next() {
     ++next_;
     return planned;
   }
-  planned.agent = std::make_shared<const AgentPlan>(*NextAgent());
+  const AgentShape& shape = agents_[next_ % agents_.size()];
+  auto plan = std::make_shared<AgentPlan>(PlanAgent(shape, trace_.requests, row_));
+  plan->agent = next_++;
+  row_ += shape.calls();
+  planned.agent = std::move(plan);
   return CallOf(planned, 0);
 }
 

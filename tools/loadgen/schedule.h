@@ -48,7 +48,7 @@ absl::StatusOr<Trace> LoadTrace(const Options& options);
 class Schedule {
  public:
   // REQUIRES: Validate(options).ok(). INVALID_ARGUMENT when the trace cannot provide the arrivals asked for,
-  // or, naming the row, when an agent would have too many tokens.
+  // or, naming the row, when agents might have more tokens than 32 bits hold.
   static absl::StatusOr<Schedule> Create(const Options& options, Trace trace);
 
   // The next request, or the first call of the next agent; empty when the run's number of requests or its
@@ -63,9 +63,6 @@ class Schedule {
   Schedule(Trace trace, std::vector<AgentShape> agents, uint64_t total, double duration_s)
       : trace_(std::move(trace)), agents_(std::move(agents)), total_(total), duration_s_(duration_s) {}
 
-  // INVALID_ARGUMENT: some agent of the run cannot be planned. REQUIRES: nothing was taken yet.
-  absl::Status CheckAgents();
-  absl::StatusOr<AgentPlan> NextAgent();
   // Sets due time and level; false after the end.
   bool NextArrival(PlannedRequest& planned);
 

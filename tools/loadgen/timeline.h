@@ -1,16 +1,17 @@
 // A run over time, as seen by its clients.
 //
-// Purpose: the data of the report's charts. Every request and token is counted; memory is bounded for runs of
-// any length (time_bins.h; at most some 20 MB of histograms). Pure; one thread at a time (the runner guards
-// it). Times in seconds after the start of the run.
+// Purpose: the data of the report's charts. Every request and token is counted, in equal intervals. When the
+// bins are used up, each two neighbours are merged into one of twice the width, so charts of runs of seconds
+// and of days have the same size (at most some 20 MB of histograms). Pure; one thread at a time (the runner
+// guards it). Times in seconds after the start of the run, in any order.
 #ifndef BFIO_TOOLS_LOADGEN_TIMELINE_H_
 #define BFIO_TOOLS_LOADGEN_TIMELINE_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "common/stats/histogram.h"
 #include "tools/loadgen/ended_request.h"
-#include "tools/loadgen/time_bins.h"
 
 namespace bfio::loadgen {
 
@@ -36,15 +37,23 @@ struct TimelineBin {
 
 class Timeline {
  public:
-  void OnSent(double due_s) { ++bins_.At(due_s).due; }
-  void OnLag(double due_s, double lag_s) { bins_.At(due_s).schedule_lag_s.Add(lag_s); }
+  // Maximum number of bins. After the first merge there are at least half as many.
+  static constexpr size_t kMostBins = 120;
+
+  void OnSent(double due_s) { ++At(due_s).due; }
+  void OnLag(double due_s, double lag_s) { At(due_s).schedule_lag_s.Add(lag_s); }
   void OnUnderWay(double now_s, uint64_t requests);
   void OnEnded(const EndedRequest& request);
 
-  const TimeBins<TimelineBin>& bins() const { return bins_; }
+  // Bin i covers [i, i + 1) * width_s.
+  const std::vector<TimelineBin>& bins() const { return bins_; }
+  double width_s() const { return width_s_; }
 
  private:
-  TimeBins<TimelineBin> bins_;
+  TimelineBin& At(double seconds);
+
+  double width_s_ = 0.5;
+  std::vector<TimelineBin> bins_;
 };
 
 }  // namespace bfio::loadgen

@@ -11,41 +11,29 @@
 #include <variant>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "tests/testing/loopback_server.h"
 #include "tools/client/stream_reader.h"
 
 namespace bfio::client {
 namespace {
 
-constexpr size_t kMessageBytes = 16 << 10;
-
 // Writes max_new_tokens messages as fast as the client takes them. With ignore_eos it then waits for the
 // cancellation.
 class Writer final : public v1::Inference::Service {
  public:
-  Writer() {
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
-    builder.RegisterService(this);
-    server_ = builder.BuildAndStart();
-  }
-  std::shared_ptr<grpc::Channel> Connect() const {
-    grpc::ChannelArguments args;  // windows that do not depend on the machine's speed
-    args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-    args.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 65535);
-    return grpc::CreateCustomChannel(absl::StrCat("127.0.0.1:", port_), grpc::InsecureChannelCredentials(),
-                                     args);
-  }
+  const std::shared_ptr<grpc::Channel>& channel() const { return server_.channel(); }
   uint32_t written() const { return written_; }
-  int ended() const { return ended_; }
+  void AwaitEnds(int ends) const {
+    while (ended_ < ends) absl::SleepFor(absl::Milliseconds(1));
+  }
 
  private:
   grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
                         grpc::ServerWriter<v1::GenerateResponse>* writer) override {
     v1::GenerateResponse response;
-    response.set_request_id(std::string(kMessageBytes, 'x'));
+    response.set_request_id(std::string(16 << 10, 'x'));
     for (uint32_t i = 0; i < request->max_new_tokens(); ++i, ++written_) {
       response.set_first_index(i);
       if (!writer->Write(response)) break;
@@ -55,10 +43,9 @@ class Writer final : public v1::Inference::Service {
     return grpc::Status(grpc::StatusCode::ABORTED, "done");
   }
 
-  int port_ = 0;
   std::atomic<uint32_t> written_ = 0;
   std::atomic<int> ended_ = 0;
-  std::unique_ptr<grpc::Server> server_;
+  testing::LoopbackServer server_{this};
 };
 
 v1::GenerateRequest Messages(uint32_t count, bool then_waits = false) {
@@ -66,10 +53,6 @@ v1::GenerateRequest Messages(uint32_t count, bool then_waits = false) {
   request.set_max_new_tokens(count);
   request.set_ignore_eos(then_waits);
   return request;
-}
-
-void AwaitEnds(const Writer& writer, int ends) {
-  while (writer.ended() < ends) absl::SleepFor(absl::Milliseconds(1));
 }
 
 class Recorder final : public StreamCall {
@@ -103,79 +86,68 @@ class Recorder final : public StreamCall {
   const std::weak_ptr<grpc::Channel> channel_;
 };
 
-TEST(StreamCall, ReportsEveryMessageAndItsTimeThenTheStatus) {
-  const Writer writer;
-  const auto channel = writer.Connect();
-  const auto stub = v1::Inference::NewStub(channel);
-  const auto call = std::make_shared<Recorder>(Messages(5), channel);
-  call->Start(*stub);
+class StreamCallTest : public ::testing::Test {
+ protected:
+  std::shared_ptr<Recorder> Start(v1::GenerateRequest request, absl::Time deadline = absl::InfiniteFuture()) {
+    const auto call = std::make_shared<Recorder>(std::move(request), writer_.channel(), deadline);
+    call->Start(*stub_);
+    return call;
+  }
+
+  const Writer writer_;
+  const std::unique_ptr<v1::Inference::Stub> stub_ = v1::Inference::NewStub(writer_.channel());
+};
+
+TEST_F(StreamCallTest, ReportsEveryMessageAndItsTimeThenTheStatusWithoutTheChannel) {
+  const long users = writer_.channel().use_count();
+  const auto call = Start(Messages(5));
   call->ended.WaitForNotification();
   EXPECT_EQ(call->indices, (std::vector<uint32_t>{0, 1, 2, 3, 4}));
   EXPECT_TRUE(std::is_sorted(call->times.begin(), call->times.end()));
   EXPECT_EQ(call->status.error_code(), grpc::StatusCode::ABORTED);
   EXPECT_EQ(call->status.error_message(), "done");
+  EXPECT_EQ(call->channel_users, users);
   call->Cancel();  // after the end, without effect
 }
 
-TEST(StreamCall, HasReleasedTheChannelWhenTheEndIsReported) {
-  const Writer writer;
-  const auto channel = writer.Connect();
-  const auto stub = v1::Inference::NewStub(channel);
-  const auto call = std::make_shared<Recorder>(Messages(1), channel);
-  const long before = channel.use_count();
-  call->Start(*stub);
-  call->ended.WaitForNotification();
-  EXPECT_EQ(call->channel_users, before);
-}
-
-TEST(StreamCall, EndsWhenCancelledAndAtItsDeadline) {
-  const Writer writer;
-  const auto channel = writer.Connect();
-  const auto stub = v1::Inference::NewStub(channel);
-  const auto call = std::make_shared<Recorder>(Messages(1, true), channel);
-  call->Start(*stub);
+TEST_F(StreamCallTest, EndsWhenCancelledAndAtItsDeadline) {
+  const auto call = Start(Messages(1, true));
   call->began.WaitForNotification();
   call->Cancel();
   call->ended.WaitForNotification();
   EXPECT_EQ(call->status.error_code(), grpc::StatusCode::CANCELLED);
-  const auto late =
-      std::make_shared<Recorder>(Messages(1, true), channel, absl::Now() + absl::Milliseconds(100));
-  late->Start(*stub);
+  const auto late = Start(Messages(1, true), absl::Now() + absl::Milliseconds(100));
   late->ended.WaitForNotification();
   EXPECT_EQ(late->status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-  AwaitEnds(writer, 2);
+  writer_.AwaitEnds(2);
 }
 
-TEST(StreamReader, ReadsAtMostItsLimitAheadOfItsCaller) {
-  const Writer writer;
-  const auto stub = v1::Inference::NewStub(writer.Connect());
+TEST_F(StreamCallTest, AReaderReadsAtMostItsLimitAheadOfItsCaller) {
   constexpr uint32_t kMessages = 400;
   const auto reader = std::make_shared<StreamReader>(Messages(kMessages));
-  reader->Start(*stub);
+  reader->Start(*stub_);
   for (uint32_t i = 0; i < kMessages; ++i) {
     const auto taken = reader->Take(absl::InfiniteDuration());
     ASSERT_TRUE(std::holds_alternative<v1::GenerateResponse>(taken));
     EXPECT_EQ(std::get<v1::GenerateResponse>(taken).first_index(), i);
     // Besides, messages in the flow-control windows of stream and connection.
-    EXPECT_LE(writer.written(), i + StreamReader::kReadAhead + 30);
+    EXPECT_LE(writer_.written(), i + StreamReader::kReadAhead + 30);
   }
   const auto taken = reader->Take(absl::InfiniteDuration());
   EXPECT_EQ(std::get<grpc::Status>(taken).error_message(), "done");
 }
 
-TEST(StreamReader, AnAbandonedCallEndsWithOrWithoutUnreadMessages) {
-  const Writer writer;
-  const auto stub = v1::Inference::NewStub(writer.Connect());
+TEST_F(StreamCallTest, AnAbandonedReaderEndsWithOrWithoutUnreadMessages) {
   for (const uint32_t messages : {1, 100}) {
     auto reader = std::make_shared<StreamReader>(Messages(messages, true));
-    reader->Start(*stub);
+    reader->Start(*stub_);
     ASSERT_TRUE(std::holds_alternative<v1::GenerateResponse>(reader->Take(absl::InfiniteDuration())));
     reader->Abandon();
     const std::weak_ptr<StreamReader> call = reader;
     reader.reset();
     while (!call.expired()) absl::SleepFor(absl::Milliseconds(1));
   }
-  AwaitEnds(writer, 2);
+  writer_.AwaitEnds(2);
 }
 
 }  // namespace

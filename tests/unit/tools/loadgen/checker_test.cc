@@ -10,113 +10,82 @@ namespace bfio::loadgen {
 namespace {
 
 using ::testing::HasSubstr;
-using Finish = StreamMessage::Finish;
+using Code = absl::StatusCode;
 
-constexpr Finish kGoodFinish = {
-    .reason_is_length = true, .has_usage = true, .prompt_tokens = 100, .completion_tokens = 4};
-
-class CheckerTest : public ::testing::Test {
- protected:
-  void Tokens(uint32_t first_index, uint32_t count) {
-    checker_.OnMessage({.first_index = first_index, .tokens = count});
-  }
-  void End(const Finish& finish) { checker_.OnMessage({.finish = finish}); }
-
-  // A request of 100 prompt tokens and 4 tokens to generate.
-  StreamChecker checker_{"r1", 100, 4};
-};
-
-TEST_F(CheckerTest, AValidStreamPasses) {
-  checker_.OnMessage({.request_id = "r1", .first_index = 0, .tokens = 1});
-  Tokens(1, 2);
-  checker_.OnMessage({});  // an empty message is valid
-  Tokens(3, 1);
-  End(kGoodFinish);
-  checker_.OnEnd(StreamChecker::End::kOk);
-  EXPECT_EQ(checker_.breach(), "");
-  EXPECT_EQ(checker_.tokens(), 4u);
+v1::GenerateResponse Tokens(uint32_t first_index, int count, const std::string& id = "") {
+  v1::GenerateResponse message;
+  message.set_request_id(id);
+  message.set_first_index(first_index);
+  for (int i = 0; i < count; ++i) message.add_token_ids(7);
+  return message;
 }
 
-TEST(OpenEndedChecker, TheModelMayEndItAfterAtLeastOneToken) {
-  const auto breach = [](uint32_t tokens, bool stop) {
-    StreamChecker checker("r1", 100, 4, 0, true);
-    checker.OnMessage({.tokens = tokens,
-                       .finish = Finish{.reason_is_length = !stop,
-                                        .reason_is_stop = stop,
-                                        .has_usage = true,
-                                        .prompt_tokens = 100,
-                                        .completion_tokens = tokens}});
-    checker.OnEnd(StreamChecker::End::kOk);
-    return checker.breach();
+v1::GenerateResponse Finish(uint32_t prompt, uint32_t completion,
+                            v1::FinishReason reason = v1::FINISH_REASON_LENGTH,
+                            v1::GenerateResponse message = {}) {
+  message.mutable_finish()->set_reason(reason);
+  message.mutable_finish()->mutable_usage()->set_prompt_tokens(prompt);
+  message.mutable_finish()->mutable_usage()->set_completion_tokens(completion);
+  return message;
+}
+
+// The breach of a request of 100 prompt tokens and 4 tokens to generate.
+std::string BreachOf(const std::vector<v1::GenerateResponse>& messages, std::optional<Code> end,
+                     bool open_ended = false) {
+  StreamChecker checker("r1", 100, 4, 0, open_ended);
+  for (const v1::GenerateResponse& message : messages) checker.OnMessage(message);
+  if (end) checker.OnEnd(*end);
+  return checker.breach();
+}
+
+TEST(StreamChecker, AValidStreamPasses) {
+  const v1::GenerateResponse empty, finish = Finish(100, 4);
+  EXPECT_EQ(BreachOf({Tokens(0, 1, "r1"), Tokens(1, 2), empty, Tokens(3, 1), finish}, Code::kOk), "");
+  EXPECT_EQ(BreachOf({Finish(100, 4, v1::FINISH_REASON_LENGTH, Tokens(0, 4))}, Code::kOk), "");
+  EXPECT_EQ(BreachOf({Tokens(0, 2)}, Code::kInternal), "") << "an error is no breach by itself";
+  EXPECT_EQ(BreachOf({Tokens(0, 4), finish}, Code::kUnavailable), "") << "the connection was lost";
+}
+
+TEST(StreamChecker, TheModelMayEndAnOpenEndedRequestAfterAtLeastOneToken) {
+  const auto breach = [](int tokens, v1::FinishReason reason) {
+    return BreachOf({Finish(100, static_cast<uint32_t>(tokens), reason, Tokens(0, tokens))}, Code::kOk, true);
   };
-  EXPECT_EQ(breach(2, true), "");
-  EXPECT_EQ(breach(4, false), "");
-  EXPECT_EQ(breach(4, true), "") << "its last token was the end";
-  EXPECT_THAT(breach(2, false), HasSubstr("finished after 2 tokens"));
-  EXPECT_THAT(breach(0, true), HasSubstr("finished after 0 tokens"));
-  EXPECT_THAT(breach(5, true), HasSubstr("5 tokens came, 4 were requested"));
+  EXPECT_EQ(breach(2, v1::FINISH_REASON_STOP), "");
+  EXPECT_EQ(breach(4, v1::FINISH_REASON_LENGTH), "");
+  EXPECT_EQ(breach(4, v1::FINISH_REASON_STOP), "") << "its last token was the end";
+  EXPECT_THAT(breach(2, v1::FINISH_REASON_LENGTH), HasSubstr("finished after 2 tokens"));
+  EXPECT_THAT(breach(0, v1::FINISH_REASON_STOP), HasSubstr("finished after 0 tokens"));
+  EXPECT_THAT(breach(5, v1::FINISH_REASON_STOP), HasSubstr("5 tokens came, 4 were requested"));
 }
 
-TEST_F(CheckerTest, TokensMayComeWithTheFinish) {
-  checker_.OnMessage({.first_index = 0, .tokens = 4, .finish = kGoodFinish});
-  checker_.OnEnd(StreamChecker::End::kOk);
-  EXPECT_EQ(checker_.breach(), "");
-}
-
-TEST_F(CheckerTest, AnErrorIsNotABreachByItself) {
-  Tokens(0, 2);
-  checker_.OnEnd(StreamChecker::End::kError);
-  EXPECT_EQ(checker_.breach(), "");
-}
-
-TEST(StreamCheckerBreach, EveryMessageOrEndThatDoesNotFollowIsOne) {
-  using End = StreamChecker::End;
-  const StreamMessage all = {.tokens = 4};
-  const StreamMessage finish = {.finish = kGoodFinish};
-  const auto usage = [](uint32_t prompt, uint32_t completion, bool length = true) {
-    return StreamMessage{.finish = Finish{.reason_is_length = length,
-                                          .has_usage = true,
-                                          .prompt_tokens = prompt,
-                                          .completion_tokens = completion}};
-  };
+TEST(StreamChecker, EveryMessageOrEndThatDoesNotFollowIsABreach) {
+  const v1::GenerateResponse all = Tokens(0, 4), finish = Finish(100, 4);
+  v1::GenerateResponse no_usage = finish;
+  no_usage.mutable_finish()->clear_usage();
   const struct {
-    std::vector<StreamMessage> messages;
-    std::optional<End> end;
+    std::vector<v1::GenerateResponse> messages;
+    std::optional<Code> end;
     std::string want;
   } cases[] = {
-      {{{.tokens = 1}, {.first_index = 2, .tokens = 1}},
-       {},
-       "request r1: token index 2 came where 1 was expected"},
-      {{{.tokens = 2}, {.first_index = 1, .tokens = 1}}, {}, "token index 1 came where 2 was expected"},
-      {{{.first_index = 1, .tokens = 1}}, {}, "token index 1 came where 0 was expected"},
-      {{{.tokens = 5}}, {}, "5 tokens came, 4 were requested"},
-      {{{.tokens = 3}, usage(100, 3)}, {}, "finished after 3 tokens, 4 were requested"},
-      {{all, usage(100, 4, false)}, {}, "not the requested length limit"},
-      {{all, {.finish = Finish{.reason_is_length = true}}}, {}, "usage"},
-      {{all, usage(0, 4)}, {}, "usage"},
-      {{all, usage(100, 5)}, {}, "usage"},
+      {{Tokens(0, 1), Tokens(2, 1)}, {}, "request r1: token index 2 came where 1 was expected"},
+      {{Tokens(0, 2), Tokens(1, 1)}, {}, "token index 1 came where 2 was expected"},
+      {{Tokens(1, 1)}, {}, "token index 1 came where 0 was expected"},
+      {{Tokens(0, 5)}, {}, "5 tokens came, 4 were requested"},
+      {{Tokens(0, 3), Finish(100, 3)}, {}, "finished after 3 tokens, 4 were requested"},
+      {{all, Finish(100, 4, v1::FINISH_REASON_STOP)}, {}, "not the requested length limit"},
+      {{all, no_usage}, {}, "usage"},
+      {{all, Finish(0, 4)}, {}, "usage"},
+      {{all, Finish(100, 5)}, {}, "usage"},
       {{all, finish, finish}, {}, "a message came after the finish"},
-      {{all}, End::kOk, "without a finish"},
-      {{all, finish}, End::kError, "error after the finish"},
-      {{{.request_id = "r2", .tokens = 1}}, {}, "another request, r2"},
+      {{all}, Code::kOk, "without a finish"},
+      {{all, finish}, Code::kInternal, "error after the finish"},
+      {{Tokens(0, 1, "r2")}, {}, "another request, r2"},
       // The first is kept.
-      {{{.first_index = 1, .tokens = 1}, {.first_index = 9, .tokens = 1}}, End::kOk, "token index 1 "},
+      {{Tokens(1, 1), Tokens(9, 1)}, Code::kOk, "token index 1 "},
   };
   for (const auto& broken : cases) {
-    StreamChecker checker("r1", 100, 4);
-    for (const StreamMessage& message : broken.messages) checker.OnMessage(message);
-    if (broken.end) checker.OnEnd(*broken.end);
-    EXPECT_THAT(checker.breach(), HasSubstr(broken.want));
+    EXPECT_THAT(BreachOf(broken.messages, broken.end), HasSubstr(broken.want));
   }
-}
-
-TEST_F(CheckerTest, AConnectionLostAfterTheFinishIsNotABreach) {
-  Tokens(0, 4);
-  EXPECT_FALSE(checker_.finished());
-  End(kGoodFinish);
-  EXPECT_TRUE(checker_.finished());
-  checker_.OnEnd(StreamChecker::End::kConnectionLost);
-  EXPECT_EQ(checker_.breach(), "");
 }
 
 }  // namespace

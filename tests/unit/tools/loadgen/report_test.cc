@@ -1,9 +1,10 @@
 #include "tools/loadgen/report.h"
 
+#include <cmath>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "tools/loadgen/progress.h"
 
 namespace bfio::loadgen {
 namespace {
@@ -30,15 +31,11 @@ TEST(ResultsTest, LatenciesFollowTheirDefinitions) {
   EXPECT_EQ(r.tpot_s.max(), 0.5) << "(e2e - ttft) / (n - 1)";
   EXPECT_EQ(r.itl_s.count(), 4u) << "a gap for each token after the first";
   EXPECT_EQ(r.itl_s.max(), 0.5);
-  EXPECT_EQ(r.output_tokens, 5u);
-  EXPECT_EQ(r.prompt_tokens, 100u);
-}
-
-TEST(ResultsTest, OneTokenHasNoTpot) {
-  Results r;
   r.Add({.code = "OK", .prompt_tokens = 1, .output_tokens = 1, .ttft_s = 1, .e2e_s = 1});
-  EXPECT_EQ(r.tpot_s.count(), 0u);
-  EXPECT_EQ(r.ttft_s.count(), 1u);
+  EXPECT_EQ(r.tpot_s.count(), 1u) << "one token has none";
+  EXPECT_EQ(r.ttft_s.count(), 2u);
+  EXPECT_EQ(r.output_tokens, 6u);
+  EXPECT_EQ(r.prompt_tokens, 101u);
 }
 
 TEST(ResultsTest, FailuresAreCountedByCodeAndKeptOutOfLatencies) {
@@ -54,28 +51,97 @@ TEST(ResultsTest, FailuresAreCountedByCodeAndKeptOutOfLatencies) {
 }
 
 TEST(ResultsTest, ExitCodesRankErrors) {
-  Results good;
-  EXPECT_EQ(ExitCode(good, false), 1) << "nothing completed";
-  good.Add(FiveTokens());
-  EXPECT_EQ(ExitCode(good, false), 0);
-  Results failed = good;
-  failed.Add({.code = "UNAVAILABLE"});
-  EXPECT_EQ(ExitCode(failed, false), 1);
-  Results broken = failed;
-  broken.Add({.code = "OK", .breach = "x"});
-  EXPECT_EQ(ExitCode(broken, false), 3);
-  EXPECT_EQ(ExitCode(broken, true), 130);
+  Results r;
+  EXPECT_EQ(ExitCode(r, false), 1) << "nothing completed";
+  r.Add(FiveTokens());
+  EXPECT_EQ(ExitCode(r, false), 0);
+  r.Add({.code = "UNAVAILABLE"});
+  EXPECT_EQ(ExitCode(r, false), 1);
+  r.Add({.code = "OK", .breach = "x"});
+  EXPECT_EQ(ExitCode(r, false), 3);
+  EXPECT_EQ(ExitCode(r, true), 130);
 }
 
+TEST(TimelineTest, EveryRequestAndTokenIsCountedInItsBin) {
+  Timeline timeline;
+  timeline.OnSent(0.2);
+  timeline.OnLag(0.2, 0.01);
+  timeline.OnEnded({.code = "OK",
+                    .output_tokens = 6,
+                    .ttft_s = 0.2,
+                    .e2e_s = 1.4,
+                    .gaps = {{0, 1}, {0.4, 1}, {0.7, 3}},
+                    .due_s = 0.2});
+  timeline.OnEnded({.code = "INTERNAL", .output_tokens = 1, .ttft_s = 0.1, .e2e_s = 0.2, .due_s = 1.5});
+  timeline.OnEnded(
+      {.code = "CANCELLED", .interrupted = true, .output_tokens = 1, .ttft_s = 0.1, .due_s = 1.5});
+  const auto& bins = timeline.bins();
+  ASSERT_EQ(bins.size(), 4u) << "of half a second";
+  EXPECT_EQ(bins[0].due, 1u);
+  EXPECT_EQ(bins[0].tokens, 2u);
+  EXPECT_EQ(bins[1].tokens, 1u);
+  EXPECT_EQ(bins[2].tokens, 0u);
+  EXPECT_EQ(bins[3].tokens, 5u) << "3 of the first, 1 of each other";
+  EXPECT_EQ(bins[0].ttft_s.count(), 1u);
+  EXPECT_EQ(bins[3].completed, 1u);
+  EXPECT_EQ(bins[3].failed, 1u);
+  EXPECT_EQ(bins[3].itl_s.count(), 3u) << "the failed one's are not counted";
+  EXPECT_EQ(bins[0].itl_s.count(), 1u) << "the first message's second token, after no time";
+}
+
+TEST(TimelineTest, ALongRunHasWiderBinsAndLosesNothing) {
+  Timeline timeline;
+  for (int i = 0; i < 100000; ++i) {
+    timeline.OnSent(i);
+    timeline.OnEnded({.code = "OK", .output_tokens = 1, .ttft_s = 0.1, .e2e_s = 0.2, .due_s = i * 1.0});
+  }
+  timeline.OnSent(-5);
+  timeline.OnSent(NAN);
+  EXPECT_LE(timeline.bins().size(), Timeline::kMostBins);
+  EXPECT_GE(timeline.bins().size(), Timeline::kMostBins / 2);
+  EXPECT_GE(timeline.width_s() * static_cast<double>(timeline.bins().size()), 100000);
+  TimelineBin all;
+  for (const TimelineBin& bin : timeline.bins()) all.Merge(bin);
+  EXPECT_EQ(all.due, 100002u);
+  EXPECT_EQ(all.completed, 100000u);
+  EXPECT_EQ(all.tokens, 100000u);
+  EXPECT_EQ(all.ttft_s.count(), 100000u);
+  timeline.OnSent(1e300);
+  EXPECT_LE(timeline.bins().size(), Timeline::kMostBins);
+}
+
+// A run that fills every part of a report.
 class ReportTest : public ::testing::Test {
  protected:
   ReportTest() {
-    trace_.source = "t.csv";
+    options_.arrival = "sweep";
+    options_.rates = {20, 40};
+    options_.step_duration_s = 2;
+    options_.goodput = {.ttft_s = 0.5};
+    trace_.source = "</script><script>alert(1)</script><!--.csv";
     trace_.format = "azure";
     trace_.requests.resize(7);
-    results_.requests_sent = 2;
-    results_.duration_s = 2.5;
-    results_.Add(FiveTokens());
+    trace_.dropped = 3;
+    trace_.dropped_examples = {"line 2: x"};
+    results_.goodput = Goodput(options_.goodput);
+    results_.levels = Levels(options_.levels());
+    for (int i = 0; i < 120; ++i) {
+      const uint32_t level = i >= 40;
+      const double due = level == 0 ? i * 0.05 : 2 + (i - 40) * 0.025;
+      if (i % 40 == 0 && i < 80) results_.levels.Begin(level, due);
+      results_.Sent(due, level, 0.001 * (i % 7));
+      results_.Add({.code = "OK",
+                    .prompt_tokens = 10,
+                    .output_tokens = 5,
+                    .ttft_s = 0.123456 * (1 + i % 5),
+                    .e2e_s = 0.123456 * (1 + i % 5) + 0.4,
+                    .gaps = {{0.1, 1}, {0.1, 1}, {0.2, 2}},
+                    .due_s = due,
+                    .level = level});
+    }
+    results_.duration_s = 5;
+    results_.Add({.code = "UNAVAILABLE", .message = "<worker> & \xff lost", .due_s = 3, .level = 1});
+    report_.barrier = BarrierMeasurements{.policy = "fcfs", .ranks = 2, .steps = 50, .idle_fraction = 0.25};
   }
 
   nlohmann::json Json() { return nlohmann::json::parse(ToJson(report_)); }
@@ -87,134 +153,159 @@ class ReportTest : public ::testing::Test {
 };
 
 TEST_F(ReportTest, JsonHasTheKeysScriptsRead) {
-  results_.Add({.code = "UNAVAILABLE", .message = "gone"});
-  const auto json = Json();
-  EXPECT_EQ(json["requests_sent"], 2);
-  EXPECT_EQ(json["completed"], 1);
+  auto json = Json();
+  EXPECT_EQ(json["requests_sent"], 120);
+  EXPECT_EQ(json["completed"], 120);
   EXPECT_EQ(json["failed"]["UNAVAILABLE"], 1);
   EXPECT_EQ(json["stream_breaches"], 0);
-  EXPECT_EQ(json["output_tokens"], 5);
-  EXPECT_EQ(json["throughput_tokens_per_s"], 2.0);
-  EXPECT_EQ(json["duration_s"], 2.5);
+  EXPECT_EQ(json["output_tokens"], 600);
+  EXPECT_EQ(json["throughput_tokens_per_s"], 120.0);
+  EXPECT_EQ(json["duration_s"], 5);
   for (const char* latency : {"ttft_s", "tpot_s", "itl_s", "e2e_s"}) {
     for (const char* figure : {"p50", "p90", "p99", "p99.9", "max", "mean"}) {
       EXPECT_TRUE(json[latency][figure].is_number()) << latency << " " << figure;
     }
   }
-  EXPECT_EQ(json["settings"]["arrival"], "closed");
+  EXPECT_EQ(json["settings"]["arrival"], "sweep");
   EXPECT_EQ(json["workload"]["requests"], 7);
-  EXPECT_FALSE(json.contains("barrier"));
+  EXPECT_EQ(json["goodput"]["good_requests"], 96);
+  EXPECT_EQ(json["goodput"]["missed"]["ttft"], 24);
+  EXPECT_EQ(json["levels"].size(), 2u);
+  EXPECT_EQ(json["levels"][0]["offered_rate"], 20);
+  EXPECT_EQ(json["levels"][0]["good_share"], 0.8);
+  EXPECT_EQ(json["knee"]["failed_rate"], 20) << "80 % within the limits are too few";
+  EXPECT_EQ(json["barrier"]["idle_fraction"], 0.25);
 }
 
-TEST_F(ReportTest, NoFailuresIsAnEmptyObjectAndNoSamplesAreNull) {
-  EXPECT_TRUE(Json()["failed"].is_object());
-  EXPECT_TRUE(Json()["failed"].empty());
-  EXPECT_TRUE(Json()["schedule_lag_s"]["p99"].is_null());
-}
-
-TEST_F(ReportTest, TextThatIsNotUtf8StillMakesJson) {
-  results_.Add({.code = "INTERNAL", .message = "\xff\xfe"});
-  EXPECT_EQ(Json()["failed"]["INTERNAL"], 1);
+TEST_F(ReportTest, NothingMeasuredIsEmptyOrNullOrAbsent) {
+  results_ = Results();
+  report_.barrier.reset();
+  const auto json = Json();
+  EXPECT_TRUE(json["failed"].is_object());
+  EXPECT_TRUE(json["failed"].empty());
+  EXPECT_TRUE(json["schedule_lag_s"]["p99"].is_null());
+  for (const char* key : {"barrier", "goodput", "levels", "series"}) EXPECT_FALSE(json.contains(key)) << key;
 }
 
 TEST_F(ReportTest, TheTableShowsErrors) {
   EXPECT_THAT(ToTable(report_), Not(HasSubstr("broken stream ")));
   results_.Add({.code = "OK", .breach = "request 7: token index 2 came where 1 was expected"});
-  results_.Add({.code = "UNAVAILABLE", .message = "worker lost"});
-  trace_.dropped = 3;
-  trace_.dropped_examples = {"line 2: x"};
   const std::string table = ToTable(report_);
   EXPECT_THAT(table, HasSubstr("token index 2 came where 1 was expected"));
-  EXPECT_THAT(table, HasSubstr("UNAVAILABLE: 1, first: worker lost"));
+  EXPECT_THAT(table, HasSubstr("UNAVAILABLE: 1, first: <worker>"));
   EXPECT_THAT(table, HasSubstr("bad trace rows 3, first: line 2: x"));
 }
 
-BarrierReading Reading(double factor) {
-  return {.policy = "bf_io",
-          .epoch = 1,
-          .ranks = 4,
-          .started_s = 1000,
-          .steps = static_cast<uint64_t>(100 * factor),
-          .imbalance_tokens = 5000 * factor,
-          .max_load_tokens = 1000 * factor,
-          .mean_load_tokens = 900 * factor,
-          .barrier_wait_s = 0.8 * factor,
-          .rank_step_s = 8 * factor,
-          .gap_s = 0.4 * factor,
-          .gap_count = static_cast<uint64_t>(400 * factor),
-          .max_local_s = 1.5 * factor,
-          .decisions = static_cast<uint64_t>(100 * factor),
-          .decide_s = 0.01 * factor,
-          .late_plans = static_cast<uint64_t>(factor),
-          .saturated_steps = static_cast<uint64_t>(50 * factor),
-          .decisions_stopped_early = static_cast<uint64_t>(2 * factor)};
+// The data that the page's script reads.
+nlohmann::json DataOf(const std::string& html) {
+  const std::string opening = "<script id=\"data\" type=\"application/json\">", closing = "</script>";
+  const size_t begin = html.find(opening) + opening.size();
+  return nlohmann::json::parse(html.substr(begin, html.find(closing, begin) - begin), nullptr, false);
+}
+
+TEST_F(ReportTest, ThePageIsSelfContainedAndTextOfARunCannotBecomeMarkup) {
+  const std::string html = RunPage(report_);
+  EXPECT_THAT(html, HasSubstr("Chart.js v3"));
+  EXPECT_THAT(html, HasSubstr("function showRun"));
+  EXPECT_THAT(html, Not(HasSubstr("{{")));
+  EXPECT_THAT(html, Not(HasSubstr("alert(1)</script>")));
+  size_t scripts = 0;
+  for (size_t at = html.find("</script"); at != std::string::npos; at = html.find("</script", at + 1))
+    ++scripts;
+  EXPECT_EQ(scripts, 4u) << "the library, the functions, the data and the program's own";
+}
+
+TEST_F(ReportTest, ThePageHasTheKeysOfTheResultAndMore) {
+  const auto page = DataOf(RunPage(report_));
+  const auto plain = Json();
+  for (const auto& [key, value] : plain.items()) EXPECT_EQ(page[key], value) << key;
+  const size_t bins = page["series"]["t_s"].size();
+  EXPECT_EQ(page["series"]["ttft_s"]["p99"].size(), bins);
+  double tokens = 0;
+  for (const auto& rate : page["series"]["tokens_per_s"]) tokens += rate.get<double>() * 0.5;
+  EXPECT_NEAR(tokens, static_cast<double>(results_.output_tokens), 1e-6);
+  const auto& distribution = page["distributions"];
+  EXPECT_EQ(distribution["ttft_s"].size(), distribution["share"].size());
+  EXPECT_EQ(distribution["ttft_s"].back(), results_.ttft_s.max());
+}
+
+v1::ClusterState Reading(int factor) {
+  v1::ClusterState state;
+  state.mutable_policy()->set_name("bf_io");
+  state.mutable_timestamp()->set_seconds(1000);
+  state.set_epoch(1);
+  for (uint32_t rank = 0; rank < 4; ++rank) state.add_workers()->set_rank(rank);
+  v1::StepTotals& totals = *state.mutable_steps();
+  totals.set_steps(100 * factor);
+  totals.set_imbalance_tokens(5000 * factor);
+  totals.set_max_load_tokens(1000 * factor);
+  totals.set_mean_load_tokens(900 * factor);
+  totals.set_barrier_wait_s(0.8 * factor);
+  totals.set_rank_step_s(8 * factor);
+  totals.set_gap_s(0.4 * factor);
+  totals.set_gap_count(400 * factor);
+  totals.set_max_local_s(1.5 * factor);
+  totals.set_decisions(100 * factor);
+  totals.set_decide_s(0.01 * factor);
+  totals.set_late_plans(factor);
+  totals.set_saturated_steps(50 * factor);
+  totals.set_decisions_stopped_early(2 * factor);
+  return state;
 }
 
 TEST_F(ReportTest, BarrierStatisticsAreDifferencesOfTwoReadings) {
-  const auto figures = Between(Reading(1), Reading(3));
+  v1::ClusterState before = Reading(1), after = Reading(3);
+  const auto figures = Between(before, after);
   ASSERT_TRUE(figures.ok()) << figures.status();
   EXPECT_EQ(figures->steps, 200u);
+  EXPECT_EQ(figures->ranks, 4u);
   EXPECT_NEAR(figures->idle_fraction, 0.1, 1e-12);
   EXPECT_NEAR(figures->load_idle_fraction, 0.1, 1e-12);
   EXPECT_NEAR(figures->avg_imbalance_tokens, 50, 1e-9);
   EXPECT_NEAR(figures->step_s_mean, 0.02, 1e-12) << "8 s over 100 steps of 4 ranks";
+  EXPECT_NEAR(figures->local_s_max_mean, 0.015, 1e-12);
   EXPECT_NEAR(figures->gap_s_mean, 0.001, 1e-12);
   EXPECT_NEAR(figures->decide_s_mean, 0.0001, 1e-12);
   EXPECT_EQ(figures->saturated_fraction, 0.5);
   EXPECT_EQ(figures->decisions_stopped_early, 4u);
-  EXPECT_FALSE(figures->energy.has_value());
+  EXPECT_EQ(figures->late_plans, 2u);
   EXPECT_FALSE(figures->epoch_changed);
   report_.barrier = *figures;
-  EXPECT_NEAR(Json()["barrier"]["idle_fraction"].get<double>(), 0.1, 1e-12);
+  EXPECT_FALSE(Json()["barrier"].contains("energy_busy_j"));
   EXPECT_THAT(ToTable(report_), HasSubstr("idle 10.00 %"));
+  EXPECT_THAT(ToTable(report_), Not(HasSubstr("energy")));
+  before.set_uncoupled(true);
+  after.set_uncoupled(true);
+  EXPECT_DOUBLE_EQ(Between(before, after)->step_s_mean, 0.08) << "every step is that of one rank";
 }
 
 TEST_F(ReportTest, EnergyIsReportedIfMeasured) {
-  BarrierReading before = Reading(1), after = Reading(3);
-  report_.barrier = *Between(before, after);
-  EXPECT_FALSE(Json()["barrier"].contains("energy_busy_j"));
-  EXPECT_THAT(ToTable(report_), ::testing::Not(HasSubstr("energy")));
-  after.energy = EnergyJoules{30, 20, 10};
-  EXPECT_EQ(Between(before, after)->energy->busy, 30) << "measured since the run began";
-  before.energy = EnergyJoules{1, 2, 3};
+  v1::ClusterState before = Reading(1), after = Reading(3);
+  after.mutable_energy()->set_busy_j(30);
+  after.mutable_energy()->set_barrier_j(20);
+  after.mutable_energy()->set_parked_j(10);
+  EXPECT_EQ(Between(before, after)->energy->busy_j(), 30) << "measured since the run began";
+  before.mutable_energy()->set_busy_j(1);
+  before.mutable_energy()->set_barrier_j(2);
+  before.mutable_energy()->set_parked_j(3);
   report_.barrier = *Between(before, after);
   EXPECT_EQ(Json()["barrier"]["energy_busy_j"], 29);
   EXPECT_EQ(Json()["barrier"]["energy_barrier_j"], 18);
   EXPECT_EQ(Json()["barrier"]["energy_parked_j"], 7);
-  EXPECT_EQ(Json()["barrier"]["decisions_stopped_early"], 4);
   EXPECT_THAT(ToTable(report_), HasSubstr("29 J computing, 18 J waiting at the barrier, 7 J parked"));
-}
-
-TEST(BarrierTest, WithoutABarrierEveryStepIsThatOfOneRank) {
-  BarrierReading before = Reading(1), after = Reading(3);
-  const double together = Between(before, after)->step_s_mean;
-  before.uncoupled = after.uncoupled = true;
-  EXPECT_DOUBLE_EQ(Between(before, after)->step_s_mean, together * after.ranks);
 }
 
 TEST(BarrierTest, ARestartOrNoStepGivesNoStatistics) {
   EXPECT_EQ(Between(Reading(2), Reading(1)).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(Between(Reading(1), Reading(1)).status().code(), absl::StatusCode::kUnavailable);
   // The first router was 6 s old before the run, the second is 23 s old after it, and has taken more steps.
-  BarrierReading after = Reading(3);
-  after.started_s += 10;
+  v1::ClusterState after = Reading(3);
+  after.mutable_timestamp()->set_seconds(1010);
   EXPECT_EQ(Between(Reading(1), after).status().code(), absl::StatusCode::kUnavailable);
-  after = Reading(3);
-  after.late_plans = 0;
-  EXPECT_EQ(Between(Reading(1), after).status().code(), absl::StatusCode::kUnavailable) << "not 1.8e19";
-  after = Reading(3);
-  after.started_s += 1;
+  after.mutable_timestamp()->set_seconds(1001);
   EXPECT_TRUE(Between(Reading(1), after).ok()) << "times are of whole seconds";
-}
-
-TEST(ProgressTest, ProgressFollowsTheNearerEnd) {
-  EXPECT_EQ(ProgressFraction({.elapsed_s = 5, .duration_s = 10, .total = 100, .completed = 70, .failed = 10}),
-            0.8);
-  EXPECT_EQ(ProgressFraction({.elapsed_s = 5, .duration_s = 10}), 0.5);
-  EXPECT_EQ(ProgressFraction({.elapsed_s = 50, .duration_s = 10}), 1);
-  EXPECT_EQ(ProgressFraction({}), 0);
-  EXPECT_EQ(ProgressText({.total = 9, .completed = 3, .failed = 1, .under_way = 2}, 12.4),
-            "4 of 9 done, 2 under way, 1 failed, 12 tokens/s");
+  after.mutable_steps()->set_late_plans(0);
+  EXPECT_EQ(Between(Reading(1), after).status().code(), absl::StatusCode::kUnavailable) << "not 1.8e19";
 }
 
 }  // namespace

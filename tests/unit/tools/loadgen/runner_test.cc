@@ -7,25 +7,14 @@
 #include <memory>
 #include <string>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
+#include "tests/testing/loopback_server.h"
 
 namespace bfio::loadgen {
 namespace {
 
 // Takes every request and never answers.
-class SilentServer final : public v1::Inference::CallbackService {
- public:
-  SilentServer() {
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
-    builder.RegisterService(this);
-    server_ = builder.BuildAndStart();
-  }
-  std::shared_ptr<grpc::Channel> Connect() const {
-    return grpc::CreateChannel(absl::StrCat("127.0.0.1:", port_), grpc::InsecureChannelCredentials());
-  }
-
+class SilentService final : public v1::Inference::CallbackService {
  private:
   class Reactor final : public grpc::ServerWriteReactor<v1::GenerateResponse> {
    public:
@@ -36,19 +25,13 @@ class SilentServer final : public v1::Inference::CallbackService {
                                                            const v1::GenerateRequest*) override {
     return new Reactor;
   }
-
-  int port_ = 0;
-  std::unique_ptr<grpc::Server> server_;
 };
 
-Trace OneShortRow() {
-  return {.source = "one", .format = "generic", .requests = {{0, 10, 5}}};
-}
-
 TEST(Runner, AnInterruptionAfterTheSendingTimeCancelsWhatIsUnderWay) {
-  const SilentServer server;
+  SilentService service;
+  const testing::LoopbackServer server(&service);
   const Options options = {.trace = "x", .concurrency = 2, .duration_s = 0.1, .timeout = absl::Seconds(20)};
-  auto schedule = Schedule::Create(options, OneShortRow());
+  auto schedule = Schedule::Create(options, {.source = "one", .format = "generic", .requests = {{0, 10, 5}}});
   ASSERT_TRUE(schedule.ok()) << schedule.status();
   // The run's loop asks once per iteration. At the third time after the duration it has noticed the end.
   absl::Time end = absl::InfinitePast();
@@ -58,7 +41,7 @@ TEST(Runner, AnInterruptionAfterTheSendingTimeCancelsWhatIsUnderWay) {
     return MonotonicNow() >= end && ++late > 2;
   };
   Progress progress(/*terminal=*/false);
-  Runner runner(options, Login(), *schedule, {server.Connect()}, "run", stop_requested, progress);
+  Runner runner(options, Login(), *schedule, server.channel(), "run", stop_requested, progress);
   const Results results = runner.Run();
   EXPECT_EQ(results.requests_sent, 2u);
   EXPECT_EQ(results.interrupted, 2u);

@@ -1,6 +1,6 @@
 #include "tools/loadgen/schedule.h"
 
-#include <limits>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -9,6 +9,7 @@
 namespace bfio::loadgen {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 Trace ThreeRows() {
@@ -18,7 +19,7 @@ Trace ThreeRows() {
           .requests = {{0, 10, 1}, {1, 20, 2}, {4, 30, 3}}};
 }
 
-std::vector<PlannedRequest> All(const Options& options, Trace trace) {
+std::vector<PlannedRequest> All(const Options& options, Trace trace = ThreeRows()) {
   auto schedule = Schedule::Create(options, std::move(trace));
   EXPECT_TRUE(schedule.ok()) << schedule.status();
   std::vector<PlannedRequest> out;
@@ -30,38 +31,34 @@ std::vector<PlannedRequest> All(const Options& options, Trace trace) {
   return out;
 }
 
-TEST(ScheduleTest, WithoutALimitATraceIsReplayedOnce) {
-  const auto planned = All({.trace = "x", .arrival = "trace", .time_scale = 2}, ThreeRows());
-  ASSERT_EQ(planned.size(), 3u);
-  EXPECT_EQ(planned[2].due_s, 2);
-  EXPECT_EQ(planned[2].prompt_tokens, 30u);
-  EXPECT_EQ(planned[2].output_tokens, 3u);
+TEST(ScheduleTest, ATraceIsReplayedOnceOrRepeatedUntilTheNumberOfRequests) {
+  const auto once = All({.trace = "x", .arrival = "trace", .time_scale = 2});
+  ASSERT_EQ(once.size(), 3u);
+  EXPECT_EQ(once[2].due_s, 2);
+  EXPECT_EQ(once[2].prompt_tokens, 30u);
+  EXPECT_EQ(once[2].output_tokens, 3u);
+  const auto repeated = All({.trace = "x", .arrival = "trace", .requests = 5});
+  ASSERT_EQ(repeated.size(), 5u);
+  EXPECT_EQ(repeated[3].prompt_tokens, 10u);
+  EXPECT_EQ(repeated[3].due_s, 6);
+  EXPECT_EQ(repeated[4].due_s, 7);
+  Trace no_times = ThreeRows();
+  no_times.has_arrivals = false;
+  EXPECT_EQ(Schedule::Create({.trace = "x", .arrival = "trace"}, no_times).status().code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
-TEST(ScheduleTest, MoreRequestsThanRowsRepeatTheTrace) {
-  const auto planned = All({.trace = "x", .arrival = "trace", .requests = 5}, ThreeRows());
-  ASSERT_EQ(planned.size(), 5u);
-  EXPECT_EQ(planned[3].prompt_tokens, 10u);
-  EXPECT_EQ(planned[3].due_s, 6);
-  EXPECT_EQ(planned[4].due_s, 7);
-}
-
-TEST(ScheduleTest, TheDurationEndsAnOpenLoop) {
-  EXPECT_EQ(All({.trace = "x", .arrival = "trace", .duration_s = 4}, ThreeRows()).size(), 2u)
-      << "4 s is the end";
-  const auto planned = All({.arrival = "poisson", .rate = 100, .duration_s = 20}, ThreeRows());
+TEST(ScheduleTest, RequestsOrDurationEndAnOpenLoopWhicheverIsFirst) {
+  EXPECT_EQ(All({.trace = "x", .arrival = "trace", .duration_s = 4}).size(), 2u) << "4 s is the end";
+  const auto planned = All({.arrival = "poisson", .rate = 100, .duration_s = 20});
   EXPECT_NEAR(static_cast<double>(planned.size()), 2000, 200);
   EXPECT_LT(planned.back().due_s, 20);
-}
-
-TEST(ScheduleTest, RequestsOrDurationWhicheverIsFirst) {
-  EXPECT_EQ(All({.arrival = "poisson", .rate = 100, .requests = 7, .duration_s = 20}, ThreeRows()).size(),
-            7u);
-  EXPECT_TRUE(All({.arrival = "poisson", .rate = 1e-6, .requests = 7, .duration_s = 1}, ThreeRows()).empty());
+  EXPECT_EQ(All({.arrival = "poisson", .rate = 100, .requests = 7, .duration_s = 20}).size(), 7u);
+  EXPECT_TRUE(All({.arrival = "poisson", .rate = 1e-6, .requests = 7, .duration_s = 1}).empty());
 }
 
 TEST(ScheduleTest, InClosedLoopNothingIsDueAtAFixedTime) {
-  const auto planned = All({.requests = 4}, ThreeRows());
+  const auto planned = All({.requests = 4});
   ASSERT_EQ(planned.size(), 4u);
   for (const PlannedRequest& p : planned) EXPECT_EQ(p.due_s, 0);
 }
@@ -74,46 +71,126 @@ TEST(ScheduleTest, ProfilesHaveADefaultLength) {
   EXPECT_EQ(LoadTrace({.profile = "code", .requests = 12})->requests.size(), 12u);
 }
 
-TEST(ScheduleTest, SameSeedSameSchedule) {
-  const Options options = {.arrival = "gamma", .rate = 10, .burstiness = 0.5, .requests = 50, .seed = 3};
-  const auto a = All(options, ThreeRows()), b = All(options, ThreeRows());
-  for (size_t i = 0; i < a.size(); ++i) EXPECT_EQ(a[i].due_s, b[i].due_s);
+TEST(ScheduleTest, StepTimesCountFromTheStartAndSweepTimesFromTheLevel) {
+  for (const bool sweep : {false, true}) {
+    const Options options = {.arrival = sweep ? "sweep" : "step", .rates = {50, 100}, .step_duration_s = 2};
+    int count[2] = {0, 0};
+    for (const PlannedRequest& planned : All(options)) {
+      ASSERT_LT(planned.level, 2u);
+      ++count[planned.level];
+      const double from = sweep ? 0 : 2.0 * planned.level;
+      EXPECT_GE(planned.due_s, from);
+      EXPECT_LE(planned.due_s, from + 2);
+    }
+    EXPECT_NEAR(count[0], 100, 40);
+    EXPECT_NEAR(count[1], 200, 60);
+    EXPECT_EQ(options.due_end_s(), sweep ? 0 : 4);
+  }
 }
 
-TEST(ScheduleTest, ATraceWithoutTimesIsRefusedForTraceArrivals) {
-  Trace trace = ThreeRows();
-  trace.has_arrivals = false;
-  EXPECT_EQ(Schedule::Create({.trace = "x", .arrival = "trace"}, trace).status().code(),
-            absl::StatusCode::kInvalidArgument);
+TEST(RatesTest, ListsAndRangesAreParsedAndInvalidOnesNamed) {
+  EXPECT_THAT(*ParseRates("5"), ElementsAre(5));
+  EXPECT_THAT(*ParseRates("5,2.5,20"), ElementsAre(5, 2.5, 20));
+  EXPECT_THAT(*ParseRates("10:40:15"), ElementsAre(10, 25, 40));
+  EXPECT_THAT(*ParseRates("10:39:15"), ElementsAre(10, 25));
+  EXPECT_EQ(ParseRates("0.1:0.3:0.1")->size(), 3u) << "rounding must not lose the end";
+  EXPECT_EQ(ParseRates("1:200:1")->size(), kMostLevels);
+  for (const char* text : {"", "x", "1,", "0", "-1", "nan", "inf", "1:2", "1:2:3:4", "2:1:1", "1:2:0",
+                           "1:201:1", "1:1e300:1e-300"}) {
+    const auto rates = ParseRates(text);
+    EXPECT_EQ(rates.status().code(), absl::StatusCode::kInvalidArgument) << text;
+    EXPECT_THAT(std::string(rates.status().message()), HasSubstr("--rates")) << text;
+  }
+}
+
+std::vector<ProfileArrivals::Arrival> Arrivals(const std::vector<RateLevel>& levels, double burstiness) {
+  auto arrivals = ProfileArrivals::Create(levels, burstiness, 7);
+  EXPECT_TRUE(arrivals.ok()) << arrivals.status();
+  std::vector<ProfileArrivals::Arrival> all;
+  while (const auto arrival = arrivals->Next()) all.push_back(*arrival);
+  return all;
+}
+
+// So large a shape of the gamma distribution makes arrivals even: arrival i comes when i + 1 arrivals are
+// expected, to within a thousandth.
+constexpr double kEven = 1e8;
+
+TEST(ProfileArrivalsTest, StepsHaveTheirRatesAndARampRisesLinearlyOrFalls) {
+  const struct {
+    std::vector<RateLevel> levels;
+    double length_s;
+    // Arrivals expected until a time.
+    double (*expected)(double);
+  } kCases[] = {{StepLevels({10, 40}, 5), 5, [](double t) { return t <= 5 ? 10 * t : 50 + 40 * (t - 5); }},
+                {RampLevels(0, 20, 10), 1, [](double t) { return t * t; }},
+                {RampLevels(20, 0, 10), 1, [](double t) { return 100 - (10 - t) * (10 - t); }}};
+  for (const auto& c : kCases) {
+    const auto all = Arrivals(c.levels, kEven);
+    const double end = c.length_s * static_cast<double>(c.levels.size());
+    ASSERT_NEAR(static_cast<double>(all.size()), c.expected(end), 1);
+    for (size_t i = 0; i < all.size(); ++i) {
+      EXPECT_GE(all[i].offset_s, 0);
+      EXPECT_LE(all[i].offset_s, c.length_s);
+      EXPECT_NEAR(c.expected(all[i].level * c.length_s + all[i].offset_s), static_cast<double>(i + 1), 0.05);
+    }
+  }
+}
+
+TEST(ProfileArrivalsTest, TimesAscendAndTheSeedRepeatsThem) {
+  const std::vector<RateLevel> levels = StepLevels({50, 5, 100, 0.001, 20}, 3);
+  const auto a = Arrivals(levels, 0.5), b = Arrivals(levels, 0.5);
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(a[i].offset_s, b[i].offset_s);
+    if (i == 0) continue;
+    EXPECT_GT(std::pair(a[i].level, a[i].offset_s), std::pair(a[i - 1].level, a[i - 1].offset_s));
+  }
+  EXPECT_EQ(a.back().level, 4u);
 }
 
 TEST(OptionsTest, ValidOptionsPass) {
-  EXPECT_TRUE(Validate({}).ok());
-  EXPECT_TRUE(Validate({.trace = "x", .arrival = "trace", .rate = 5, .time_scale = 2}).ok());
-  EXPECT_TRUE(Validate({.arrival = "gamma", .rate = 5, .burstiness = 0.5}).ok());
+  for (const Options& options :
+       std::vector<Options>{{},
+                            {.trace = "x", .arrival = "trace", .rate = 5, .time_scale = 2},
+                            {.arrival = "gamma", .rate = 5, .burstiness = 0.5},
+                            {.arrival = "step", .burstiness = 0.5, .rates = {2, 1}},
+                            {.arrival = "ramp", .rate = 9, .duration_s = 5},
+                            {.arrival = "poisson", .rate = 1, .agents = {{AgentShape::kSequence, 2}}}}) {
+    EXPECT_TRUE(Validate(options).ok()) << Validate(options);
+  }
 }
 
 TEST(OptionsTest, InvalidOptionsNameTheFlag) {
-  const double nan = std::numeric_limits<double>::quiet_NaN();
   const struct {
     Options options;
     const char* flag;
   } kCases[] = {
       {{.arrival = "uniform"}, "--arrival"},
       {{.arrival = "poisson"}, "--rate"},
-      {{.arrival = "poisson", .rate = -1}, "--rate"},
-      {{.arrival = "poisson", .rate = nan}, "--rate"},
       {{.arrival = "closed", .rate = 1}, "--rate"},
       {{.arrival = "closed", .time_scale = 2}, "--time_scale"},
-      {{.arrival = "poisson", .rate = 1, .time_scale = 0}, "--time_scale"},
       {{.arrival = "poisson", .rate = 1, .burstiness = 2}, "--burstiness"},
-      {{.arrival = "gamma", .rate = 1, .burstiness = 0}, "--burstiness"},
       {{.arrival = "trace"}, "--trace"},
       {{.trace = "x", .profile = "code"}, "--profile"},
-      {{.concurrency = 0}, "--concurrency"},
-      {{.duration_s = -1}, "--duration"},
-      {{.timeout = absl::ZeroDuration()}, "--timeout"},
-      {{.connect_timeout = absl::Seconds(-1)}, "--connect_timeout"},
+      {{.arrival = "ramp", .rate = 1, .rate_to = 2}, "--duration"},
+      {{.arrival = "ramp", .duration_s = 5}, "--rate_to"},
+      {{.arrival = "ramp", .rate = 2, .rate_to = 2, .duration_s = 5}, "--rate_to"},
+      {{.arrival = "ramp", .rate = 1, .rate_to = 2, .rates = {1}, .duration_s = 5}, "--rates"},
+      {{.arrival = "ramp", .rate = 1, .rate_to = 2, .requests = 9, .duration_s = 5}, "--requests"},
+      {{.arrival = "poisson", .rate = 1, .rate_to = 2}, "--rate_to"},
+      {{.arrival = "closed", .rates = {1}}, "--rates"},
+      {{.arrival = "step"}, "--rates"},
+      {{.arrival = "step", .rate = 1, .rates = {1}}, "--rate "},
+      {{.arrival = "step", .time_scale = 2, .rates = {1}}, "--time_scale"},
+      {{.arrival = "step", .rates = {1}, .duration_s = 3}, "--duration"},
+      {{.arrival = "sweep", .rates = {2, 1}}, "ascend"},
+      {{.arrival = "step", .rates = {1}, .agents = {{AgentShape::kSequence, 2}}}, "--agents"},
+      {{.max_new_tokens = 1, .agents = {{AgentShape::kSequence, 2}}}, "--max_new_tokens"},
+      {{.agent_timeout = absl::Seconds(1)}, "--agent_timeout"},
+      {{.target = "router"}, "--target"},
+      {{.admin = "router"}, "--admin"},
+      {{.json = "/nowhere/x"}, "--json"},
+      {{.report = "/nowhere/x"}, "--html"},
   };
   for (const auto& c : kCases) {
     const absl::Status status = Validate(c.options);
