@@ -18,26 +18,32 @@
 
 namespace bfio::testing {
 
-// The body of the response. Empty when no process listens at HOST:PORT (an IPv4 address), or the status is
-// not 200.
-inline std::optional<std::string> HttpGet(const std::string& address, const std::string& path) {
+// A socket that is connected to HOST:PORT, an IPv4 address; -1: no process listens there.
+inline int ConnectTo(const std::string& address) {
   const size_t colon = address.rfind(':');
   uint32_t port = 0;
   sockaddr_in to{};
   to.sin_family = AF_INET;
-  if (colon == std::string::npos || !absl::SimpleAtoi(address.substr(colon + 1), &port)) return std::nullopt;
+  if (colon == std::string::npos || !absl::SimpleAtoi(address.substr(colon + 1), &port)) return -1;
   to.sin_port = htons(static_cast<uint16_t>(port));
-  if (inet_pton(AF_INET, address.substr(0, colon).c_str(), &to.sin_addr) != 1) return std::nullopt;
+  if (inet_pton(AF_INET, address.substr(0, colon).c_str(), &to.sin_addr) != 1) return -1;
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0) return fd;
+  close(fd);
+  return -1;
+}
+
+// The body of the response. Empty when no process listens there, or the status is not 200.
+inline std::optional<std::string> HttpGet(const std::string& address, const std::string& path) {
+  const int fd = ConnectTo(address);
+  if (fd < 0) return std::nullopt;
   std::string reply;
-  if (connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0) {
-    const std::string request =
-        absl::StrCat("GET ", path, " HTTP/1.0\r\nHost: ", address, "\r\nConnection: close\r\n\r\n");
-    if (send(fd, request.data(), request.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(request.size())) {
-      char buffer[16384];
-      for (ssize_t got; (got = recv(fd, buffer, sizeof(buffer), 0)) > 0;)
-        reply.append(buffer, static_cast<size_t>(got));
-    }
+  const std::string request =
+      absl::StrCat("GET ", path, " HTTP/1.0\r\nHost: ", address, "\r\nConnection: close\r\n\r\n");
+  if (send(fd, request.data(), request.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(request.size())) {
+    char buffer[16384];
+    for (ssize_t got; (got = recv(fd, buffer, sizeof(buffer), 0)) > 0;)
+      reply.append(buffer, static_cast<size_t>(got));
   }
   close(fd);
   const size_t body = reply.find("\r\n\r\n");

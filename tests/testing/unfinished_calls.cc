@@ -1,8 +1,6 @@
 #include "tests/testing/unfinished_calls.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -10,8 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
+#include "tests/testing/http_get.h"
 
 namespace bfio::testing {
 namespace {
@@ -46,21 +43,8 @@ void AppendField(absl::string_view name, absl::string_view value, std::string& o
 
 }  // namespace
 
-UnfinishedCalls::UnfinishedCalls(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  int port = 0;
-  sockaddr_in to{};
-  to.sin_family = AF_INET;
-  if (colon == std::string::npos || !absl::SimpleAtoi(address.substr(colon + 1), &port)) return;
-  to.sin_port = htons(static_cast<uint16_t>(port));
-  if (inet_pton(AF_INET, address.substr(0, colon).c_str(), &to.sin_addr) != 1) return;
-  fd_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (connect(fd_, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) != 0) {
-    close(fd_);
-    fd_ = -1;
-    return;
-  }
-  fcntl(fd_, F_SETFL, O_NONBLOCK);
+UnfinishedCalls::UnfinishedCalls(const std::string& address) : fd_(ConnectTo(address)) {
+  if (fd_ >= 0) fcntl(fd_, F_SETFL, O_NONBLOCK);
 }
 
 UnfinishedCalls::~UnfinishedCalls() {
