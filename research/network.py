@@ -274,7 +274,7 @@ class Engine:
 ORDERS = ("exit_first", "entry_first", "call_age", "parent_age", "parent_due")
 ROUTINGS = ("random", "fewest_calls", "fewest_tokens")
 
-# router/core/agents/senior_step.h: the due date of a call, and how far a call can be moved by it.
+# router/core/agents/parents.h: the due date of a call, and how far a call can be moved by it.
 MOST_TOKENS, MOST_YOUNGER, MOST_OLDER = 4096, 64, 1024
 
 

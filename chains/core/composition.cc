@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "chains/core/shortest_chain.h"
 
 namespace bfio::core {
 double TotalRate(absl::Span<const ServerChain> chains) {

@@ -1,7 +1,6 @@
 #include "chains/core/occupancy.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace bfio::core {
 namespace {

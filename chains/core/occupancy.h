@@ -1,11 +1,10 @@
-// The mean number of jobs in a system of chains in which jobs take the fastest free chain (JFFC).
-//
-// Purpose: the bounds of Theorem 3.7 and the exact value for two chains (Appendix A.3) of "Serving
-// Chain-structured Jobs with Large Memory Footprints". Jobs arrive as a Poisson process, sizes are
-// exponential, and chain l serves up to c_l jobs at the same time, each at rate mu_l. Divided by the arrival
-// rate the result is the mean response time (Little's law). All sums have only positive terms and are scaled,
-// so thousands of slots and loads near 1 lose no digits; rates may differ by a factor of 1e18, the most that
-// CheckPool permits. Pure functions. Threads: any, no state.
+// The mean number of jobs in a system of chains in which jobs take the fastest free chain (JFFC). The bounds
+// of Theorem 3.7 and the exact value for two chains (Appendix A.3) of "Serving Chain-structured Jobs with
+// Large Memory Footprints". Jobs arrive as a Poisson process, sizes are exponential, and chain l serves up to
+// c_l jobs at the same time, each at rate mu_l. Divided by the arrival rate the result is the mean response
+// time (Little's law). All sums have only positive terms and are scaled, so thousands of slots and loads near
+// 1 lose no digits; rates may differ by a factor of 1e18, the most that CheckPool permits. Pure functions.
+// Threads: any, no state.
 #ifndef BFIO_CHAINS_CORE_OCCUPANCY_H_
 #define BFIO_CHAINS_CORE_OCCUPANCY_H_
 

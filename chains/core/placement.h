@@ -1,10 +1,8 @@
-// Decides which blocks each server hosts: GBP-CR.
-//
-// Purpose: Greedy Block Placement with Cache Reservation (Algorithm 1 of "Serving Chain-structured Jobs with
-// Large Memory Footprints"). Every block is placed together with cache memory for c jobs. Servers are taken
-// in order of their time per hosted block, and each run of servers that covers all blocks is a chain. Gives
-// the fewest chains when all memories are equal (Theorem 3.4), a heuristic otherwise. O(J log J). Pure
-// functions. Threads: any, no state.
+// Decides which blocks each server hosts: GBP-CR. Greedy Block Placement with Cache Reservation (Algorithm 1
+// of "Serving Chain-structured Jobs with Large Memory Footprints"). Every block is placed together with cache
+// memory for c jobs. Servers are taken in order of their time per hosted block, and each run of servers that
+// covers all blocks is a chain. Gives the fewest chains when all memories are equal (Theorem 3.4), a
+// heuristic otherwise. O(J log J). Pure functions. Threads: any, no state.
 #ifndef BFIO_CHAINS_CORE_PLACEMENT_H_
 #define BFIO_CHAINS_CORE_PLACEMENT_H_
 

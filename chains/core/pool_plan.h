@@ -1,11 +1,10 @@
-// Composes chains of the free servers, in addition to the existing chains.
-//
-// Purpose: GBP-CR places blocks on the free servers, and GCA composes chains over them and over the remaining
-// cache of the other servers (chains/core). c is the number of requests for which placement reserves memory.
-// Without measured times or requests it is the largest, up to the requested one, for which there is a chain.
-// Otherwise it is the one with the smallest lower bound of the mean response time, where the existing chains
-// also serve; if no c carries the demand, the one with the largest rate. A server that is in a chain keeps
-// its blocks: moving them would end that chain. Threads: pure functions.
+// Composes chains of the free servers, in addition to the existing chains. GBP-CR places blocks on the free
+// servers, and GCA composes chains over them and over the remaining cache of the other servers (chains/core).
+// c is the number of requests for which placement reserves memory. Without measured times or requests it is
+// the largest, up to the requested one, for which there is a chain. Otherwise it is the one with the smallest
+// lower bound of the mean response time, where the existing chains also serve; if no c carries the demand,
+// the one with the largest rate. A server that is in a chain keeps its blocks: moving them would end that
+// chain. Threads: pure functions.
 //
 // Servers that have not measured count as equally fast and equally distant: GBP-CR then takes the large ones
 // first, and GCA prefers chains with few servers.

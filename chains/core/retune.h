@@ -1,13 +1,10 @@
-// Decides when serving chains no longer fit the demand.
-//
-// Purpose: chains are composed for one demand. When it drifts, a composition of all servers from scratch may
-// carry more or respond faster. A change-over drains all chains, composes their servers anew and loads other
-// blocks; requests that arrive meanwhile wait. Chains cannot be replaced one by one, because overlapping
-// chains hold the memory that a new chain needs.
-//
-// The measured rate varies by chance, so a check looks at a band above it: there the other composition must
-// not be worse, so that a change-over is not undone by chance. Deterministic, without I/O and clock; times in
-// seconds. Threads: one. Cost of a check: two compositions at most, 0.04 s each for 200 servers.
+// Decides when serving chains no longer fit the demand. Chains are composed for one demand. When it drifts, a
+// composition of all servers from scratch may carry more or respond faster. A change-over drains all chains,
+// composes their servers anew and loads other blocks; requests that arrive meanwhile wait. Chains cannot be
+// replaced one by one, because overlapping chains hold the memory that a new chain needs. The measured rate
+// varies by chance, so a check looks at a band above it: there the other composition must not be worse, so
+// that a change-over is not undone by chance. Deterministic, without I/O and clock; times in seconds.
+// Threads: one. Cost of a check: two compositions at most, 0.04 s each for 200 servers.
 #ifndef BFIO_CHAINS_CORE_RETUNE_H_
 #define BFIO_CHAINS_CORE_RETUNE_H_
 

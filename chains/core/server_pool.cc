@@ -1,6 +1,5 @@
 #include "chains/core/server_pool.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"

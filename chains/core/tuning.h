@@ -1,10 +1,8 @@
-// Chooses c, the cache to reserve per block, and makes a whole plan for a demand.
-//
-// Purpose: a small c gives short chains and few concurrent jobs, a large c the opposite. For every c up to
-// 512, and a sample of larger ones, this computes the placement (GBP-CR), the chains (GCA), the surrogate c
-// K(c) of equation (14) and the bounds of the mean response of Theorem 3.7, and selects the best by one of
-// them ("Serving Chain-structured Jobs with Large Memory Footprints", sections 3.1.3 and 3.2.3). Pure
-// functions. Threads: any, no state.
+// Chooses c, the cache to reserve per block, and makes a whole plan for a demand. A small c gives short
+// chains and few concurrent jobs, a large c the opposite. For every c up to 512, and a sample of larger ones,
+// this computes the placement (GBP-CR), the chains (GCA), the surrogate c K(c) of equation (14) and the
+// bounds of the mean response of Theorem 3.7, and selects the best by one of them ("Serving Chain-structured
+// Jobs with Large Memory Footprints", sections 3.1.3 and 3.2.3). Pure functions. Threads: any, no state.
 #ifndef BFIO_CHAINS_CORE_TUNING_H_
 #define BFIO_CHAINS_CORE_TUNING_H_
 
@@ -12,7 +10,6 @@
 #include <functional>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "chains/core/composition.h"
 #include "chains/core/occupancy.h"

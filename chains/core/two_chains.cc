@@ -5,7 +5,6 @@
 //   pi(., n2) = pi(c1, n2 - 1) r(n2)
 // with vectors r that depend only on the levels above: they are computed from the top down, with only
 // positive numbers added.
-#include <utility>
 #include <vector>
 
 #include "chains/core/occupancy.h"

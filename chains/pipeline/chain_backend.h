@@ -1,15 +1,13 @@
 // The head of a chain of several servers, as the backend of a decode engine: all other code treats the chain
 // as one worker. (A chain of one server uses an ordinary backend.)
 //
-// Purpose: embeds a plan's rows, runs the head's own blocks, sends the rows around the chain, and draws
-// tokens from the result. The head has embedding, final norm and lm_head, so only hidden rows travel between
-// servers, and only those that a token is drawn from return. Several plans are under way at a time
-// (Backend::depth), so that the servers work on different ones: the engine divides its steps into that many
-// (decode_engine.h). Rows do not depend on each other, so dividing a step changes no bit. All servers process
-// plans in the order of their starts. Threads: used by one thread (backend.h).
-//
-// Errors: a chain that fails or times out fails the step, which ends this engine permanently; the router
-// replays its requests elsewhere.
+// Embeds a plan's rows, runs the head's own blocks, sends the rows around the chain, and draws tokens from
+// the result. The head has embedding, final norm and lm_head, so only hidden rows travel between servers, and
+// only those that a token is drawn from return. Several plans are under way at a time (Backend::depth), so
+// that the servers work on different ones: the engine divides its steps into that many (decode_engine.h).
+// Rows do not depend on each other, so dividing a step changes no bit. All servers process plans in the order
+// of their starts. Threads: used by one thread (backend.h). Errors: a chain that fails or times out fails the
+// step, which ends this engine permanently; the router replays its requests elsewhere.
 #ifndef BFIO_CHAINS_PIPELINE_CHAIN_BACKEND_H_
 #define BFIO_CHAINS_PIPELINE_CHAIN_BACKEND_H_
 
@@ -19,7 +17,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "chains/pipeline/neighbours.h"
 #include "chains/pipeline/returns.h"

@@ -1,10 +1,9 @@
-// A part of one step's rows on its way through a chain of servers, and its validation by a server.
-//
-// Purpose: the head divides each step into micro-batches, so that the servers of its chain work on different
-// ones at the same time. Rows carry their hidden state; positions and pages say where their keys and values
-// belong. The head's page table controls all caches of the chain: pages have the same numbers on all servers.
-// A micro-batch from a neighbour is checked (CheckMicroBatch) before it is used: no message can cause reads
-// or writes outside of the chain's own cache. Threads: plain data and pure functions.
+// A part of one step's rows on its way through a chain of servers, and its validation by a server. The head
+// divides each step into micro-batches, so that the servers of its chain work on different ones at the same
+// time. Rows carry their hidden state; positions and pages say where their keys and values belong. The head's
+// page table controls all caches of the chain: pages have the same numbers on all servers. A micro-batch from
+// a neighbour is checked (CheckMicroBatch) before it is used: no message can cause reads or writes outside of
+// the chain's own cache. Threads: plain data and pure functions.
 #ifndef BFIO_CHAINS_PIPELINE_MICRO_BATCH_H_
 #define BFIO_CHAINS_PIPELINE_MICRO_BATCH_H_
 

@@ -1,6 +1,5 @@
-// The neighbours of a server in a chain, as interfaces: where to send, and where to receive.
-//
-// Purpose: keeps stages and heads independent of gRPC; chains/worker implements the streams.
+// The neighbours of a server in a chain, as interfaces: where to send, and where to receive. Keeps stages and
+// heads independent of gRPC; chains/worker implements the streams.
 #ifndef BFIO_CHAINS_PIPELINE_NEIGHBOURS_H_
 #define BFIO_CHAINS_PIPELINE_NEIGHBOURS_H_
 

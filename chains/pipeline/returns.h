@@ -1,8 +1,6 @@
-// Receives a chain's results at its head.
-//
-// Purpose: passes the hidden rows that the last server sends to the thread that waits for them. Bounded by
-// the number of expected results. Threads: Take and OnLost from any thread, the other functions from the
-// head's step thread.
+// Receives a chain's results at its head. Passes the hidden rows that the last server sends to the thread
+// that waits for them. Bounded by the number of expected results. Threads: Take and OnLost from any thread,
+// the other functions from the head's step thread.
 #ifndef BFIO_CHAINS_PIPELINE_RETURNS_H_
 #define BFIO_CHAINS_PIPELINE_RETURNS_H_
 

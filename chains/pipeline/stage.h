@@ -1,7 +1,5 @@
 // One server's part of one chain: receives micro-batches from its predecessor, runs its blocks, and sends the
-// results on.
-//
-// Purpose: several micro-batches of a chain are in flight at the same time, one of them computed here. The
+// results on. Several micro-batches of a chain are in flight at the same time, one of them computed here. The
 // queue of received micro-batches is bounded by kMaxInFlight. After the first error (an invalid micro-batch,
 // a lost neighbour) the stage is permanently broken and reports that once. The stream detects a neighbour
 // that stops sending without closing it. Threads: one of its own, besides those of its part; Take and OnLost
@@ -16,11 +14,29 @@
 #include <thread>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "chains/pipeline/neighbours.h"
 #include "common/base/mutex.h"
 #include "worker/engine/decode/part_backend.h"
 
 namespace bfio::worker {
+
+// Measures the time of a block on this server, on block 0 of the model, before anything is served. The
+// composer places blocks by the speed of the servers, so each reports its own. Steps of one row and of
+// kTrialRows rows are repeated for a fraction of a second, and the shortest time of each is taken: other load
+// on the machine makes a step longer, never shorter. The block's weights are loaded for it and released.
+// Threads: uses the engine's own; call it before serving.
+inline constexpr int32_t kTrialRows = 33;
+
+struct BlockTime {
+  // Seconds of a step of one row, and of every further row.
+  double step_s = 0;
+  double row_s = 0;
+};
+
+// Errors: those of `source`. `options`: as for serving, without the limits.
+absl::StatusOr<BlockTime> MeasureBlock(PartSource& source, DecodeOptions options, absl::Duration budget);
 
 class Stage final : public Inlet {
  public:

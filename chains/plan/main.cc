@@ -1,14 +1,9 @@
 // bfio_plan: distributes a model that is too large for one server over a pool of unequal servers.
-#include <cmath>
 #include <fstream>
 #include <iostream>
-#include <sstream>
 #include <string>
-#include <tuple>
-#include <utility>
 #include <vector>
 
-#include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -17,35 +12,8 @@
 #include "chains/plan/planner.h"
 #include "chains/plan/pool_file.h"
 #include "common/base/shutdown.h"
-#include "common/config/absl_flags.h"
+#include "common/base/status_macros.h"
 #include "common/config/program.h"
-
-ABSL_FLAG(std::string, pool, "", "JSON file that describes the servers; format: docs/chains.md");
-ABSL_FLAG(std::string, model, "",
-          "config.json of a checkpoint, or a JSON file with the sizes of a block; format: docs/chains.md");
-ABSL_FLAG(std::string, demand, "0.2",
-          "demand in jobs (requests) per second; a list A,B,C or a range FROM:TO:STEP runs a sweep");
-ABSL_FLAG(double, target_load, 0.7,
-          "largest share of the composed rate that the demand should use, above 0, at most 1");
-ABSL_FLAG(std::string, tune, "lower",
-          "choose c by the least lower bound (lower), upper bound (upper) or surrogate (surrogate) of the "
-          "mean response");
-ABSL_FLAG(int64_t, reserve, 0,
-          "c: number of jobs for which every hosted block reserves cache; 0: chosen by --tune");
-ABSL_FLAG(bool, use_all, true,
-          "place blocks on every server; false: stop placement once the chains carry the demand, as GBP-CR "
-          "does in the paper");
-ABSL_FLAG(double, input_tokens, 2000, "prompt tokens of a mean job");
-ABSL_FLAG(double, output_tokens, 20, "generated tokens of a mean job");
-ABSL_FLAG(double, context_tokens, 2048,
-          "tokens for which a job reserves cache; only if --model is a config.json");
-ABSL_FLAG(double, weight_bytes, 2, "bytes per parameter (0.5: 4 bits); only if --model is a config.json");
-ABSL_FLAG(double, kv_bytes, 2, "bytes per cached value; only if --model is a config.json");
-ABSL_FLAG(double, block_overhead_ms, 1,
-          "overhead of a block per job, in addition to compute and memory time");
-ABSL_FLAG(double, message_overhead_ms, 18,
-          "overhead of a token's message per server, in addition to its round trip");
-ABSL_FLAG(bool, json, false, "print JSON instead of text");
 
 namespace bfio::plan {
 namespace {
@@ -74,64 +42,61 @@ absl::StatusOr<std::string> ReadFile(const char* flag, const std::string& path) 
   return text;
 }
 
-absl::StatusOr<double> Within(const char* flag, double value, double least) {
-  if (std::isfinite(value) && value >= least) return value;
-  return absl::InvalidArgumentError(absl::StrCat("--", flag, "=", value, ": must be at least ", least));
-}
+struct Settings {
+  std::string pool, model, demands = "0.2";
+  StorageOptions storage;
+  JobOptions job;
+  // With everything except servers, service and the rate.
+  Problem problem{.demand = {.target_load = 0.7, .use_all = true}};
+  bool json = false;
+};
 
-absl::StatusOr<core::TuningGoal> Goal(const std::string& name) {
-  if (name == "lower") return core::TuningGoal::kLowerBound;
-  if (name == "upper") return core::TuningGoal::kUpperBound;
-  if (name == "surrogate") return core::TuningGoal::kSurrogate;
-  return absl::InvalidArgumentError(absl::StrCat("--tune=", name, ": must be lower, upper or surrogate"));
-}
-
-absl::Status CheckNumbers() {
-  const std::vector<std::tuple<const char*, double, double>> numbers = {
-      {"input_tokens", absl::GetFlag(FLAGS_input_tokens), 0},
-      {"output_tokens", absl::GetFlag(FLAGS_output_tokens), 1},
-      {"context_tokens", absl::GetFlag(FLAGS_context_tokens), 1},
-      {"weight_bytes", absl::GetFlag(FLAGS_weight_bytes), 1e-3},
-      {"kv_bytes", absl::GetFlag(FLAGS_kv_bytes), 1e-3},
-      {"block_overhead_ms", absl::GetFlag(FLAGS_block_overhead_ms), 0},
-      {"message_overhead_ms", absl::GetFlag(FLAGS_message_overhead_ms), 0},
-      {"reserve", static_cast<double>(absl::GetFlag(FLAGS_reserve)), 0}};
-  for (const auto& [flag, value, least] : numbers) {
-    if (const auto number = Within(flag, value, least); !number.ok()) return number.status();
-  }
-  const double load = absl::GetFlag(FLAGS_target_load);
-  if (!(load > 0 && load <= 1))
-    return absl::InvalidArgumentError(absl::StrCat("--target_load=", load, ": must be above 0, at most 1"));
-  return absl::OkStatus();
+void AddOptions(OptionTable& table, Settings& s) {
+  table.Add("pool", &s.pool, "JSON file that describes the servers; format: docs/chains.md");
+  table.Add("model", &s.model,
+            "config.json of a checkpoint, or a JSON file with the sizes of a block; format: docs/chains.md");
+  table.Add("demand", &s.demands,
+            "demand in jobs (requests) per second; a list A,B,C or a range FROM:TO:STEP runs a sweep");
+  table.Add("target_load", &s.problem.demand.target_load, Within(1e-9, 1),
+            "largest share of the composed rate that the demand should use");
+  using core::TuningGoal;
+  table.AddChoice<TuningGoal>(
+      "tune", &s.problem.goal,
+      {{"lower", TuningGoal::kLowerBound},
+       {"upper", TuningGoal::kUpperBound},
+       {"surrogate", TuningGoal::kSurrogate}},
+      "choose c by the least lower bound, upper bound or surrogate of the mean response");
+  table.Add("reserve", &s.problem.reserve, Within(0, 1e15),
+            "c: number of jobs for which every hosted block reserves cache; 0: chosen by --tune");
+  table.Add("use_all", &s.problem.demand.use_all,
+            "place blocks on every server; false: stop placement once the chains carry the demand, as GBP-CR "
+            "does in the paper");
+  constexpr double kMost = 1e15;
+  table.Add("input_tokens", &s.job.job.input_tokens, Within(0, kMost), "prompt tokens of a mean job");
+  table.Add("output_tokens", &s.job.job.output_tokens, Within(1, kMost), "generated tokens of a mean job");
+  table.Add("context_tokens", &s.storage.context_tokens, Within(1, kMost),
+            "tokens for which a job reserves cache; only if --model is a config.json");
+  table.Add("weight_bytes", &s.storage.weight_bytes, Within(1e-3, kMost),
+            "bytes per parameter (0.5: 4 bits); only if --model is a config.json");
+  table.Add("kv_bytes", &s.storage.kv_bytes, Within(1e-3, kMost),
+            "bytes per cached value; only if --model is a config.json");
+  table.AddScaled("block_overhead_ms", 1e3 * s.job.block_overhead_s, Within(0, kMost),
+                  "overhead of a block per job, in addition to compute and memory time",
+                  [&s](double ms) { s.job.block_overhead_s = 1e-3 * ms; });
+  table.AddScaled("message_overhead_ms", 1e3 * s.job.message_overhead_s, Within(0, kMost),
+                  "overhead of a token's message per server, in addition to its round trip",
+                  [&s](double ms) { s.job.message_overhead_s = 1e-3 * ms; });
+  table.Add("json", &s.json, "print JSON instead of text");
 }
 
 // Everything except the demand.
-absl::StatusOr<Problem> ReadProblem() {
-  if (absl::Status status = CheckNumbers(); !status.ok()) return status;
-  const std::string model_path = absl::GetFlag(FLAGS_model), pool_path = absl::GetFlag(FLAGS_pool);
-  const absl::StatusOr<std::string> pool_text = ReadFile("pool", pool_path);
-  if (!pool_text.ok()) return pool_text.status();
-  const absl::StatusOr<std::string> model_text = ReadFile("model", model_path);
-  if (!model_text.ok()) return model_text.status();
-  const absl::StatusOr<core::TuningGoal> goal = Goal(absl::GetFlag(FLAGS_tune));
-  if (!goal.ok()) return goal.status();
-  const auto model = ParseModel(*model_text, model_path,
-                                {absl::GetFlag(FLAGS_weight_bytes), absl::GetFlag(FLAGS_kv_bytes),
-                                 absl::GetFlag(FLAGS_context_tokens)});
-  if (!model.ok()) return model.status();
-  JobOptions job;
-  job.job = {absl::GetFlag(FLAGS_input_tokens), absl::GetFlag(FLAGS_output_tokens)};
-  job.block_overhead_s = 1e-3 * absl::GetFlag(FLAGS_block_overhead_ms);
-  job.message_overhead_s = 1e-3 * absl::GetFlag(FLAGS_message_overhead_ms);
-  auto servers = ParsePool(*pool_text, pool_path, *model, job);
-  if (!servers.ok()) return servers.status();
-  Problem problem;
-  problem.servers = *std::move(servers);
-  problem.service = model->service;
-  problem.demand.target_load = absl::GetFlag(FLAGS_target_load);
-  problem.demand.use_all = absl::GetFlag(FLAGS_use_all);
-  problem.goal = *goal;
-  problem.reserve = absl::GetFlag(FLAGS_reserve);
+absl::StatusOr<Problem> ReadProblem(const Settings& s) {
+  BFIO_ASSIGN_OR_RETURN(const std::string pool, ReadFile("pool", s.pool));
+  BFIO_ASSIGN_OR_RETURN(const std::string text, ReadFile("model", s.model));
+  BFIO_ASSIGN_OR_RETURN(const ModelSizes model, ParseModel(text, s.model, s.storage));
+  Problem problem = s.problem;
+  BFIO_ASSIGN_OR_RETURN(problem.servers, ParsePool(pool, s.pool, model, s.job));
+  problem.service = model.service;
   return problem;
 }
 
@@ -144,34 +109,25 @@ bool GoOn() {
   return !ShutdownSignal::Requested();
 }
 
-absl::Status RunSweep(const Problem& problem, const std::vector<double>& demands) {
-  const auto swept = SweepDemand(problem, demands, GoOn);
-  if (!swept.ok()) return swept.status();
-  const std::vector<SweepPoint>& points = *swept;
+absl::Status RunSweep(const Problem& problem, const std::vector<double>& demands, bool json) {
+  BFIO_ASSIGN_OR_RETURN(const std::vector<SweepPoint> points, SweepDemand(problem, demands, GoOn));
   if (!points[0].plan.has_value()) {
     Problem least = problem;
     least.demand.rate = demands[0];
     return MakePlan(least, GoOn).status();
   }
-  std::cout << (absl::GetFlag(FLAGS_json) ? Dump(SweepJson(points)) : SweepText(points));
+  std::cout << (json ? Dump(SweepJson(points)) : SweepText(points));
   return absl::OkStatus();
 }
 
-absl::Status Run(const std::vector<std::string>& arguments) {
-  if (!arguments.empty())
-    return absl::InvalidArgumentError(absl::StrCat("unexpected argument '", arguments[0], "'"));
-  const auto demands = ParseDemands(absl::GetFlag(FLAGS_demand));
-  if (!demands.ok()) return demands.status();
-  absl::StatusOr<Problem> problem = ReadProblem();
-  if (!problem.ok()) return problem.status();
-  if (demands->size() > 1) return RunSweep(*problem, *demands);
-  problem->demand.rate = (*demands)[0];
-  const absl::StatusOr<Plan> plan = MakePlan(*problem, GoOn);
-  if (!plan.ok()) return plan.status();
-  const absl::StatusOr<std::vector<Change>> changes = Changes(*problem, *plan, GoOn);
-  if (!changes.ok()) return changes.status();
-  std::cout << (absl::GetFlag(FLAGS_json) ? Dump(PlanJson(*problem, *plan, *changes))
-                                          : PlanText(*problem, *plan, *changes));
+absl::Status Run(const Settings& settings) {
+  BFIO_ASSIGN_OR_RETURN(const std::vector<double> demands, ParseDemands(settings.demands));
+  BFIO_ASSIGN_OR_RETURN(Problem problem, ReadProblem(settings));
+  if (demands.size() > 1) return RunSweep(problem, demands, settings.json);
+  problem.demand.rate = demands[0];
+  BFIO_ASSIGN_OR_RETURN(const Plan plan, MakePlan(problem, GoOn));
+  BFIO_ASSIGN_OR_RETURN(const std::vector<Change> changes, Changes(problem, plan, GoOn));
+  std::cout << (settings.json ? Dump(PlanJson(problem, plan, changes)) : PlanText(problem, plan, changes));
   return absl::OkStatus();
 }
 
@@ -180,8 +136,11 @@ absl::Status Run(const std::vector<std::string>& arguments) {
 
 int main(int argc, char** argv) {
   const bfio::ProgramInfo info = {"bfio_plan", BFIO_VERSION, bfio::plan::kUsage};
-  const std::vector<std::string> arguments = bfio::InitProgram(argc, argv, info);
+  bfio::plan::Settings settings;
+  bfio::OptionTable table;
+  bfio::plan::AddOptions(table, settings);
+  bfio::InitWithoutArguments(argc, argv, info, table);
   bfio::ShutdownSignal::Install();
-  const absl::Status status = bfio::plan::Run(arguments);
+  const absl::Status status = bfio::plan::Run(settings);
   return status.ok() ? 0 : bfio::ExitWith(info, status);
 }

@@ -1,7 +1,6 @@
 // A model's memory and computation per block: from a checkpoint's config.json, or from hand-written sizes.
-//
-// Purpose: parses text to sizes. Hugging Face's config.json is supported for Llama, Mistral, Qwen2 and Qwen3
-// (dense, gated MLP, grouped heads) and for BLOOM; other families are rejected by name. A block is a layer.
+// Parses text to sizes. Hugging Face's config.json is supported for Llama, Mistral, Qwen2 and Qwen3 (dense,
+// gated MLP, grouped heads) and for BLOOM; other families are rejected by name. A block is a layer.
 // Embeddings are not counted: state the servers' memory without them. Hand-written sizes: {"blocks": 70,
 // "block_gb": 1.32, "cache_gb": 0.11, "gflop_per_token": 5}, where cache_gb is for one job in one block, and
 // gflop_per_token, for one block, may be absent. GB are 10^9 bytes. Threads: any, no state.

@@ -1,6 +1,4 @@
-// Formats a plan as text for a terminal and as JSON.
-//
-// Purpose: the output of bfio_plan. Threads: any, no state.
+// Formats a plan as text for a terminal and as JSON. The output of bfio_plan. Threads: any, no state.
 #ifndef BFIO_CHAINS_PLAN_OUTPUT_H_
 #define BFIO_CHAINS_PLAN_OUTPUT_H_
 

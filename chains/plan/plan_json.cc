@@ -1,4 +1,3 @@
-#include "absl/strings/str_cat.h"
 #include "chains/plan/output.h"
 
 namespace bfio::plan {

@@ -1,7 +1,5 @@
-// A plan for one demand, and the effect of changes of the pool.
-//
-// Purpose: the computations of bfio_plan, without files and flags. Deterministic. Times in seconds, rates in
-// jobs per second. Threads: any, no state.
+// A plan for one demand, and the effect of changes of the pool. The computations of bfio_plan, without files
+// and flags. Deterministic. Times in seconds, rates in jobs per second. Threads: any, no state.
 #ifndef BFIO_CHAINS_PLAN_PLANNER_H_
 #define BFIO_CHAINS_PLAN_PLANNER_H_
 

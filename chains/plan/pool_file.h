@@ -1,10 +1,8 @@
-// Reads the servers for a model from a file.
-//
-// Purpose: reads {"servers": [{"name": "a100", "count": 2, "memory_gb": 40, "tflops": 120, "memory_gb_per_s":
-// 1020, "rtt_ms": 20}, ...]} and computes servers with times. The measured "block_ms" (a mean job in one
-// block) may replace tflops and memory_gb_per_s; the measured "communication_ms" (of a mean job) may replace
-// rtt_ms. `count` equal servers get numbers appended to their name; no two names may be equal. Threads: any,
-// no state.
+// Reads the servers for a model from a file. Reads {"servers": [{"name": "a100", "count": 2, "memory_gb": 40,
+// "tflops": 120, "memory_gb_per_s": 1020, "rtt_ms": 20}, ...]} and computes servers with times. The measured
+// "block_ms" (a mean job in one block) may replace tflops and memory_gb_per_s; the measured
+// "communication_ms" (of a mean job) may replace rtt_ms. `count` equal servers get numbers appended to their
+// name; no two names may be equal. Threads: any, no state.
 #ifndef BFIO_CHAINS_PLAN_POOL_FILE_H_
 #define BFIO_CHAINS_PLAN_POOL_FILE_H_
 
@@ -12,7 +10,6 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "chains/core/job_times.h"
 #include "chains/core/server_pool.h"
 #include "chains/plan/model_file.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "chains/core/job_times.h"
+#include "chains/core/server_pool.h"
 
 namespace bfio::router {
 

@@ -1,11 +1,9 @@
 #include "chains/router/chain_pool.h"
 
 #include <algorithm>
-#include <utility>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
-#include "chains/core/retune.h"
-#include "chains/router/server_times.h"
 #include "common/base/peer_text.h"
 #include "common/base/spdlog.h"
 
@@ -27,7 +25,7 @@ constexpr double kLeastTime = 1e-9, kMostTime = 1e6;
 constexpr int kRetuneChecks = 2;
 // Mean service times within which most running requests end; for the expected pause of a change-over.
 constexpr double kDrainServices = 3;
-// The time constant of the measured demand (router/requests/request_rate.h).
+// The time constant of the measured demand (router/requests/request_lifecycle.h).
 constexpr double kDemandMemory = 60;
 
 absl::Status CheckHello(const v1::ServerHello& hello) {
@@ -312,7 +310,7 @@ void ChainPool::OnTime(absl::Time now, double demand) {
     const Chain& chain = chains_[number];
     if (chain.draining) {
       // Its requests continue in the new chains, with their generated tokens as part of the prompt.
-      EndChain(number, "its requests did not end within --chain_drain_timeout", 0, now);
+      EndChain(number, "its requests did not end within drain_timeout of --chains", 0, now);
       continue;
     }
     std::string who;

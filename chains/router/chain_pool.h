@@ -1,16 +1,10 @@
-// The pool of servers that serve parts of a model, and the chains made of them.
-//
-// Purpose: keeps the connected servers, composes chains (chains/core/pool_plan.h), and manages each chain
-// from loading to its end. A server may be in several chains, with the same hosted blocks. A chain ends when
-// one of its servers is lost, fails to load its part, or reports an error. Servers that are in no other chain
-// are then free and are composed again after a short delay, so that several losses cause one composition.
-// When chains no longer fit the demand (chains/core/retune.h), all are drained: they get no new requests, and
-// end those that they have. Waiting requests wait until all servers have been composed anew. A chain that is
-// not drained by a deadline is ended, and its requests continue in the new chains. A restarted router
-// recovers the chains that all their servers announce. Servers measure round trips to the others on request;
-// composing waits for their answers for a bounded time.
-//
-// Ownership: sessions belong to the caller and are identified by numbers. Threads: one. No gRPC and no clock.
+// The pool of servers that serve parts of a model, and the chains made of them. Keeps the connected servers,
+// composes chains (chains/core/pool_plan.h), and manages each chain from loading to its end. A server may be
+// in several chains, with the same hosted blocks. A chain ends when one of its servers is lost, fails to load
+// its part, or reports an error; servers in no other chain are composed again after a short delay. When
+// chains no longer fit the demand (chains/core/retune.h), all are drained and composed anew; docs/chains.md
+// describes it. A restarted router recovers the chains that all their servers announce. Sessions belong to
+// the caller and are identified by numbers. Threads: one. No gRPC and no clock.
 #ifndef BFIO_CHAINS_ROUTER_CHAIN_POOL_H_
 #define BFIO_CHAINS_ROUTER_CHAIN_POOL_H_
 
@@ -23,10 +17,13 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "bfio/v1/pipeline.pb.h"
 #include "chains/core/pool_plan.h"
 #include "chains/core/retune.h"
+#include "chains/core/server_pool.h"
 #include "chains/router/chain_options.h"
+#include "chains/router/server_times.h"
 
 namespace bfio::router {
 

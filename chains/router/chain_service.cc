@@ -1,17 +1,20 @@
 #include "chains/router/chain_service.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "chains/router/chain_pool.h"
-#include "chains/router/pool_files.h"
+#include "common/base/atomic_file.h"
 #include "common/base/clock.h"
 #include "common/base/spdlog.h"
 #include "common/net/status.h"
 #include "common/net/tls.h"
-#include "router/worker_link/worker_names.h"
+#include "nlohmann/json.hpp"
+#include "router/worker_link/worker_session.h"
 
 namespace bfio::router {
 // Chains are numbered from the current time in microseconds, which grows faster than chains are composed, so
@@ -44,7 +47,7 @@ grpc::ServerBidiReactor<v1::ServerMessage, v1::PoolMessage>* ChainPoolService::J
                                                           v1::ServerMessage message) {
     if (options_.servers == 0) {
       session->Close({grpc::StatusCode::FAILED_PRECONDITION,
-                      "chains are disabled on this router; start it with --chain_servers above 0"});
+                      "chains are disabled on this router; start it with --chains=servers=N"});
       return session->Consumed();
     }
     if (names.has_value() && message.has_hello() && !NamesWorker(*names, message.hello().server_id())) {
@@ -94,7 +97,7 @@ void ChainPoolService::Run() {
     pool_->OnTime(MonotonicNow(), setup_.demand());
     if (const auto composed = pool_->TakeComposed(); composed && !options_.plan_folder.empty()) {
       const absl::Status status = WritePoolFiles(options_.plan_folder, composed->servers, composed->sizes);
-      if (!status.ok()) spdlog::warn("--chain_plan: {}", std::string(status.message()));
+      if (!status.ok()) spdlog::warn("plan of --chains: {}", std::string(status.message()));
     }
     const absl::Time now = MonotonicNow();
     for (const auto& [number, session] : sessions_) {
@@ -110,6 +113,38 @@ void ChainPoolService::Run() {
   for (const auto& [number, session] : sessions_) {
     session->Close({grpc::StatusCode::UNAVAILABLE, "the router is shutting down"});
   }
+}
+
+std::string PoolJson(absl::Span<const core::PoolServer> servers) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const core::PoolServer& server : servers) {
+    list.push_back({{"name", server.name},
+                    {"memory_gb", static_cast<double>(server.memory) * 1e-9},
+                    {"block_ms", server.times.compute * 1e3},
+                    {"communication_ms", server.times.communication * 1e3}});
+  }
+  // Servers choose their names; invalid UTF-8 is replaced.
+  return nlohmann::ordered_json{{"servers", std::move(list)}}.dump(
+      2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+std::string ModelJson(const core::BlockSizes& sizes) {
+  return nlohmann::ordered_json{{"blocks", sizes.blocks},
+                                {"block_gb", static_cast<double>(sizes.block) * 1e-9},
+                                {"cache_gb", static_cast<double>(sizes.request) * 1e-9}}
+      .dump(2);
+}
+
+absl::Status WritePoolFiles(const std::string& folder, absl::Span<const core::PoolServer> servers,
+                            const core::BlockSizes& sizes) {
+  const std::filesystem::path path(folder);
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error)
+    return absl::UnavailableError(absl::StrCat("cannot create directory ", folder, ": ", error.message()));
+  absl::Status status = WriteFileAtomically((path / "model.json").string(), ModelJson(sizes) + "\n");
+  if (!status.ok()) return status;
+  return WriteFileAtomically((path / "pool.json").string(), PoolJson(servers) + "\n");
 }
 
 }  // namespace bfio::router

@@ -1,22 +1,39 @@
-// The ChainPool service: the pool's streams, and the one thread that owns the pool.
-//
-// Threads: Join runs on gRPC's threads; everything else is posted to the pool's thread, which also writes the
-// pool's files. Call Stop once, before the server is shut down. Must outlive the server.
+// The ChainPool service: the pool's streams, and the one thread that owns the pool. Threads: Join runs on
+// gRPC's threads; everything else is posted to the pool's thread, which also writes the pool's files. Call
+// Stop once, before the server is shut down. Must outlive the server.
 #ifndef BFIO_CHAINS_ROUTER_CHAIN_SERVICE_H_
 #define BFIO_CHAINS_ROUTER_CHAIN_SERVICE_H_
 
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
 #include <thread>
 
+#include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "bfio/v1/pipeline.pb.h"
+#include "chains/core/pool_plan.h"
 #include "chains/router/chain_options.h"
-#include "chains/router/pool_session.h"
 #include "common/base/event_queue.h"
 #include "router/worker_link/worker_port_service.h"
+#include "router/worker_link/worker_session.h"
 
 namespace bfio::router {
+
+// The router's end of a server's stream to the pool: ChainPool.Join.
+using PoolSession = MessageSession<v1::ServerMessage, v1::PoolMessage>;
+
+// {"servers": [{"name", "memory_gb", "block_ms", "communication_ms"}, ...]}, with the times of a mean
+// request.
+std::string PoolJson(absl::Span<const core::PoolServer> servers);
+// {"blocks", "block_gb", "cache_gb"}, with the cache of one request.
+std::string ModelJson(const core::BlockSizes& sizes);
+
+// Writes FOLDER/pool.json and FOLDER/model.json, each atomically; creates the folder. An error names the
+// file.
+absl::Status WritePoolFiles(const std::string& folder, absl::Span<const core::PoolServer> servers,
+                            const core::BlockSizes& sizes);
 
 class ChainPool;
 
@@ -28,13 +45,6 @@ class ChainPoolService final : public WorkerPortService {
 
   void Stop() override;
 
-  FirstMessages::Counts messages() const override { return bounds_.first_messages.counts(); }
-  int64_t sessions() const override { return bounds_.open.load(std::memory_order_relaxed); }
-  int64_t unconsumed_bytes() const override {
-    return bounds_.unconsumed_bytes.load(std::memory_order_relaxed);
-  }
-  int64_t queued_bytes() const override { return bounds_.queued_bytes.load(std::memory_order_relaxed); }
-
  private:
   grpc::ServerBidiReactor<v1::ServerMessage, v1::PoolMessage>* Join(grpc::CallbackServerContext* context);
   using Session = PoolSession;
@@ -45,7 +55,6 @@ class ChainPoolService final : public WorkerPortService {
 
   const ChainOptions options_;
   const WorkerPortSetup setup_;
-  SessionBounds bounds_;
   EventQueue events_;
 
   // --- used by the pool's thread ---

@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "chains/core/server_pool.h"
 #include "chains/router/chain_service.h"
+#include "common/base/status_macros.h"
 
 namespace bfio::router {
 namespace {
@@ -31,31 +32,35 @@ absl::StatusOr<JobShape> ParseJob(const std::string& text) {
 
 SetChains AddChainOptions(OptionTable& table) {
   const auto chains = std::make_shared<ChainOptions>();
-  table.Add("chain_servers", &chains->servers, Within(0, core::kMostServers),
-            "number of servers (bfio_worker --pipeline_listen) that must join before the router composes the "
-            "first chains; 0: no chains");
-  table.Add("chain_slots", &chains->slots, Within(1, 4096),
-            "chains: concurrent requests per chain for which the servers reserve KV cache; lowered if their "
-            "memory does not suffice");
-  table.Add("chain_sequence_tokens", &chains->sequence_tokens, Within(2, 1 << 24),
-            "chains: largest prompt + output of one request, in tokens; a slot reserves KV cache for it");
-  table.AddParsed("chain_job", &chains->job, "512:128",
-                  "chains: INPUT:OUTPUT, prompt and generated tokens of a mean request; used to compose "
-                  "chains when servers differ in speed",
-                  ParseJob);
-  table.Add("chain_retune_after", &chains->retune_after, Within(absl::ZeroDuration(), absl::Hours(24)),
-            "chains: recompose all chains if for this time they could not carry the demand. If they could, "
-            "or nearly, but other chains would respond faster, recompose after five times this time. 0: "
-            "never. Needs --worker_speeds=auto");
-  table.Add("chain_drain_timeout", &chains->drain_timeout, Within(absl::ZeroDuration(), absl::Hours(24)),
-            "chains: time that running requests get to end before chains are recomposed; requests that still "
-            "run then continue in the new chains. New requests wait meanwhile");
-  table.Add("chain_plan", &chains->plan_folder,
-            "chains: directory for pool.json and model.json with the measured servers, as input of "
-            "bfio_plan; rewritten whenever chains are composed. Empty: none");
+  const auto items = std::make_shared<OptionTable>();
+  const Within time(absl::ZeroDuration(), absl::Hours(24));
+  items->Add("servers", &chains->servers, Within(0, core::kMostServers), "");
+  items->Add("slots", &chains->slots, Within(1, 4096), "");
+  items->Add("sequence_tokens", &chains->sequence_tokens, Within(2, 1 << 24), "");
+  items->AddParsed("job", &chains->job, "512:128", "", ParseJob);
+  items->Add("measure", &chains->use_times, "");
+  items->Add("retune_after", &chains->retune_after, time, "");
+  items->Add("drain_timeout", &chains->drain_timeout, time, "");
+  items->Add("plan", &chains->plan_folder, "");
+  table.AddParsed(
+      "chains", chains.get(), "servers=0",
+      "chains of servers that hold parts of a model, as servers=4,slots=8: servers is the number of servers "
+      "(bfio_worker --pipeline_listen) that must join before the router composes the first chains (0: no "
+      "chains). slots (8): concurrent requests per chain for which the servers reserve KV cache, lowered if "
+      "their memory does not suffice. sequence_tokens (2048): largest prompt + output of a request, for "
+      "which a slot reserves KV cache. job (512:128): prompt and generated tokens of a mean request, used to "
+      "compose chains of servers that differ in speed. measure (true): false, all servers count as equally "
+      "fast and near. retune_after (1m): recompose all chains if for this time they could not carry the "
+      "demand; if they could, or nearly, but others would respond faster, after five times this time; 0: "
+      "never. drain_timeout (1m): time that running requests then get to end before they continue in the "
+      "new chains. plan: directory for pool.json and model.json with the measured servers, as input of "
+      "bfio_plan, rewritten whenever chains are composed",
+      [items, chains](const std::string& text) -> absl::StatusOr<ChainOptions> {
+        BFIO_RETURN_IF_ERROR(items->ReadItems(text));
+        return *chains;
+      });
   return [chains](RouterOptions& options) {
     chains->step_timeout = options.step_timeout;
-    chains->use_times = options.worker_speeds;
     if (chains->servers > 0) options.group_kind = core::GroupKind::kIndependent;
     // Registered even without servers, so that a server that joins gets an error with the missing flag.
     options.worker_port_service = [chains](WorkerPortSetup setup) {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "chains/core/job_times.h"
 #include "chains/core/pool_plan.h"
+#include "chains/core/server_pool.h"
 
 namespace bfio::router {
 

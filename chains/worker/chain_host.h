@@ -1,9 +1,7 @@
-// The parts of chains on this server: loads, connects and ends them.
-//
-// Purpose: executes the pool's messages (ChainStage, ChainStart, ChainDrop). A server's part is a stage, or
-// the head, which is a rank of the router's group like any other. Parts share the weights of the hosted
-// blocks; weights and all KV caches together stay within the memory limit. Threads: one; `on_broken` is
-// called from any.
+// The parts of chains on this server: loads, connects and ends them. Executes the pool's messages
+// (ChainStage, ChainStart, ChainDrop). A server's part is a stage, or the head, which is a rank of the
+// router's group like any other. Parts share the weights of the hosted blocks; weights and all KV caches
+// together stay within the memory limit. Threads: one; `on_broken` is called from any.
 #ifndef BFIO_CHAINS_WORKER_CHAIN_HOST_H_
 #define BFIO_CHAINS_WORKER_CHAIN_HOST_H_
 

@@ -1,7 +1,6 @@
-// Converts micro-batches between chains/proto/bfio/v1/pipeline.proto and the plain struct.
-//
-// Purpose: the only place that parses a neighbour's bytes. FromProto returns lists of consistent lengths;
-// whether they fit the chain is checked by CheckMicroBatch. Threads: pure functions.
+// Converts micro-batches between chains/proto/bfio/v1/pipeline.proto and the plain struct. The only place
+// that parses a neighbour's bytes. FromProto returns lists of consistent lengths; whether they fit the chain
+// is checked by CheckMicroBatch. Threads: pure functions.
 #ifndef BFIO_CHAINS_WORKER_CONVERT_BATCH_H_
 #define BFIO_CHAINS_WORKER_CONVERT_BATCH_H_
 

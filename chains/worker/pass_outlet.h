@@ -1,9 +1,8 @@
-// The stream to the next server of a chain.
-//
-// Purpose: sends micro-batches in order; the queue is bounded by kMaxInFlight. Micro-batches sent before Open
-// wait. The end of the stream, for any reason, is reported once and is final: a broken chain is not repaired
-// but composed again. Threads: Send from the stage's or head's thread; the others, and destruction, from the
-// owner's thread, never from gRPC's, because destruction waits for the end of the call.
+// The stream to the next server of a chain. Sends micro-batches in order; the queue is bounded by
+// kMaxInFlight. Micro-batches sent before Open wait. The end of the stream, for any reason, is reported once
+// and is final: a broken chain is not repaired but composed again. Threads: Send from the stage's or head's
+// thread; the others, and destruction, from the owner's thread, never from gRPC's, because destruction waits
+// for the end of the call.
 #ifndef BFIO_CHAINS_WORKER_PASS_OUTLET_H_
 #define BFIO_CHAINS_WORKER_PASS_OUTLET_H_
 

@@ -1,7 +1,5 @@
 #include "chains/worker/pass_service.h"
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "chains/worker/convert_batch.h"
 #include "common/net/status.h"

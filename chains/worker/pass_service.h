@@ -1,10 +1,9 @@
-// A server's Pipeline service: passes micro-batches from predecessors to their stage or head.
-//
-// Purpose: chains are registered while they exist. A stream names its chain and stage first, and each stage
-// accepts one stream at a time. An invalid message ends the stream and the chain; the end of a stream ends
-// the chain too. When a chain is unregistered its stream is ended, so that the failure also propagates
-// upstream. Threads: Register and Unregister from any thread but gRPC's; the callbacks run on gRPC's. Must
-// outlive the server it is registered with.
+// A server's Pipeline service: passes micro-batches from predecessors to their stage or head. Chains are
+// registered while they exist. A stream names its chain and stage first, and each stage accepts one stream at
+// a time. An invalid message ends the stream and the chain; the end of a stream ends the chain too. When a
+// chain is unregistered its stream is ended, so that the failure also propagates upstream. Threads: Register
+// and Unregister from any thread but gRPC's; the callbacks run on gRPC's. Must outlive the server it is
+// registered with.
 #ifndef BFIO_CHAINS_WORKER_PASS_SERVICE_H_
 #define BFIO_CHAINS_WORKER_PASS_SERVICE_H_
 

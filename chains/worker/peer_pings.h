@@ -1,8 +1,7 @@
 // Measures round trips to other servers of the pool, by pings over connections like those for hidden rows.
-//
-// Purpose: the measurements for PeerTimes. All peers concurrently, in several rounds; the first round, which
-// connects, is not counted, and the smallest of the others is taken. Threads: one of its own, which calls
-// `on_times`; Measure and destruction from the owner's thread, which never waits for a measurement.
+// The measurements for PeerTimes. All peers concurrently, in several rounds; the first round, which connects,
+// is not counted, and the smallest of the others is taken. Threads: one of its own, which calls `on_times`;
+// Measure and destruction from the owner's thread, which never waits for a measurement.
 #ifndef BFIO_CHAINS_WORKER_PEER_PINGS_H_
 #define BFIO_CHAINS_WORKER_PEER_PINGS_H_
 

@@ -1,13 +1,11 @@
 #include "chains/worker/pipeline_worker.h"
 
 #include <deque>
-#include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "chains/pipeline/block_trial.h"
-#include "chains/worker/chain_host.h"
+#include "chains/pipeline/stage.h"
 #include "chains/worker/peer_pings.h"
 #include "chains/worker/pool_link.h"
 #include "common/base/address.h"

@@ -1,9 +1,8 @@
-// A worker that serves parts of a model in chains (--pipeline_listen), from start to shutdown.
-//
-// Purpose: opens the Pipeline service, joins the router's ChainPool with this server's capacity, and executes
-// the pool's messages. Measures a block before it joins, and round trips to the other servers on request. The
-// router composes chains, because every server joins and leaves through it, so the placement is the same for
-// all servers; a server has only its own part and its successor.
+// A worker that serves parts of a model in chains (--pipeline_listen), from start to shutdown. Opens the
+// Pipeline service, joins the router's ChainPool with this server's capacity, and executes the pool's
+// messages. Measures a block before it joins, and round trips to the other servers on request. The router
+// composes chains, because every server joins and leaves through it, so the placement is the same for all
+// servers; a server has only its own part and its successor.
 //
 // Shutdown: after a signal the heads here are drained, and other parts end at once (their chains' requests
 // are replayed); the pool composes again from the remaining servers. Without a router chains continue, and

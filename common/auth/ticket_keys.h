@@ -1,11 +1,10 @@
-// Tickets: short signed proofs of an earlier decision of this service, kept by the client.
-//
-// Purpose: a router's decision about a client survives the router without being stored. A ticket is a
-// version, an expiry, a claim, and an HMAC-SHA256 over them and the facts that the ticket is about. The facts
-// are not in the ticket, so a client that presents it repeats them; the claim is read from the ticket. A keys
-// file has one key per line, of 32 to 512 printable characters ('#' begins a comment). The first key signs
-// and all verify, so that a key can be replaced. No message of this module contains a key. Immutable after
-// Open; any thread may use it.
+// Tickets: short signed proofs of an earlier decision of this service, kept by the client. A router's
+// decision about a client survives the router without being stored. A ticket is a version, an expiry, a
+// claim, and an HMAC-SHA256 over them and the facts that the ticket is about. The facts are not in the
+// ticket, so a client that presents it repeats them; the claim is read from the ticket. A keys file has one
+// key per line, of 32 to 512 printable characters ('#' begins a comment). The first key signs and all verify,
+// so that a key can be replaced. No message of this module contains a key. Immutable after Open; any thread
+// may use it.
 #ifndef BFIO_COMMON_AUTH_TICKET_KEYS_H_
 #define BFIO_COMMON_AUTH_TICKET_KEYS_H_
 

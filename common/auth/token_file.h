@@ -1,9 +1,7 @@
-// A tokens file that is reloaded when it changes.
-//
-// Purpose: tokens are added and removed without a restart. A file that cannot be read or has an invalid line
-// is rejected as a whole, with one log line, and the previous entries stay in force. Threads: a thread of
-// this object checks the file every kLookEvery; Check may be called from any thread and does not access the
-// file system.
+// A tokens file that is reloaded when it changes. Tokens are added and removed without a restart. A file that
+// cannot be read or has an invalid line is rejected as a whole, with one log line, and the previous entries
+// stay in force. Threads: a thread of this object checks the file every kLookEvery; Check may be called from
+// any thread and does not access the file system.
 #ifndef BFIO_COMMON_AUTH_TOKEN_FILE_H_
 #define BFIO_COMMON_AUTH_TOKEN_FILE_H_
 

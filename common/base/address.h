@@ -1,7 +1,5 @@
-// "HOST:PORT" as written on a command line.
-//
-// Purpose: an invalid address is rejected at start with one line, instead of showing later as a channel that
-// never connects. Pure functions; any thread.
+// "HOST:PORT" as written on a command line. An invalid address is rejected at start with one line, instead of
+// showing later as a channel that never connects. Pure functions; any thread.
 #ifndef BFIO_COMMON_BASE_ADDRESS_H_
 #define BFIO_COMMON_BASE_ADDRESS_H_
 

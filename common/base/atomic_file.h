@@ -1,7 +1,5 @@
-// Writes files atomically.
-//
-// Purpose: a reader, or a second run, never sees an incomplete report. Threads: any. Two writers of one path
-// do not mix their texts; the last one wins.
+// Writes files atomically. A reader, or a second run, never sees an incomplete report. Threads: any. Two
+// writers of one path do not mix their texts; the last one wins.
 #ifndef BFIO_COMMON_BASE_ATOMIC_FILE_H_
 #define BFIO_COMMON_BASE_ATOMIC_FILE_H_
 

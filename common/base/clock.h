@@ -1,8 +1,6 @@
-// The monotonic clock as absl::Time.
-//
-// Purpose: deadlines and latencies that do not depend on changes of the wall clock. The zero point is
-// arbitrary (the machine's start): use only differences. Not for router/core, which must not read clocks. Any
-// thread.
+// The monotonic clock as absl::Time. Deadlines and latencies that do not depend on changes of the wall clock.
+// The zero point is arbitrary (the machine's start): use only differences. Not for router/core, which must
+// not read clocks. Any thread.
 #ifndef BFIO_COMMON_BASE_CLOCK_H_
 #define BFIO_COMMON_BASE_CLOCK_H_
 

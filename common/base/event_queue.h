@@ -1,10 +1,8 @@
-// The mailbox of a thread that owns state: many senders, one receiver.
-//
-// Purpose: changes of the state are posted here as closures and run by the thread that owns it. Threads: Post
-// from any thread; WaitAndTake only from the receiver. PostBounded refuses beyond a limit. There are two
-// lanes: events of PostAhead never wait behind those of Post.
-//
-// Waits by the monotonic clock (see common/base/mutex.h), so that setting the clock back delays no timeout.
+// The mailbox of a thread that owns state: many senders, one receiver. Changes of the state are posted here
+// as closures and run by the thread that owns it. Threads: Post from any thread; WaitAndTake only from the
+// receiver. PostBounded refuses beyond a limit. There are two lanes: events of PostAhead never wait behind
+// those of Post. Waits by the monotonic clock (see common/base/mutex.h), so that setting the clock back
+// delays no timeout.
 #ifndef BFIO_COMMON_BASE_EVENT_QUEUE_H_
 #define BFIO_COMMON_BASE_EVENT_QUEUE_H_
 

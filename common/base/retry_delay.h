@@ -1,7 +1,5 @@
-// The delay before a retry, as a payload of an absl::Status.
-//
-// Purpose: a refusal carries the delay without a wire type; the edges convert it (common/net/status.h). Pure
-// functions; any thread.
+// The delay before a retry, as a payload of an absl::Status. A refusal carries the delay without a wire type;
+// the edges convert it (common/net/status.h). Pure functions; any thread.
 #ifndef BFIO_COMMON_BASE_RETRY_DELAY_H_
 #define BFIO_COMMON_BASE_RETRY_DELAY_H_
 

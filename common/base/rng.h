@@ -1,7 +1,5 @@
-// A small seeded random stream.
-//
-// Purpose: every random choice in bfio comes from an Rng that the caller passes, so that a run is
-// reproducible from its seed on any machine (the standard library's distributions differ between
+// A small seeded random stream. Every random choice in bfio comes from an Rng that the caller passes, so that
+// a run is reproducible from its seed on any machine (the standard library's distributions differ between
 // implementations; these do not). Threads: an Rng belongs to one thread. Cost: a few nanoseconds per draw.
 // Not for secrets.
 #ifndef BFIO_COMMON_BASE_RNG_H_

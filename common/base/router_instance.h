@@ -1,6 +1,5 @@
-// Identifier of a router process on the worker link (Epoch.router_instance, Hello.router_instance).
-//
-// Purpose: a worker that has followed an elected router rejects routers that were elected earlier. Pure.
+// Identifier of a router process on the worker link (Epoch.router_instance, Hello.router_instance). A worker
+// that has followed an elected router rejects routers that were elected earlier. Pure.
 #ifndef BFIO_COMMON_BASE_ROUTER_INSTANCE_H_
 #define BFIO_COMMON_BASE_ROUTER_INSTANCE_H_
 

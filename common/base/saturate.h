@@ -1,7 +1,5 @@
-// Sums and products that saturate at the largest number instead of wrapping.
-//
-// Purpose: for sizes computed from configured or received numbers, before they are compared with a limit.
-// Threads: pure functions.
+// Sums and products that saturate at the largest number instead of wrapping. For sizes computed from
+// configured or received numbers, before they are compared with a limit. Threads: pure functions.
 #ifndef BFIO_COMMON_BASE_SATURATE_H_
 #define BFIO_COMMON_BASE_SATURATE_H_
 

@@ -1,12 +1,8 @@
-// SIGTERM and SIGINT as an event to wait for.
-//
-// Purpose: lets programs stop cleanly. Threads: call Install once from main before other threads start (the
-// signals are blocked in all threads and received by a dedicated one); the other functions may be called from
-// any thread.
+// SIGTERM and SIGINT as an event to wait for. Lets programs stop cleanly. Threads: call Install once from
+// main before other threads start (the signals are blocked in all threads and received by a dedicated one);
+// the other functions may be called from any thread.
 #ifndef BFIO_COMMON_BASE_SHUTDOWN_H_
 #define BFIO_COMMON_BASE_SHUTDOWN_H_
-
-#include <functional>
 
 #include "absl/time/time.h"
 

@@ -1,7 +1,6 @@
-// Includes spdlog; every file that logs includes this instead of <spdlog/spdlog.h>.
-//
-// spdlog's log calls use a function template of fmt that libfmt already contains. Without the declaration
-// below each file that logs would compile fmt's formatting of every type again, 7 of its 9 seconds.
+// Includes spdlog; every file that logs includes this instead of <spdlog/spdlog.h>. spdlog's log calls use a
+// function template of fmt that libfmt already contains. Without the declaration below each file that logs
+// would compile fmt's formatting of every type again, 7 of its 9 seconds.
 #ifndef BFIO_COMMON_BASE_SPDLOG_H_
 #define BFIO_COMMON_BASE_SPDLOG_H_
 

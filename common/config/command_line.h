@@ -1,7 +1,5 @@
-// Parses the command line without exiting; used by InitProgram and by tests.
-//
-// Purpose: sets a program's options from `--config=FILE` and from arguments, with errors as values. Threads:
-// call before threads are started.
+// Parses the command line without exiting; used by InitProgram and by tests. Sets a program's options from
+// `--config=FILE` and from arguments, with errors as values. Threads: call before threads are started.
 #ifndef BFIO_COMMON_CONFIG_COMMAND_LINE_H_
 #define BFIO_COMMON_CONFIG_COMMAND_LINE_H_
 

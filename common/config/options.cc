@@ -5,12 +5,14 @@
 #include <cmath>
 #include <optional>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "common/config/one_line.h"
 
 namespace bfio {
 namespace {
@@ -108,6 +110,20 @@ Option MakeOption(absl::string_view name, const T& value, std::optional<Within> 
   return {std::string(name), TypeOf<T>(), TextOf(value), bounds, std::string(help), set};
 }
 
+// Number of single-character edits between two words; flag names are short, so the full table is fast enough.
+size_t EditDistance(absl::string_view a, absl::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, substituted}));
+    }
+  }
+  return row[b.size()];
+}
+
 }  // namespace
 
 OptionTable::OptionTable() {
@@ -181,6 +197,23 @@ absl::Status OptionTable::Set(Option& option, const std::string& text, absl::str
   return absl::OkStatus();
 }
 
+absl::Status OptionTable::ReadItems(const std::string& text) {
+  for (const absl::string_view item : absl::StrSplit(text, ',', absl::SkipEmpty())) {
+    const std::pair<std::string, std::string> parts = absl::StrSplit(item, absl::MaxSplits('=', 1));
+    Option* const option = Find(parts.first);
+    if (option == nullptr || option->name == "config") {
+      const std::string names =
+          absl::StrJoin(options_.begin() + 1, options_.end(), ", ",
+                        [](std::string* out, const Option& o) { absl::StrAppend(out, o.name, "=.."); });
+      return absl::InvalidArgumentError(absl::StrCat("'", item, "' is none of ", names));
+    }
+    const bool alone = option->type == Option::Type::kBool && item == option->name;
+    if (absl::Status status = option->set(alone ? "true" : parts.second); !status.ok())
+      return absl::InvalidArgumentError(absl::StrCat(option->name, " ", status.message()));
+  }
+  return absl::OkStatus();
+}
+
 std::string OptionTable::Describe() const {
   constexpr size_t kColumns = 100;
   const std::string indent(6, ' ');
@@ -209,6 +242,20 @@ std::string OptionTable::Describe() const {
     if (line.size() > indent.size()) absl::StrAppend(&out, line, "\n");
   }
   return out;
+}
+
+std::string NearestOption(absl::string_view name, const OptionTable& options) {
+  std::string best;
+  size_t best_distance = std::max<size_t>(2, name.size() / 3) + 1;
+  for (const Option& option : options.options()) {
+    const std::string& candidate = option.name;
+    const size_t distance = absl::StartsWith(candidate, name) ? 1 : EditDistance(name, candidate);
+    if (distance < best_distance || (distance == best_distance && !best.empty() && candidate < best)) {
+      best_distance = distance;
+      best = candidate;
+    }
+  }
+  return best;
 }
 
 }  // namespace bfio

@@ -1,6 +1,5 @@
-// A program's options: one record each gives flag, default, bounds, help and config field.
-//
-// Purpose: a program describes each option once, such as
+// A program's options: one record each gives flag, default, bounds, help and config field. A program
+// describes each option once, such as
 //
 //   table.Add("max_waiting", &options.max_waiting, Within(1, 1'000'000), "bound of the pool in requests");
 //
@@ -10,7 +9,6 @@
 #ifndef BFIO_COMMON_CONFIG_OPTIONS_H_
 #define BFIO_COMMON_CONFIG_OPTIONS_H_
 
-#include <cstdint>
 #include <functional>
 #include <string>
 #include <utility>
@@ -18,11 +16,30 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/base/status_macros.h"
 
 namespace bfio {
+
+// Runs of line breaks and other control characters become one space; no leading or trailing space.
+inline std::string OneLine(absl::string_view text) {
+  std::string out;
+  for (char c : text) {
+    const bool control = absl::ascii_iscntrl(static_cast<unsigned char>(c));
+    if (!control) out.push_back(c);
+    if (control && !out.empty() && out.back() != ' ') out.push_back(' ');
+  }
+  absl::StripAsciiWhitespace(&out);
+  return out;
+}
+
+// Decimal digits that parse to exactly this double.
+inline std::string ExactDecimal(double value) {
+  return absl::StrFormat("%.17g", value);
+}
 
 // Inclusive bounds of a number, or of a duration in seconds. NaN is never allowed.
 struct Within {
@@ -111,6 +128,10 @@ class OptionTable {
   // line.
   absl::Status Set(Option& option, const std::string& text, absl::string_view where = "");
 
+  // Sets the options of this table from the text of one option of another, "NAME=VALUE,NAME=VALUE"; a NAME
+  // alone is true. INVALID_ARGUMENT with the item.
+  absl::Status ReadItems(const std::string& text);
+
   // Reads a config file's text: JSON if its first non-blank character is '{', protobuf text otherwise; its
   // fields are the options. INVALID_ARGUMENT, with `source` and the line or key, when it does not parse.
   absl::Status ReadConfig(const std::string& text, const std::string& source);
@@ -125,6 +146,9 @@ class OptionTable {
   std::string config_;
   std::vector<Option> options_;
 };
+
+// Empty if no name of `options` begins with `name` or differs from it by a few characters only.
+std::string NearestOption(absl::string_view name, const OptionTable& options);
 
 }  // namespace bfio
 

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/config/command_line.h"
-#include "common/config/one_line.h"
+#include "common/config/options.h"
 #include "google/protobuf/stubs/logging.h"
 
 namespace bfio {

@@ -1,11 +1,9 @@
 #include "common/cost/batch_fit.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstddef>
 #include <initializer_list>
-#include <iterator>
 
 namespace bfio {
 namespace {

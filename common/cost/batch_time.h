@@ -1,14 +1,12 @@
-// The time that one batch of prompt tokens and decodes takes on one engine, as a function of its tokens.
-//
-// Purpose: the time law of "Throughput-Optimal Scheduling Algorithms for LLM Inference and AI Agents": a
-// fixed time for reading the weights, a slope beyond the load at which compute dominates, and optionally its
-// appendix's terms for long contexts (A.1, A.2). In contrast, step_time.h
-// models decode alone, by resident tokens. Pure. Tokens in, seconds out. Any thread.
+// The time that one batch of prompt tokens and decodes takes on one engine, as a function of its tokens. The
+// time law of "Throughput-Optimal Scheduling Algorithms for LLM Inference and AI Agents": a fixed time for
+// reading the weights, a slope beyond the load at which compute dominates, and optionally its appendix's
+// terms for long contexts (A.1, A.2). In contrast, step_time.h models decode alone, by resident tokens. Pure.
+// Tokens in, seconds out. Any thread.
 #ifndef BFIO_COMMON_COST_BATCH_TIME_H_
 #define BFIO_COMMON_COST_BATCH_TIME_H_
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 
 namespace bfio {

@@ -1,7 +1,6 @@
-// Weighted means and co-moments of some quantities, one observation at a time.
-//
-// Purpose: the data of a regression, without storing the observations and without the cancellation of plain
-// sums: loads of a million tokens that vary by a thousand keep their digits (West, 1979). Pure. Any thread.
+// Weighted means and co-moments of some quantities, one observation at a time. The data of a regression,
+// without storing the observations and without the cancellation of plain sums: loads of a million tokens that
+// vary by a thousand keep their digits (West, 1979). Pure. Any thread.
 #ifndef BFIO_COMMON_COST_MOMENTS_H_
 #define BFIO_COMMON_COST_MOMENTS_H_
 

@@ -1,27 +1,23 @@
-// Fits the cost of a worker's steps online: C, t_l and the prefill cost, with their uncertainty.
-//
-// Purpose: fits local time = C + t_l * load + c_p * prefill tokens (step_time.h) by recursive least squares
-// in information form. At every moment the fit is the exact weighted least squares of all steps so far, where
-// the step k steps ago has the weight (1 - 1 / memory)^k times its robust weight. Steps are processed in
-// blocks of kBlock. A block's robust weights are Tukey's bisquare, scaled by the residuals' median absolute
-// deviation: preempted steps get no weight, but a real change of the cost, visible in half a block, is
-// followed. C, t_l and c_p are never negative: the least squares are solved under this constraint.
+// Fits the cost of a worker's steps online: C, t_l and the prefill cost, with their uncertainty. Fits local
+// time = C + t_l * load + c_p * prefill tokens (step_time.h) by recursive least squares in information form.
+// At every moment the fit is the exact weighted least squares of all steps so far, where the step k steps ago
+// has the weight (1 - 1 / memory)^k times its robust weight. Steps are processed in blocks of kBlock. A
+// block's robust weights are Tukey's bisquare, scaled by the residuals' median absolute deviation: preempted
+// steps get no weight, but a real change of the cost, visible in half a block, is followed. C, t_l and c_p
+// are never negative: the least squares are solved under this constraint.
 //
 // What the steps do not determine is absent. If all loads are alike, neither the slope nor C is determined;
 // the prefill cost is undetermined without prefill, or if prefill is proportional to the load. Old steps are
 // forgotten even if the new ones carry no information, so a value can become absent again. Standard errors
 // are those of the sandwich estimator and assume independent noise. The cost of a row of the batch is not a
 // separate column: rows and load are too strongly correlated to be separated online, so it is part of C and
-// t_l.
-//
-// Threads: none; belongs to its caller. Pure. Units: tokens and seconds. Add costs tens of nanoseconds, and
-// about ten microseconds for the last step of a block; allocates nothing.
+// t_l. Threads: none; belongs to its caller. Pure. Units: tokens and seconds. Add costs tens of nanoseconds,
+// and about ten microseconds for the last step of a block; allocates nothing.
 #ifndef BFIO_COMMON_COST_ONLINE_FIT_H_
 #define BFIO_COMMON_COST_ONLINE_FIT_H_
 
 #include <array>
 #include <cstdint>
-#include <limits>
 #include <optional>
 
 #include "common/cost/moments.h"

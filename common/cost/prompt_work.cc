@@ -1,6 +1,5 @@
 #include "common/cost/prompt_work.h"
 
-#include <algorithm>
 #include <cmath>
 
 namespace bfio {

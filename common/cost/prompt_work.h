@@ -1,6 +1,5 @@
 // Prompts that a rank has to compute beside its decodes, and how many of their tokens fit below a step time.
-//
-// Purpose: the router plans with it (router/core/prefill) and a worker executes the plan with it
+// The router plans with it (router/core/prefill) and a worker executes the plan with it
 // (worker/scheduler/batch_planner.h), so both interpret a level in the same way. Pure. Units: tokens,
 // seconds. Any thread.
 #ifndef BFIO_COMMON_COST_PROMPT_WORK_H_

@@ -1,6 +1,5 @@
-// The time of one decode step, by the linear model of the BF-IO paper (docs/papers.md, equation (6)).
-//
-// Purpose: one formula for the simulator, the sim engine and reports. Pure. Tokens in, seconds out.
+// The time of one decode step, by the linear model of the BF-IO paper (docs/papers.md, equation (6)). One
+// formula for the simulator, the sim engine and reports. Pure. Tokens in, seconds out.
 #ifndef BFIO_COMMON_COST_STEP_TIME_H_
 #define BFIO_COMMON_COST_STEP_TIME_H_
 
@@ -9,10 +8,8 @@
 namespace bfio {
 
 // Time of a worker's local step: c + tl * load + prefill * (prompt tokens computed in the step). A barrier
-// step takes as long as its slowest worker, so the group's step is StepSeconds(max_g L_g, ...).
-//
-// The defaults are from the paper's authors' public simulator, for G = 16, B = 72; they are not measurements
-// of bfio.
+// step takes as long as its slowest worker, so the group's step is StepSeconds(max_g L_g, ...). The defaults
+// are from the paper's authors' public simulator, for G = 16, B = 72; they are not measurements of bfio.
 struct StepCost {
   // (0.6e-3 * B + 35e-3) / 16 s at B = 72: a part per request and a fixed part, divided as in their script
   // (other scripts of theirs divide by 8). Here it is a constant for B = 72.

@@ -1,7 +1,6 @@
-// The threads of an HTTP server: a bounded number of them, and of connections that wait for one.
-//
-// Purpose: httplib's own pool is unbounded. Beyond both bounds the kernel's queue fills and callers wait to
-// be connected. Threads: any.
+// The threads of an HTTP server: a bounded number of them, and of connections that wait for one. Httplib's
+// own pool is unbounded. Beyond both bounds the kernel's queue fills and callers wait to be connected.
+// Threads: any.
 #ifndef BFIO_COMMON_HTTP_BOUNDED_POOL_H_
 #define BFIO_COMMON_HTTP_BOUNDED_POOL_H_
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "common/base/clock.h"
-#include "common/http/socket_poll.h"
+#include "common/http/tls_session.h"
 
 namespace bfio {
 namespace {

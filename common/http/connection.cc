@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "common/base/clock.h"
-#include "common/http/socket_poll.h"
+#include "common/http/tls_session.h"
 
 namespace bfio {
 namespace {

@@ -1,11 +1,9 @@
-// An HTTP connection with bounds that httplib lacks.
-//
-// Purpose: bounds the size of a request's headers and body, the time in which they must arrive, and the time
-// in which the client must read the reply, whatever the client does. A handler can also check whether the
-// client is still connected. It is an httplib::Stream because process_request, which parses the request and
-// calls the handlers, reads from that interface; httplib's own streams (SocketStream, SSLSocketStream) have
-// no bound for a whole request. Ownership: the socket is the caller's, and the server's state outlives the
-// connection. Threads: the connection's thread.
+// An HTTP connection with bounds that httplib lacks. Bounds the size of a request's headers and body, the
+// time in which they must arrive, and the time in which the client must read the reply, whatever the client
+// does. A handler can also check whether the client is still connected. It is an httplib::Stream because
+// process_request, which parses the request and calls the handlers, reads from that interface; httplib's own
+// streams (SocketStream, SSLSocketStream) have no bound for a whole request. Ownership: the socket is the
+// caller's, and the server's state outlives the connection. Threads: the connection's thread.
 #ifndef BFIO_COMMON_HTTP_CONNECTION_H_
 #define BFIO_COMMON_HTTP_CONNECTION_H_
 

@@ -1,23 +1,19 @@
 #include "common/http/http_server.h"
 
 #include <atomic>
-#include <map>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/base/address.h"
 #include "common/base/mutex.h"
 #include "common/base/spdlog.h"
 #include "common/base/status_macros.h"
+#include "common/http/bounded_pool.h"
 #include "common/http/bounded_server.h"
-#include "common/http/host_name.h"
-#include "common/http/plain_requests.h"
 #include "common/http/reloaded_tls.h"
 
 namespace bfio {
@@ -33,6 +29,37 @@ constexpr absl::Duration kReopenPause = absl::Milliseconds(250);
 constexpr char kContentPolicy[] =
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+// For a port that only this machine should reach: rejects requests of web pages whose host name was made to
+// resolve to this machine (DNS rebinding). True for "localhost" and IP addresses, with or without a port: an
+// attacker cannot redirect these.
+bool NamesThisMachine(absl::string_view host) {
+  if (absl::StartsWith(host, "[")) return true;
+  host = host.substr(0, host.find(':'));
+  return host.empty() || host == "localhost" ||
+         host.find_first_not_of("0123456789.") == absl::string_view::npos;
+}
+
+// httplib reads the bodies of these methods only; another method's body would be parsed as the next request.
+bool HasUnreadBody(const httplib::Request& request) {
+  if (request.method == "POST" || request.method == "PUT" || request.method == "PATCH" ||
+      request.method == "DELETE" || request.method == "PRI") {
+    return false;
+  }
+  const std::string length = request.get_header_value("Content-Length");
+  return request.has_header("Transfer-Encoding") || request.get_header_value_count("Content-Length") > 1 ||
+         length.find_first_not_of('0') != std::string::npos;
+}
+
+// Debian's httplib would compress any reply that the client allows, with Brotli's slowest setting: tens of
+// milliseconds for a page. It would also send a range as often as a client lists it. httplib reads both
+// headers after this call, from the same request, which is not a const object. httplib 0.11.4 has no setting
+// for either, and passes a const reference to the handlers that call this.
+void SendWholeAndPlain(const httplib::Request& request) {
+  auto& own = const_cast<httplib::Request&>(request);
+  own.headers.erase("Accept-Encoding");
+  own.ranges.clear();
+}
 
 HttpRequest ToRequest(const httplib::Request& request, std::string caller) {
   HttpRequest result;

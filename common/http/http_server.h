@@ -1,9 +1,7 @@
-// A small HTTP server for operators and their tools: /metrics, /healthz, pages.
-//
-// Purpose: content that must be reachable without gRPC. cpp-httplib serves it on its own threads; headers,
-// bodies, connections, waiting requests and the time that callers may take are bounded. A handler runs on one
-// of those threads and must not block for long. Threads: Start, Handle and destruction from one thread;
-// handlers run concurrently.
+// A small HTTP server for operators and their tools: /metrics, /healthz, pages. Content that must be
+// reachable without gRPC. cpp-httplib serves it on its own threads; headers, bodies, connections, waiting
+// requests and the time that callers may take are bounded. A handler runs on one of those threads and must
+// not block for long. Threads: Start, Handle and destruction from one thread; handlers run concurrently.
 #ifndef BFIO_COMMON_HTTP_HTTP_SERVER_H_
 #define BFIO_COMMON_HTTP_HTTP_SERVER_H_
 

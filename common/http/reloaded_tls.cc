@@ -3,14 +3,12 @@
 #include <openssl/err.h>
 #include <sys/stat.h>
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/spdlog.h"
 #include "common/base/status_macros.h"
 #include "common/net/tls.h"
-#include "common/telemetry/refusal_log.h"
+#include "common/telemetry/line_limiter.h"
 
 namespace bfio {
 namespace {

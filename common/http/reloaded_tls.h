@@ -1,8 +1,7 @@
-// A server's TLS settings, from files that may be replaced while it runs.
-//
-// Purpose: OpenSSL and httplib read their files only once. Here the files are checked when connections
-// arrive, at most every kTlsReload. While they are unusable (half a pair, not PEM) the previous ones stay in
-// force, and that is logged. TLS 1.2 and 1.3. A failed handshake is logged (RefusalLog). Threads: any.
+// A server's TLS settings, from files that may be replaced while it runs. OpenSSL and httplib read their
+// files only once. Here the files are checked when connections arrive, at most every kTlsReload. While they
+// are unusable (half a pair, not PEM) the previous ones stay in force, and that is logged. TLS 1.2 and 1.3. A
+// failed handshake is logged (RefusalLog). Threads: any.
 #ifndef BFIO_COMMON_HTTP_RELOADED_TLS_H_
 #define BFIO_COMMON_HTTP_RELOADED_TLS_H_
 

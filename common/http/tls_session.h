@@ -1,6 +1,5 @@
-// TLS on accepted connections.
-//
-// Purpose: httplib's own TLS server has none of connection.h's bounds. Threads: the connection's thread.
+// TLS on accepted connections. Httplib's own TLS server has none of connection.h's bounds. Threads: the
+// connection's thread.
 #ifndef BFIO_COMMON_HTTP_TLS_SESSION_H_
 #define BFIO_COMMON_HTTP_TLS_SESSION_H_
 
@@ -16,6 +15,13 @@
 #include "common/http/reloaded_tls.h"
 
 namespace bfio {
+
+// The events (poll.h) that occurred within `patience`; 0: none.
+short PollSocket(int socket, short events, absl::Duration patience);
+
+// The same until `by` (of MonotonicNow). `go_on` is called several times a second, and false ends the wait.
+// Checks the socket at least once.
+short AwaitSocket(int socket, short events, absl::Time by, absl::FunctionRef<bool()> go_on);
 
 class TlsSession {
  public:

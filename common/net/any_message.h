@@ -1,7 +1,6 @@
-// A protobuf message of any type, so that the code of calls is compiled once for all messages.
-//
-// Purpose: gRPC's calls are templates over their messages. A call of AnyMessage sends and receives the bytes
-// of the message in it. Ownership: owns the message. Threads: one at a time.
+// A protobuf message of any type, so that the code of calls is compiled once for all messages. GRPC's calls
+// are templates over their messages. A call of AnyMessage sends and receives the bytes of the message in it.
+// Ownership: owns the message. Threads: one at a time.
 #ifndef BFIO_COMMON_NET_ANY_MESSAGE_H_
 #define BFIO_COMMON_NET_ANY_MESSAGE_H_
 

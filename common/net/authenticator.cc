@@ -1,7 +1,5 @@
 #include "common/net/authenticator.h"
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/net/tls.h"

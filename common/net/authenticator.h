@@ -1,9 +1,7 @@
-// Authentication and authorisation of an API's callers: by bearer token or certificate.
-//
-// Purpose: every RPC is checked before it does anything else, and before its message is received. Without a
-// tokens file every caller is accepted under any name and may do everything. A refusal is a status for the
-// caller, is counted, and is logged at a limited rate; neither status nor log line contains the token.
-// Threads: any.
+// Authentication and authorisation of an API's callers: by bearer token or certificate. Every RPC is checked
+// before it does anything else, and before its message is received. Without a tokens file every caller is
+// accepted under any name and may do everything. A refusal is a status for the caller, is counted, and is
+// logged at a limited rate; neither status nor log line contains the token. Threads: any.
 #ifndef BFIO_COMMON_NET_AUTHENTICATOR_H_
 #define BFIO_COMMON_NET_AUTHENTICATOR_H_
 
@@ -23,7 +21,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/auth/token_file.h"
-#include "common/telemetry/refusal_log.h"
+#include "common/telemetry/line_limiter.h"
 
 namespace bfio {
 

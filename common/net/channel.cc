@@ -7,7 +7,6 @@
 #include "common/base/event_queue.h"
 #include "grpc/grpc.h"
 #include "grpcpp/create_channel.h"
-#include "grpcpp/security/credentials.h"
 #include "grpcpp/support/channel_arguments.h"
 
 namespace bfio {

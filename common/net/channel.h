@@ -1,10 +1,8 @@
-// Transport settings of gRPC channels and servers, for every bfio program.
-//
-// Purpose: one place for the settings that both ends must agree on. The loss of a peer's host is detected
-// within kKeepaliveTime + kKeepaliveTimeout (the death of a process on a live host at once, by its closed
-// connection). gRPC's defaults would take two hours, and with keepalive configured only on the client, its
-// server would answer such frequent pings with GOAWAY. Encryption is set by the credentials
-// (common/net/tls.h). Threads: any.
+// Transport settings of gRPC channels and servers, for every bfio program. One place for the settings that
+// both ends must agree on. The loss of a peer's host is detected within kKeepaliveTime + kKeepaliveTimeout
+// (the death of a process on a live host at once, by its closed connection). gRPC's defaults would take two
+// hours, and with keepalive configured only on the client, its server would answer such frequent pings with
+// GOAWAY. Encryption is set by the credentials (common/net/tls.h). Threads: any.
 #ifndef BFIO_COMMON_NET_CHANNEL_H_
 #define BFIO_COMMON_NET_CHANNEL_H_
 

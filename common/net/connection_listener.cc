@@ -15,7 +15,6 @@
 #include <cstddef>
 #include <cstring>
 #include <optional>
-#include <string>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"

@@ -18,7 +18,6 @@
 #include <memory>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -26,7 +25,7 @@
 #include "absl/time/time.h"
 #include "common/base/address.h"
 #include "common/base/mutex.h"
-#include "common/telemetry/refusal_log.h"
+#include "common/telemetry/line_limiter.h"
 
 namespace bfio {
 

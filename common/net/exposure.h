@@ -1,7 +1,5 @@
-// Checks whether a port may be opened with its settings.
-//
-// Purpose: prevents that a port that other machines can reach is unencrypted or unauthenticated by accident.
-// Pure functions.
+// Checks whether a port may be opened with its settings. Prevents that a port that other machines can reach
+// is unencrypted or unauthenticated by accident. Pure functions.
 #ifndef BFIO_COMMON_NET_EXPOSURE_H_
 #define BFIO_COMMON_NET_EXPOSURE_H_
 

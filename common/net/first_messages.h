@@ -1,10 +1,8 @@
-// Bounds the reception of calls' first messages in number and time.
-//
-// Purpose: gRPC receives a message completely before it compares its size with the limit, and opens the flow
-// control window for it at once. So only a bounded number of calls receive at the same time. The others wait,
-// with at most the initial window (64 KiB) buffered. A message that does not arrive in time ends its call.
-// Ownership: gRPC keeps calls alive; this object has weak references. Threads: any, plus one for the
-// deadlines.
+// Bounds the reception of calls' first messages in number and time. GRPC receives a message completely before
+// it compares its size with the limit, and opens the flow control window for it at once. So only a bounded
+// number of calls receive at the same time. The others wait, with at most the initial window (64 KiB)
+// buffered. A message that does not arrive in time ends its call. Ownership: gRPC keeps calls alive; this
+// object has weak references. Threads: any, plus one for the deadlines.
 #ifndef BFIO_COMMON_NET_FIRST_MESSAGES_H_
 #define BFIO_COMMON_NET_FIRST_MESSAGES_H_
 

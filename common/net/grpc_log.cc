@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/spdlog.h"
-#include "common/telemetry/refusal_log.h"
+#include "common/telemetry/line_limiter.h"
 #include "grpc/support/log.h"
 
 namespace bfio {

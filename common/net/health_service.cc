@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "common/net/call_service.h"
 #include "common/net/server_call.h"
-#include "common/net/unary_call.h"
 
 namespace bfio {
 

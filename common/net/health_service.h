@@ -1,9 +1,8 @@
-// grpc.health.v1 on a port that may require tokens.
-//
-// Purpose: gRPC's own health service receives messages of any size. This one answers authenticated callers
-// (Authenticator::Knows; all callers if no tokens are required) as usual: Check and Watch of "" and of each
-// service. From other callers it receives no message: they get the status of the port's first service.
-// Threads: any. Lifetime: destroyed after the server, before its dependencies.
+// grpc.health.v1 on a port that may require tokens. GRPC's own health service receives messages of any size.
+// This one answers authenticated callers (Authenticator::Knows; all callers if no tokens are required) as
+// usual: Check and Watch of "" and of each service. From other callers it receives no message: they get the
+// status of the port's first service. Threads: any. Lifetime: destroyed after the server, before its
+// dependencies.
 #ifndef BFIO_COMMON_NET_HEALTH_SERVICE_H_
 #define BFIO_COMMON_NET_HEALTH_SERVICE_H_
 
@@ -12,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/string_view.h"
 #include "common/base/mutex.h"
 #include "common/net/authenticator.h"
 #include "common/net/call_service.h"

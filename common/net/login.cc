@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/auth/token_file.h"
-#include "common/base/address.h"
 #include "common/base/status_macros.h"
 #include "common/net/exposure.h"
 

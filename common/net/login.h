@@ -1,7 +1,5 @@
-// A program's credentials for the router's APIs: certificates and a bearer token.
-//
-// Purpose: the client side of the router's --X_tls and --X_tokens, with the same checks in every tool.
-// Threads: immutable once made; any.
+// A program's credentials for the router's APIs: certificates and a bearer token. The client side of the
+// router's --X_tls and --X_tokens, with the same checks in every tool. Threads: immutable once made; any.
 #ifndef BFIO_COMMON_NET_LOGIN_H_
 #define BFIO_COMMON_NET_LOGIN_H_
 

@@ -1,6 +1,5 @@
-// A listening port of a gRPC server: bounded connections, memory and first messages.
-//
-// Purpose: the common settings of every port. Threads: one.
+// A listening port of a gRPC server: bounded connections, memory and first messages. The common settings of
+// every port. Threads: one.
 #ifndef BFIO_COMMON_NET_PORT_H_
 #define BFIO_COMMON_NET_PORT_H_
 

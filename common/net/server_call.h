@@ -1,9 +1,8 @@
-// The server side of a call whose first message is received only after the caller is authorised.
-//
-// Purpose: the common base of all calls of a CallService. Begin refuses the call, or has its first message
-// received when FirstMessages permits. A message that is invalid or late ends the call. Each message is
-// passed to the subclass and not kept here. Ownership, writes and the end of the call: StreamWriter. Threads:
-// gRPC's; any for Close, HasEnded and what the subclass adds.
+// The server side of a call whose first message is received only after the caller is authorised. The common
+// base of all calls of a CallService. Begin refuses the call, or has its first message received when
+// FirstMessages permits. A message that is invalid or late ends the call. Each message is passed to the
+// subclass and not kept here. Ownership, writes and the end of the call: StreamWriter. Threads: gRPC's; any
+// for Close, HasEnded and what the subclass adds.
 #ifndef BFIO_COMMON_NET_SERVER_CALL_H_
 #define BFIO_COMMON_NET_SERVER_CALL_H_
 

@@ -1,8 +1,7 @@
-// Converts between absl::Status, used inside, and grpc::Status, used on the wire, with their RetryInfo.
-//
-// Purpose: one conversion for all programs. The codes have the same numbers on both sides. A retry delay is a
-// payload inside (common/base/retry_delay.h) and google.rpc.RetryInfo in `grpc-status-details-bin` on the
-// wire, where any gRPC client expects it. Pure functions; any thread.
+// Converts between absl::Status, used inside, and grpc::Status, used on the wire, with their RetryInfo. One
+// conversion for all programs. The codes have the same numbers on both sides. A retry delay is a payload
+// inside (common/base/retry_delay.h) and google.rpc.RetryInfo in `grpc-status-details-bin` on the wire, where
+// any gRPC client expects it. Pure functions; any thread.
 #ifndef BFIO_COMMON_NET_STATUS_H_
 #define BFIO_COMMON_NET_STATUS_H_
 

@@ -1,11 +1,10 @@
-// The write side of a server stream: a base class for reactors that write.
-//
-// Purpose: gRPC allows one write at a time and one Finish, after which no operation may follow. StreamWriter
-// keeps these rules. It pulls each message from the subclass when the stream can take it, so the subclass
-// decides what is queued, within which bound, and what is coalesced or dropped. It finishes the call after
-// the last message, stops at a failed write, and cancels a call whose peer does not read. Ownership: the
-// stream owns itself from Open until OnDone; others share it. Threads: mutex_ guards everything, including
-// the subclass's source. gRPC's callbacks run on its threads.
+// The write side of a server stream: a base class for reactors that write. GRPC allows one write at a time
+// and one Finish, after which no operation may follow. StreamWriter keeps these rules. It pulls each message
+// from the subclass when the stream can take it, so the subclass decides what is queued, within which bound,
+// and what is coalesced or dropped. It finishes the call after the last message, stops at a failed write, and
+// cancels a call whose peer does not read. Ownership: the stream owns itself from Open until OnDone; others
+// share it. Threads: mutex_ guards everything, including the subclass's source. gRPC's callbacks run on its
+// threads.
 #ifndef BFIO_COMMON_NET_STREAM_WRITER_H_
 #define BFIO_COMMON_NET_STREAM_WRITER_H_
 

@@ -1,10 +1,8 @@
-// TLS for both ends of a link, from files that may be replaced while the program runs.
-//
-// Purpose: certificates are renewed and CAs replaced without a restart: the files are checked every
-// kTlsReload, and new connections use the last version read. While the files are unusable (half a pair, not
-// PEM), new connections fail and that is logged (grpc_log.h): no connection is accepted by mistake. Open
-// connections are not affected. TLS 1.2 and 1.3, otherwise OpenSSL's defaults. Threads: any; gRPC has a
-// thread for each set of files.
+// TLS for both ends of a link, from files that may be replaced while the program runs. Certificates are
+// renewed and CAs replaced without a restart: the files are checked every kTlsReload, and new connections use
+// the last version read. While the files are unusable (half a pair, not PEM), new connections fail and that
+// is logged (grpc_log.h): no connection is accepted by mistake. Open connections are not affected. TLS 1.2
+// and 1.3, otherwise OpenSSL's defaults. Threads: any; gRPC has a thread for each set of files.
 #ifndef BFIO_COMMON_NET_TLS_H_
 #define BFIO_COMMON_NET_TLS_H_
 

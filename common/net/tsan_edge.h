@@ -1,10 +1,9 @@
-// Declares gRPC's synchronisation to ThreadSanitizer.
-//
-// Purpose: gRPC runs a callback after the operation that caused it, and OnDone after all other callbacks;
-// data written by one may be read by the next without a lock. The distribution's gRPC is not instrumented, so
-// that order is invisible to ThreadSanitizer, which would report a race. Reactors therefore mark where an
-// object is passed to gRPC and where it comes back. A mark is correct only where gRPC guarantees the order;
-// elsewhere it would hide a race. No effect in other builds. Threads: any.
+// Declares gRPC's synchronisation to ThreadSanitizer. GRPC runs a callback after the operation that caused
+// it, and OnDone after all other callbacks; data written by one may be read by the next without a lock. The
+// distribution's gRPC is not instrumented, so that order is invisible to ThreadSanitizer, which would report
+// a race. Reactors therefore mark where an object is passed to gRPC and where it comes back. A mark is
+// correct only where gRPC guarantees the order; elsewhere it would hide a race. No effect in other builds.
+// Threads: any.
 #ifndef BFIO_COMMON_NET_TSAN_EDGE_H_
 #define BFIO_COMMON_NET_TSAN_EDGE_H_
 

@@ -1,8 +1,7 @@
-// An online estimate of an arrival rate that changes.
-//
-// Purpose: an exponentially weighted count: an event of age x has the weight exp(-x / tau) / tau, divided by
-// 1 - exp(-T / tau) where T is the time since the start. The relative error is about 1 / sqrt(2 rate tau).
-// Times ascend, in any unit; rates are per that unit. Threads: one.
+// An online estimate of an arrival rate that changes. An exponentially weighted count: an event of age x has
+// the weight exp(-x / tau) / tau, divided by 1 - exp(-T / tau) where T is the time since the start. The
+// relative error is about 1 / sqrt(2 rate tau). Times ascend, in any unit; rates are per that unit. Threads:
+// one.
 #ifndef BFIO_COMMON_STATS_ARRIVAL_RATE_H_
 #define BFIO_COMMON_STATS_ARRIVAL_RATE_H_
 

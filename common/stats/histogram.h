@@ -1,10 +1,8 @@
-// Quantiles of positive measurements (latencies) in bounded memory.
-//
-// Purpose: p50 to p99.9 of millions of samples without storing them. Buckets grow geometrically, so a
-// quantile is within kRelativeError of an actual sample at that rank (the idea of DDSketch, Masson et al.,
-// VLDB 2019); count, sum, mean, min and max are exact. Two histograms merge without further error. Threads:
-// one thread per histogram; merge them afterwards. Cost: one logarithm per sample, at most about 30 kB per
-// histogram.
+// Quantiles of positive measurements (latencies) in bounded memory. P50 to p99.9 of millions of samples
+// without storing them. Buckets grow geometrically, so a quantile is within kRelativeError of an actual
+// sample at that rank (the idea of DDSketch, Masson et al., VLDB 2019); count, sum, mean, min and max are
+// exact. Two histograms merge without further error. Threads: one thread per histogram; merge them
+// afterwards. Cost: one logarithm per sample, at most about 30 kB per histogram.
 #ifndef BFIO_COMMON_STATS_HISTOGRAM_H_
 #define BFIO_COMMON_STATS_HISTOGRAM_H_
 

@@ -1,8 +1,7 @@
-// Limits the rate of log lines that peers can cause, so that they cannot fill a disk or hide other lines.
-//
-// Purpose: of each kind of line, the first `burst` of every `period` are written. The others are only
-// counted, and the next line of that kind contains their number. A kind is a short text of the program ("no
-// token"), never one from a caller. Threads: any.
+// Limits the rate of log lines that peers can cause, so that they cannot fill a disk or hide other lines. Of
+// each kind of line, the first `burst` of every `period` are written. The others are only counted, and the
+// next line of that kind contains their number. A kind is a short text of the program ("no token"), never one
+// from a caller. Threads: any.
 #ifndef BFIO_COMMON_TELEMETRY_LINE_LIMITER_H_
 #define BFIO_COMMON_TELEMETRY_LINE_LIMITER_H_
 
@@ -41,6 +40,26 @@ class LineLimiter {
   const absl::Duration period_;
   Mutex mutex_;
   std::map<std::string, Kind, std::less<>> kinds_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Logs refused callers at a limited rate, so that an attacker cannot fill a disk. The first refusal of a
+// class is logged at once. Further ones within kQuiet are only counted, and the next line of that class
+// contains their number. A class is a short text of the program ("client API: no token"), never one from the
+// caller; `detail` may name the caller. Any thread.
+class RefusalLog {
+ public:
+  static constexpr absl::Duration kQuiet = absl::Seconds(30);
+  // Further classes are treated as one.
+  static constexpr size_t kMaxClasses = LineLimiter::kMaxKinds;
+
+  // Logs the line as a warning, unless it is suppressed.
+  void Add(absl::string_view refusal_class, absl::string_view detail);
+
+  // The line, or nothing if it is suppressed; used by Add. `now` must not decrease.
+  std::optional<std::string> Line(absl::string_view refusal_class, absl::string_view detail, absl::Time now);
+
+ private:
+  LineLimiter limiter_{1, kQuiet};
 };
 
 }  // namespace bfio

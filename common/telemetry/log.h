@@ -1,10 +1,8 @@
-// Logging: spdlog set up once per program.
-//
-// Purpose: one line per event on standard error, as text or JSON. Use spdlog::info(...) and the like anywhere
-// outside router/core. Logging does not block on standard error: a dedicated thread writes the lines, and
-// lines are dropped when a stopped reader has filled the queue (log_queue.h). Only spdlog::critical (the
-// reason why a program ends), flush() and the end of the process wait for the writes, for at most a second.
-// Threads: InitLogging once from main; logging from any thread.
+// Logging: spdlog set up once per program. One line per event on standard error, as text or JSON. Use
+// spdlog::info(...) and the like anywhere outside router/core. Logging does not block on standard error: a
+// dedicated thread writes the lines, and lines are dropped when a stopped reader has filled the queue
+// (log_queue.h). Only spdlog::critical (the reason why a program ends), flush() and the end of the process
+// wait for the writes, for at most a second. Threads: InitLogging once from main; logging from any thread.
 #ifndef BFIO_COMMON_TELEMETRY_LOG_H_
 #define BFIO_COMMON_TELEMETRY_LOG_H_
 

@@ -1,7 +1,6 @@
-// Fields of log lines: the subjects of a line, for log collectors.
-//
-// Purpose: --log_format=json writes them beside the message, so that collectors need not parse messages to
-// find a request_id. Text lines omit them: their messages contain what a reader needs.
+// Fields of log lines: the subjects of a line, for log collectors. --log_format=json writes them beside the
+// message, so that collectors need not parse messages to find a request_id. Text lines omit them: their
+// messages contain what a reader needs.
 //
 //     const ScopedLogFields fields{{"request_id", id}, {"epoch", epoch}};
 //     spdlog::warn("...");

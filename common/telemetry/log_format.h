@@ -1,8 +1,7 @@
-// The format of a log line; independent of spdlog, so that tests can check it.
-//
-// Both formats are exactly one line: control characters of a message are escaped (`\n`, `\x1b`), in JSON also
-// quotes and backslashes. A message is truncated after kMaxMessageBytes, with a mark, because messages may
-// contain text from peers. Times are UTC with microseconds. Pure functions; any thread.
+// The format of a log line; independent of spdlog, so that tests can check it. Both formats are exactly one
+// line: control characters of a message are escaped (`\n`, `\x1b`), in JSON also quotes and backslashes. A
+// message is truncated after kMaxMessageBytes, with a mark, because messages may contain text from peers.
+// Times are UTC with microseconds. Pure functions; any thread.
 #ifndef BFIO_COMMON_TELEMETRY_LOG_FORMAT_H_
 #define BFIO_COMMON_TELEMETRY_LOG_FORMAT_H_
 

@@ -1,9 +1,8 @@
-// A queue of lines to a file descriptor that may block: standard error whose reader has stopped.
-//
-// Purpose: logging never blocks the logging thread. A line goes into a queue that is bounded in bytes, and a
-// thread of the queue writes it. A line that does not fit is dropped and counted. Once half of the queue is
-// free again, a line that reports the number of dropped lines is added. Threads: any; the writing thread
-// receives no signals.
+// A queue of lines to a file descriptor that may block: standard error whose reader has stopped. Logging
+// never blocks the logging thread. A line goes into a queue that is bounded in bytes, and a thread of the
+// queue writes it. A line that does not fit is dropped and counted. Once half of the queue is free again, a
+// line that reports the number of dropped lines is added. Threads: any; the writing thread receives no
+// signals.
 #ifndef BFIO_COMMON_TELEMETRY_LOG_QUEUE_H_
 #define BFIO_COMMON_TELEMETRY_LOG_QUEUE_H_
 

@@ -1,7 +1,5 @@
-// The files of a model's tokenizer, read from the model's folder.
-//
-// Purpose: gateways fetch these files. The router reads them from --tokenizer=DIR, or gets them from a
-// worker. Weights are not touched. Threads: any.
+// The files of a model's tokenizer, read from the model's folder. Gateways fetch these files. The router
+// reads them from --tokenizer=DIR, or gets them from a worker. Weights are not touched. Threads: any.
 #ifndef BFIO_COMMON_TOKENIZER_TOKENIZER_FILES_H_
 #define BFIO_COMMON_TOKENIZER_TOKENIZER_FILES_H_
 

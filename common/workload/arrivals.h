@@ -1,7 +1,6 @@
-// Arrival times of requests: from a trace, or from a renewal process.
-//
-// Purpose: one source of intended send times for the traffic generator and the simulator. Pure and seeded;
-// one thread. Times in seconds from the start, rates in requests per second.
+// Arrival times of requests: from a trace, or from a renewal process. One source of intended send times for
+// the traffic generator and the simulator. Pure and seeded; one thread. Times in seconds from the start,
+// rates in requests per second.
 #ifndef BFIO_COMMON_WORKLOAD_ARRIVALS_H_
 #define BFIO_COMMON_WORKLOAD_ARRIVALS_H_
 

@@ -1,7 +1,6 @@
 // Built-in length profiles: quantile tables, drawn by inversion. Where prompts and outputs are correlated,
 // the uniform numbers come from correlated normal variates (a Gaussian copula).
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <iterator>
 #include <string>
@@ -85,9 +84,8 @@ constexpr Quantile kLongPromptsOutput[] = {
     {0.2, 111}, {0.3, 139},  {0.4, 167},   {0.5, 200},   {0.6, 239},    {0.7, 289},    {0.8, 360},
     {0.9, 490}, {0.95, 633}, {0.975, 789}, {0.99, 1019}, {0.995, 1214}, {0.999, 1740}, {1, 2702}};
 
-// The shapes below are synthetic too, each a case that some placement policy handles badly.
-//
-// Agents: lognormal(8.5, 0.8) prompts, of 6,800 tokens on average, and lognormal(5, 0.8) outputs.
+// The shapes below are synthetic too, each a case that some placement policy handles badly. Agents:
+// lognormal(8.5, 0.8) prompts, of 6,800 tokens on average, and lognormal(5, 0.8) outputs.
 constexpr Quantile kAgenticPrompt[] = {
     {0, 251},     {0.001, 415},  {0.005, 626},   {0.01, 764},   {0.025, 1025},  {0.05, 1318},   {0.1, 1763},
     {0.2, 2507},  {0.3, 3231},   {0.4, 4013},    {0.5, 4915},   {0.6, 6019},    {0.7, 7477},    {0.8, 9636},

@@ -1,7 +1,6 @@
-// Request traces: (arrival, prompt length, output length) from files or from built-in profiles.
-//
-// Purpose: one reader for all common formats, used by the traffic generator and the simulator. Pure except
-// for the file that it reads. Lengths in tokens, times in seconds from the first request.
+// Request traces: (arrival, prompt length, output length) from files or from built-in profiles. One reader
+// for all common formats, used by the traffic generator and the simulator. Pure except for the file that it
+// reads. Lengths in tokens, times in seconds from the first request.
 #ifndef BFIO_COMMON_WORKLOAD_TRACE_H_
 #define BFIO_COMMON_WORKLOAD_TRACE_H_
 

@@ -3,16 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
-#include <utility>
-#include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "common/base/status_macros.h"
-#include "common/workload/csv.h"
 #include "nlohmann/json.hpp"
 
 namespace bfio {
@@ -152,6 +150,22 @@ int FindColumn(const std::vector<std::string>& columns, absl::string_view name) 
   return -1;
 }
 
+// Takes the quoted field at the start of `rest`, including its closing quote.
+bool TakeQuoted(absl::string_view& rest, std::string& field) {
+  field.clear();
+  for (size_t i = 1; i < rest.size(); ++i) {
+    if (rest[i] != '"') {
+      field.push_back(rest[i]);
+    } else if (i + 1 < rest.size() && rest[i + 1] == '"') {
+      field.push_back(rest[i++]);
+    } else {
+      rest = absl::StripLeadingAsciiWhitespace(rest.substr(i + 1));
+      return rest.empty() || rest[0] == ',';
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RowParser>> ChooseRowParser(absl::string_view first_line) {
@@ -172,6 +186,28 @@ absl::StatusOr<std::unique_ptr<RowParser>> ChooseRowParser(absl::string_view fir
   return absl::InvalidArgumentError(absl::StrCat(
       "the header '", first_line.substr(0, 100), "' fits no known trace format (columns ",
       absl::StrJoin(known, "; "), "; or JSON lines with timestamp, input_length, output_length)"));
+}
+
+bool SplitCsvLine(absl::string_view line, std::vector<std::string>& fields) {
+  size_t count = 0;
+  absl::string_view rest = line;
+  for (;;) {
+    if (fields.size() <= count) fields.emplace_back();
+    std::string& field = fields[count++];
+    rest = absl::StripLeadingAsciiWhitespace(rest);
+    if (!rest.empty() && rest[0] == '"') {
+      if (!TakeQuoted(rest, field)) return false;
+    } else {
+      const size_t comma = rest.find(',');
+      const absl::string_view text = absl::StripTrailingAsciiWhitespace(rest.substr(0, comma));
+      field.assign(text.data(), text.size());
+      rest = comma == absl::string_view::npos ? absl::string_view() : rest.substr(comma);
+    }
+    if (rest.empty()) break;
+    rest.remove_prefix(1);
+  }
+  fields.resize(count);
+  return true;
 }
 
 }  // namespace bfio

@@ -1,18 +1,22 @@
-// Parses one row of a trace, for each format.
-//
-// Purpose: the format-specific part of the reader; trace.cc has the loop over lines. Pure; one thread per
-// parser.
+// Parses one row of a trace, for each format. The format-specific part of the reader; trace.cc has the loop
+// over lines. Pure; one thread per parser.
 #ifndef BFIO_COMMON_WORKLOAD_TRACE_ROW_H_
 #define BFIO_COMMON_WORKLOAD_TRACE_ROW_H_
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/workload/trace.h"
 
 namespace bfio {
+
+// Splits `line` at commas into `fields` (reused between calls). Fields in double quotes may contain commas
+// and doubled quotes; space around a field is dropped. False when a quote is not closed or text follows a
+// closing quote.
+bool SplitCsvLine(absl::string_view line, std::vector<std::string>& fields);
 
 // Lengths are uint32 on the wire and summed per worker in int64; a longer one makes the row invalid.
 inline constexpr int64_t kMaxTraceTokens = 2147483647;

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "chains/core/shortest_chain.h"
+#include "chains/core/composition.h"
 
 namespace bfio::sim {
 namespace {

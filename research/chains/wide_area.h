@@ -13,7 +13,6 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "chains/core/job_times.h"
 #include "chains/core/server_pool.h"
 #include "research/chains/rival_placement.h"
 

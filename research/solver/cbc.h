@@ -8,7 +8,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "router/core/solver/instance.h"
-#include "router/core/solver/solution.h"
 
 namespace bfio::testing {
 

@@ -3,8 +3,8 @@
 // Simulates overload on a trace (overload.h; G in {8, 12, 16}, |waiting| in {32, 64, 128}, H in {0, 10, 20},
 // B = 72), every decision by the solver under the paper's J with oracle lookahead. After the warm-up it
 // exports an instance every kEvery steps and lets CBC solve it. Prints, per H, how many were proven optimal
-// and the distribution of (J - J*) / (G max L) over them, in per cent, with the solver's own proven bound
-// beside it. Where CBC ran out of time, J* is its best plan; if the solver's is better, the gap counts as 0.
+// and the distribution of (J - J*) / (G max L) over them, in per cent. Where CBC ran out of time, J* is its
+// best plan; if the solver's is better, the gap counts as 0.
 //
 // Usage: bfio_gap_report TRACE [INSTANCES=300] [SECONDS=20]
 // With two more arguments, JOBS and JOB, it does every JOBS-th instance only, and prints them line by line.
@@ -35,14 +35,11 @@ struct Result {
   bool proven = false;
   // In per cent of G max L, and of J*.
   double gap = 0, relative = 0;
-  // The gap that the solver's own lower bound proves, in per cent of G max L.
-  double bound_gap = 0;
 };
 
 core::SolverSettings Settings() {
   core::SolverSettings settings;
   settings.objective = core::ObjectiveKind::kPaper;
-  settings.bound = true;
   return settings;
 }
 
@@ -64,10 +61,8 @@ absl::StatusOr<Result> Compare(const core::Instance& instance, double seconds) {
   const double ours = core::Evaluate(instance, Settings(), solver.Solve(instance));
   const double best = std::min(ours, core::Evaluate(instance, Settings(), cbc.solution));
   const double scale = static_cast<double>(instance.workers.size()) * LargestLoad(instance);
-  Result result{instance.horizon, cbc.optimal, 100 * (ours - best) / scale,
+  return Result{instance.horizon, cbc.optimal, 100 * (ours - best) / scale,
                 100 * (ours - best) / std::max(1.0, best)};
-  result.bound_gap = 100 * solver.statistics().Gap().value_or(NAN) / scale;
-  return result;
 }
 
 // Runs one simulation and compares `count` of its instances; `pick` selects those of this job.
@@ -85,12 +80,9 @@ void Collect(const OverloadOptions& options, const Trace& trace, int count, doub
       if (pick()) {
         if (auto result = Compare(instance, seconds); result.ok()) {
           results.push_back(*result);
-          std::printf(
-              "G %2d  waiting %3ld  H %2d  U %2ld  proven %d  gap %.4f %%  of J* %.2f %%  bound gap %.3f "
-              "%%\n",
-              options.workers, static_cast<long>(options.reveal), options.horizon,
-              static_cast<long>(instance.Target()), result->proven, result->gap, result->relative,
-              result->bound_gap);
+          std::printf("G %2d  waiting %3ld  H %2d  U %2ld  proven %d  gap %.4f %%  of J* %.2f %%\n",
+                      options.workers, static_cast<long>(options.reveal), options.horizon,
+                      static_cast<long>(instance.Target()), result->proven, result->gap, result->relative);
           std::fflush(stdout);
         } else {
           std::fprintf(stderr, "%s\n", result.status().ToString().c_str());
@@ -112,19 +104,18 @@ double Quantile(std::vector<double> values, double q) {
 }
 
 void Print(const std::vector<Result>& results, int horizon) {
-  std::vector<double> gaps, relative, bounds;
+  std::vector<double> gaps, relative;
   int proven = 0;
   for (const Result& result : results) {
     if (horizon >= 0 && result.horizon != horizon) continue;
     proven += result.proven;
     gaps.push_back(result.gap);
     relative.push_back(result.relative);
-    bounds.push_back(result.bound_gap);
   }
-  std::printf("| %s | %zu | %d | %.3f | %.3f | %.3f | %.3f | %.2f | %.2f | %.2f |\n",
+  std::printf("| %s | %zu | %d | %.3f | %.3f | %.3f | %.3f | %.2f | %.2f |\n",
               horizon < 0 ? "all" : std::to_string(horizon).c_str(), gaps.size(), proven, Quantile(gaps, 0.5),
               Quantile(gaps, 0.9), Quantile(gaps, 0.95), Quantile(gaps, 1), Quantile(relative, 0.5),
-              Quantile(relative, 0.95), Quantile(bounds, 0.5));
+              Quantile(relative, 0.95));
 }
 
 int Main(int argc, char** argv) {
@@ -153,8 +144,7 @@ int Main(int argc, char** argv) {
       }
     }
   }
-  std::printf(
-      "| H | instances | proven | gap p50, %% | p90 | p95 | max | of J* p50, %% | p95 | bound p50, %% |\n");
+  std::printf("| H | instances | proven | gap p50, %% | p90 | p95 | max | of J* p50, %% | p95 |\n");
   for (int horizon : {0, 10, 20, -1}) Print(results, horizon);
   return 0;
 }

@@ -20,7 +20,6 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "router/core/solver/instance.h"
-#include "router/core/solver/settings.h"
 
 namespace bfio::sim {
 

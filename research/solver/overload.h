@@ -14,7 +14,6 @@
 
 #include "common/workload/trace.h"
 #include "router/core/solver/instance.h"
-#include "router/core/solver/solution.h"
 
 namespace bfio::testing {
 

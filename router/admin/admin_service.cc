@@ -6,9 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "router/admin/operator_log.h"
-#include "router/admin/policy_change.h"
-
 namespace bfio::router {
 namespace {
 

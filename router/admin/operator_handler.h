@@ -1,9 +1,8 @@
-// The interface to the state behind the admin API and the live page.
-//
-// Purpose: the boundary between the operators' edge and the router's decision thread. router/app implements
-// it. Threads: every method may be called from any thread and never blocks; `done` runs on the decision
-// thread and must not block either. A method that returns an error (RESOURCE_EXHAUSTED: too many calls wait;
-// UNAVAILABLE: the router is shutting down) does not call `done`.
+// The interface to the state behind the admin API and the live page. The boundary between the operators' edge
+// and the router's decision thread. router/app implements it. Threads: every method may be called from any
+// thread and never blocks; `done` runs on the decision thread and must not block either. A method that
+// returns an error (RESOURCE_EXHAUSTED: too many calls wait; UNAVAILABLE: the router is shutting down) does
+// not call `done`.
 #ifndef BFIO_ROUTER_ADMIN_OPERATOR_HANDLER_H_
 #define BFIO_ROUTER_ADMIN_OPERATOR_HANDLER_H_
 

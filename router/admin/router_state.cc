@@ -214,7 +214,6 @@ void FillGroups(const RouterState& state, v1::ClusterState& out) {
   Fill(steps, *out.mutable_steps());
   Fill(state.scheduler, *out.mutable_steps());
   Fill(distributions, *out.mutable_step_times());
-  Fill(distributions.solver_gap, *out.mutable_solver_gap());
 }
 
 }  // namespace

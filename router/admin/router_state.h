@@ -1,7 +1,5 @@
-// The router's state at one moment, for operators.
-//
-// Purpose: filled by the decision thread on request, and converted to the wire (ToProto) on the requesting
-// thread. Plain data. Threads: any.
+// The router's state at one moment, for operators. Filled by the decision thread on request, and converted to
+// the wire (ToProto) on the requesting thread. Plain data. Threads: any.
 #ifndef BFIO_ROUTER_ADMIN_ROUTER_STATE_H_
 #define BFIO_ROUTER_ADMIN_ROUTER_STATE_H_
 

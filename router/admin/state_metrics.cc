@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <functional>
 #include <map>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/telemetry/metrics/vllm_names.h"
+#include "google/protobuf/message.h"
 
 namespace bfio::router {
 namespace {
@@ -16,23 +15,60 @@ using v1::ClusterState;
 using v1::WorkerState;
 using enum MetricKind;
 
-// A metric with one value per state, with one per rank, or with a distribution.
-struct StateMetric {
-  MetricInfo info;
-  double (*value)(const ClusterState&);
+// The field of a message that a path names, such as "steps.late_plans".
+struct Found {
+  const google::protobuf::Message* message;
+  const google::protobuf::FieldDescriptor* field;
 };
-struct RankMetric {
+Found Find(const google::protobuf::Message& message, absl::string_view path) {
+  const size_t dot = path.find('.');
+  const auto* field = message.GetDescriptor()->FindFieldByName(std::string(path.substr(0, dot)));
+  if (dot == absl::string_view::npos) return {&message, field};
+  return Find(message.GetReflection()->GetMessage(message, field), path.substr(dot + 1));
+}
+
+double NumberAt(const google::protobuf::Message& message, absl::string_view path) {
+  using google::protobuf::FieldDescriptor;
+  const auto [at, field] = Find(message, path);
+  const google::protobuf::Reflection& read = *at->GetReflection();
+  switch (field->cpp_type()) {
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return read.GetBool(*at, field);
+    case FieldDescriptor::CPPTYPE_INT32:
+      return read.GetInt32(*at, field);
+    case FieldDescriptor::CPPTYPE_INT64:
+      return static_cast<double>(read.GetInt64(*at, field));
+    case FieldDescriptor::CPPTYPE_UINT32:
+      return read.GetUInt32(*at, field);
+    case FieldDescriptor::CPPTYPE_UINT64:
+      return static_cast<double>(read.GetUInt64(*at, field));
+    default:
+      return read.GetDouble(*at, field);
+  }
+}
+
+// A metric with one series for each `Of`; its value is a field of `Of`, or computed.
+template <typename Of>
+struct Metric {
   MetricInfo info;
-  double (*value)(const WorkerState&);
+  const char* path = nullptr;
+  double (*value)(const Of&) = nullptr;
+
+  constexpr Metric(absl::string_view name, MetricKind kind, absl::string_view label, absl::string_view help,
+                   const char* from)
+      : info{name, kind, label, help}, path(from) {}
+  constexpr Metric(absl::string_view name, MetricKind kind, absl::string_view label, absl::string_view help,
+                   double (*from)(const Of&))
+      : info{name, kind, label, help}, value(from) {}
+  double Value(const Of& of) const { return value == nullptr ? NumberAt(of, path) : value(of); }
 };
-struct DistributionMetric {
-  MetricInfo info;
-  const v1::Distribution& (*value)(const ClusterState&);
-};
-// A metric with one series per reason.
+// A metric with one series per reason, each a field of v1::RequestTotals.
 struct ReasonMetric {
+  struct Reason {
+    const char *name = nullptr, *path = nullptr;
+  };
   MetricInfo info;
-  std::vector<std::pair<absl::string_view, double (*)(const v1::RequestTotals&)>> reasons;
+  Reason reasons[4];
 };
 
 bool Serving(const WorkerState& worker) {
@@ -76,13 +112,10 @@ double MeanLoad(const ClusterState& state) {
   const double ranks = OverRanks(state, One, Sum);
   return ranks == 0 ? 0 : OverRanks(state, Load, Sum) / ranks;
 }
-ServedLoad Served(const ClusterState& state) {
-  return {.model_name = state.served_model_name(),
-          .running = Running(state),
-          .waiting = static_cast<double>(state.waiting_requests()),
-          .kv_used = OverRanks(state, Load, Sum),
-          .kv_capacity = OverRanks(
-              state, [](const WorkerState& w) { return double(w.kv_tokens()); }, Sum)};
+double KvUsage(const ClusterState& state) {
+  const double capacity = OverRanks(
+      state, [](const WorkerState& w) { return double(w.kv_tokens()); }, Sum);
+  return capacity == 0 ? 0 : OverRanks(state, Load, Sum) / capacity;
 }
 
 // Load / (ranks * largest load of the group), both summed over groups, because no rank waits for another
@@ -104,340 +137,260 @@ double Balance(const ClusterState& state) {
   return paid == 0 ? 1 : load / paid;
 }
 
+// The names of vLLM's metrics that dashboards, autoscalers and the Gateway API inference extension read.
+constexpr Metric<ClusterState> kVllm[] = {
+    {"vllm:num_requests_running", kGauge, "model_name",
+     "requests that hold a slot, under the name that vLLM's dashboards and autoscalers read", Running},
+    {"vllm:num_requests_waiting", kGauge, "model_name", "requests that wait for a slot", "waiting_requests"},
+    {"vllm:kv_cache_usage_perc", kGauge, "model_name", "share of the KV tokens of all ranks in use, 0 to 1",
+     KvUsage}};
+
+constexpr Metric<ClusterState> kStates[] = {
+    {"bfio:num_requests_running", kGauge, "", "requests that hold a slot or are in flight to one", Running},
+    {"bfio:num_requests_waiting", kGauge, "", "requests in the waiting pool", "waiting_requests"},
+    {"bfio:max_requests_waiting", kGauge, "", "size of the waiting pool (--max_waiting)",
+     "max_waiting_requests"},
+    {"bfio:epoch", kGauge, "", "epoch number, the largest of all groups; grows whenever a group re-forms",
+     "epoch"},
+    {"bfio:ranks", kGauge, "", "ranks of all groups",
+     [](const ClusterState& s) { return OverRanks(s, One, Sum); }},
+    {"bfio:expected_workers", kGauge, "", "ranks that readiness waits for (--workers in each of --groups)",
+     "expected_workers"},
+    {"bfio:uptime_seconds", kGauge, "", "time since the router started", "uptime.seconds"},
+    {"bfio:max_load_tokens", kGauge, "", "current largest load of a rank: resident KV tokens",
+     [](const ClusterState& s) { return OverRanks(s, Load, Max); }},
+    {"bfio:mean_load_tokens", kGauge, "", "current mean load of the ranks", MeanLoad},
+    {"bfio:min_load_tokens", kGauge, "", "current smallest load of a rank",
+     [](const ClusterState& s) { return OverRanks(s, Load, Min); }},
+    {"bfio:balance_ratio", kGauge, "", "current mean load / largest load of the group; 1 is perfect balance",
+     Balance},
+    {"bfio:idle_fraction", kGauge, "", "current share of the ranks' work time lost to imbalance: 1 - balance",
+     [](const ClusterState& s) { return 1 - Balance(s); }},
+    {"bfio:steps_total", kCounter, "", "steps that all ranks reported", "steps.steps"},
+    {"bfio:idle_tokens_total", kCounter, "",
+     "idle work: sum over steps of (ranks * largest load - sum of loads)", "steps.imbalance_tokens"},
+    {"bfio:step_max_load_tokens_total", kCounter, "",
+     "sum over steps of the largest load; idle_tokens_total / (ranks * this) is the idle fraction of a "
+     "period",
+     "steps.max_load_tokens"},
+    {"bfio:step_mean_load_tokens_total", kCounter, "", "sum over steps of the mean load",
+     "steps.mean_load_tokens"},
+    {"bfio:barrier_wait_seconds_total", kCounter, "", "sum over steps and ranks of the wait at the barrier",
+     "steps.barrier_wait_s"},
+    {"bfio:rank_step_seconds_total", kCounter, "",
+     "sum over steps and ranks of gap + local work + barrier wait; barrier_wait / this is the barrier "
+     "wait fraction",
+     "steps.rank_step_s"},
+    {"bfio:gap_seconds_total", kCounter, "", "sum of the gaps between a barrier and the next local work",
+     "steps.gap_s"},
+    {"bfio:slowest_local_seconds_total", kCounter, "", "sum over steps of the slowest rank's local work",
+     "steps.max_local_s"},
+    {"bfio:saturated_steps_total", kCounter, "", "steps in which every slot of every rank was taken",
+     "steps.saturated_steps"},
+    {"bfio:generation_tokens_total", kCounter, "", "tokens that the workers generated",
+     "steps.generated_tokens"},
+    {"bfio:drift_tokens_total", kCounter, "",
+     "sum over steps and ranks of the difference between a rank's load as the router counts it and as the "
+     "rank reports it",
+     "steps.drift_tokens"},
+    {"bfio:decisions_total", kCounter, "", "decisions of the policy", "steps.decisions"},
+    {"bfio:decisions_stopped_early_total", kCounter, "",
+     "decisions whose search ended at the limit of --decide_budget_ms", "steps.decisions_stopped_early"},
+    {"bfio:late_plans_total", kCounter, "", "plans that were applied after their step", "steps.late_plans"},
+    {"bfio:requests_accepted_total", kCounter, "", "requests admitted", "requests.accepted"},
+    {"bfio:request_success_total", kCounter, "", "requests completed", "requests.completed"},
+    {"bfio:requests_replayed_total", kCounter, "", "placements repeated because a worker was lost",
+     "requests.replayed"},
+    {"bfio:agent_calls_total", kCounter, "", "requests that are calls of agents (parent_id)",
+     "requests.agent_calls"},
+    {"bfio:agent_calls_refused_total", kCounter, "",
+     "calls of agents refused because their parent's deadline had passed or could not be met",
+     "requests.refused_parent_deadline"},
+    {"bfio:requests_preempted_total", kCounter, "",
+     "requests preempted by a worker whose KV ran out, and placed again", "requests.preempted"},
+    {"bfio:requests_refused_by_workers_total", kCounter, "",
+     "requests that a worker refused, for lack of KV or by its own admission, and that were placed again",
+     "requests.refused_by_workers"},
+    {"bfio:requests_held_back_total", kCounter, "",
+     "requests that waited for a batch of similar requests (--admission wait, nested_wait)",
+     "requests.held_back"},
+    {"bfio:replays_refused_total", kCounter, "", "requests that lost their worker and could not be replayed",
+     "requests.replays_refused"},
+    {"bfio:suspects_ended_total", kCounter, "",
+     "requests that were ended because several workers failed while running them", "requests.suspects_ended"},
+    {"bfio:streams_resumed_total", kCounter, "", "streams that their client resumed", "requests.resumed"},
+    {"bfio:resumes_refused_total", kCounter, "", "resumes that were refused", "requests.resume_refused"},
+    {"bfio:resumes_expired_total", kCounter, "", "requests that no client resumed in time",
+     "requests.resume_expired"},
+    {"bfio:requests_recovered_total", kCounter, "", "requests recovered from workers of an earlier router",
+     "requests.recovered"},
+    {"bfio:requests_restarted_total", kCounter, "",
+     "resumable requests that no worker held after a restart of the router, and that their client started "
+     "again",
+     "requests.restarted"},
+    {"bfio:queue_timeouts_total", kCounter, "",
+     "accepted requests that ended because they were not placed within --max_queue_time; part of the "
+     "failed ones",
+     "requests.queue_timeouts"},
+    {"bfio:slow_readers_total", kCounter, "",
+     "clients disconnected because they read their tokens too slowly", "requests.slow_readers"},
+    {"bfio:tokens_lost_total", kCounter, "",
+     "tokens that workers generated and no stream delivered; must be 0", "requests.tokens_lost"},
+    {"bfio:tokens_duplicated_total", kCounter, "", "tokens that workers sent twice; must be 0",
+     "requests.tokens_duplicated"},
+    {"bfio:waiting_prompt_bytes", kGauge, "",
+     "prompts of requests that have no token yet; limited by --request_memory_mb",
+     "process.waiting_prompt_bytes"},
+    {"bfio:replay_bytes", kGauge, "",
+     "prompts and tokens kept for replays and resumes; limited by --request_memory_mb",
+     "process.replay_bytes"},
+    {"bfio:event_queue_depth", kGauge, "", "events in the decision thread's queue when it last read it",
+     "process.event_queue_depth"},
+    {"bfio:decision_log_ended", kGauge, "", "1: the decision log has ended before the router",
+     "process.decision_log_ended"},
+    {"bfio:worker_message_bytes", kGauge, "", "messages from workers that the router has not processed yet",
+     "process.worker_message_bytes"},
+    {"bfio:worker_queue_bytes", kGauge, "", "messages to workers that have not been written yet",
+     "process.worker_queue_bytes"},
+    {"bfio:tls_handshakes_failed_total", kCounter, "", "failed TLS handshakes at the gRPC ports",
+     "process.handshakes_failed"},
+    {"bfio:log_lines_dropped_total", kCounter, "",
+     "log lines dropped because standard error was not read in time", "process.log_lines_dropped"},
+    {"bfio:resident_memory_bytes", kGauge, "", "resident memory of the router's process",
+     "process.resident_bytes"},
+};
+
+constexpr Metric<WorkerState> kRanks[] = {
+    {"bfio:load_tokens", kGauge, "group, rank",
+     "the rank's load: resident KV tokens, as the router counts them", Load},
+    {"bfio:rank_requests_running", kGauge, "group, rank", "requests active on the rank", "active_requests"},
+    {"bfio:rank_requests_inflight", kGauge, "group, rank", "requests in flight to the rank",
+     "inflight_requests"},
+    {"bfio:rank_slots", kGauge, "group, rank", "the rank's slots", "slots"},
+    {"bfio:kv_cache_usage_perc", kGauge, "group, rank", "share of the rank's KV tokens in use, 0 to 1",
+     [](const WorkerState& w) { return w.kv_tokens() == 0 ? 0 : Load(w) / double(w.kv_tokens()); }},
+    {"bfio:rank_kv_reserved_tokens", kGauge, "group, rank",
+     "KV tokens that the rank's requests reserve: prompt and max_new_tokens of each. Requests wait while "
+     "what is left is too small for them, even if slots are free",
+     "reserved_kv_tokens"},
+    {"bfio:rank_kv_capacity_tokens", kGauge, "group, rank", "the rank's capacity in KV tokens", "kv_tokens"},
+    {"bfio:rank_draining", kGauge, "group, rank", "1 while the rank takes no new requests",
+     [](const WorkerState& w) { return w.phase() == v1::WORKER_PHASE_DRAINING ? 1.0 : 0.0; }},
+    {"bfio:rank_pending_prefill_tokens", kGauge, "group, rank",
+     "prompt tokens that the rank has not computed yet, with chunked prefill", "pending_prefill_tokens"},
+    {"bfio:rank_step_prefill_tokens", kGauge, "group, rank",
+     "prompt tokens that the rank has computed in its last step", "step_prefill_tokens"},
+    {"bfio:rank_prefill_tokens_total", kCounter, "group, rank", "prompt tokens that the rank has computed",
+     "prefill_tokens"},
+    {"bfio:rank_extra_slots", kGauge, "group, rank",
+     "engines only: requests that may wait for a slot in the engine; negative: slots that other clients "
+     "of the engine use",
+     "extra_slots"},
+    {"bfio:rank_engine_requests", kGauge, "group, rank",
+     "engines only: requests that the engine reports for the rank; 0: not reported", "engine_requests"},
+    {"bfio:rank_engine_tokens", kGauge, "group, rank",
+     "engines only: tokens in the KV cache that the engine reports for the rank; 0: not reported",
+     "engine_tokens"},
+    {"bfio:rank_prefix_cache_queries_total", kCounter, "group, rank",
+     "engines only: prompt tokens of the rank's requests that have begun to generate",
+     "prefix_cache_queries"},
+    {"bfio:rank_prefix_cache_hits_total", kCounter, "group, rank",
+     "engines only: those of rank_prefix_cache_queries_total that the engine reports as found in its "
+     "prefix cache",
+     "prefix_cache_hits"},
+    {"bfio:straggler_steps_total", kCounter, "group, rank",
+     "steps of this epoch in which the rank's local work was the longest", "straggler_steps"},
+};
+
+constexpr Metric<ClusterState> kDistributions[] = {
+    {"bfio:request_queue_time_seconds", kHistogram, "", "time from acceptance to the first placement",
+     "latencies.queue_time_s"},
+    {"bfio:time_to_first_token_seconds", kHistogram, "", "time from acceptance to the first token",
+     "latencies.time_to_first_token_s"},
+    {"bfio:inter_token_latency_seconds", kHistogram, "", "time between two tokens of a request",
+     "latencies.inter_token_s"},
+    {"bfio:time_per_output_token_seconds", kHistogram, "",
+     "time per output token of completed requests: (last token - first token) / (tokens - 1)",
+     "latencies.time_per_output_token_s"},
+    {"bfio:e2e_request_latency_seconds", kHistogram, "",
+     "time of completed requests from acceptance to the end", "latencies.end_to_end_s"},
+    {"bfio:request_prompt_tokens", kHistogram, "", "prompt lengths of completed requests",
+     "latencies.prompt_tokens"},
+    {"bfio:request_generation_tokens", kHistogram, "", "output lengths of completed requests",
+     "latencies.output_tokens"},
+    {"bfio:step_local_seconds", kHistogram, "", "time of a rank's local work in a step",
+     "step_times.local_s"},
+    {"bfio:step_barrier_wait_seconds", kHistogram, "", "time that a rank waits at a step's barrier",
+     "step_times.barrier_wait_s"},
+    {"bfio:step_gap_seconds", kHistogram, "", "time between a barrier and the rank's next local work",
+     "step_times.gap_s"},
+    {"bfio:decide_seconds", kHistogram, "", "time that the policy takes for a decision",
+     "step_times.decide_s"},
+};
+
+constexpr ReasonMetric kReasons[] = {
+    {{"bfio:requests_ended_total", kCounter, "outcome",
+      "accepted requests that ended: completed, cancelled (by client, deadline or disconnect), aborted (by "
+      "Abort), failed (any other error)"},
+     {{"completed", "completed"}, {"cancelled", "cancelled"}, {"aborted", "aborted"}, {"failed", "failed"}}},
+    {{"bfio:requests_refused_total", kCounter, "reason",
+      "requests refused at admission: pool_full, invalid, tenant (its limits), memory (the workers' KV is "
+      "reserved)"},
+     {{"pool_full", "refused_pool_full"},
+      {"invalid", "refused_invalid"},
+      {"tenant", "refused_tenant"},
+      {"memory", "refused_memory"}}},
+    {{"bfio:first_token_objectives_total", kCounter, "result",
+      "first tokens of requests that have an objective for them: met or missed"},
+     {{"met", "ttft_objectives_met"}, {"missed", "ttft_objectives_missed"}}},
+};
+
+constexpr Metric<v1::TenantTotals> kTenants[] = {
+    {"bfio:tenant_requests_accepted_total", kCounter, "tenant",
+     "requests admitted; tenants beyond the first 64 share \"other\", here and below", "accepted"},
+    {"bfio:tenant_requests_completed_total", kCounter, "tenant", "requests completed", "completed"},
+    {"bfio:tenant_prompt_tokens_total", kCounter, "tenant", "prompt tokens of admitted requests",
+     "prompt_tokens"},
+    {"bfio:tenant_generation_tokens_total", kCounter, "tenant", "tokens delivered to clients",
+     "generated_tokens"},
+};
+
+constexpr Metric<v1::PortState> kPorts[] = {
+    {"bfio:connections", kGauge, "port", "open connections to the gRPC port", "connections"},
+    {"bfio:unauthenticated_connections", kGauge, "port",
+     "open connections without an authenticated call so far", "unauthenticated_connections"},
+    {"bfio:connections_refused_total", kCounter, "port", "connections refused because too many were open",
+     "connections_refused"},
+    {"bfio:connections_dropped_total", kCounter, "port",
+     "connections closed because they exceeded a limit on bytes or time without an authenticated call",
+     "connections_dropped"},
+    {"bfio:logins_refused_total", kCounter, "port",
+     "calls refused because of their token, certificate or role; calls over HTTP count as port admin",
+     "logins_refused"},
+    {"bfio:streams", kGauge, "port", "open streams of clients, workers and WatchSteps callers", "streams"},
+    {"bfio:calls_receiving", kGauge, "port", "calls whose first message is being received",
+     "calls_receiving"},
+    {"bfio:calls_waiting", kGauge, "port", "calls that wait until their first message can be received",
+     "calls_waiting"},
+    {"bfio:calls_timed_out_total", kCounter, "port",
+     "calls ended because their first message did not arrive within 10 s", "calls_timed_out"},
+    {"bfio:certificate_expiry_timestamp_seconds", kGauge, "port",
+     "time at which the port's certificate expires, in seconds since 1970; 0: no certificate",
+     "certificate_expiry_s"},
+};
+
+constexpr Metric<v1::EnergyTotals> kEnergy[] = {
+    {"bfio:energy_busy_joules_total", kCounter, "",
+     "energy that the workers' devices used while they computed, each device counted once; absent without "
+     "an energy meter, like the next two",
+     "busy_j"},
+    {"bfio:energy_barrier_joules_total", kCounter, "",
+     "energy that the workers' devices used while they waited within steps", "barrier_j"},
+    {"bfio:energy_parked_joules_total", kCounter, "",
+     "energy that the workers' devices used outside of steps", "parked_j"},
+};
+
 constexpr MetricInfo kUptime = {"bfio:uptime_seconds", kGauge, "", "time since the router started"};
-
-const std::vector<StateMetric>& StateMetrics() {
-  static const auto* const metrics = new std::vector<StateMetric>{
-      {{"bfio:num_requests_running", kGauge, "", "requests that hold a slot or are in flight to one"},
-       Running},
-      {{"bfio:num_requests_waiting", kGauge, "", "requests in the waiting pool"},
-       [](const ClusterState& s) { return double(s.waiting_requests()); }},
-      {{"bfio:max_requests_waiting", kGauge, "", "size of the waiting pool (--max_waiting)"},
-       [](const ClusterState& s) { return double(s.max_waiting_requests()); }},
-      {{"bfio:epoch", kGauge, "", "epoch number, the largest of all groups; grows whenever a group re-forms"},
-       [](const ClusterState& s) { return double(s.epoch()); }},
-      {{"bfio:ranks", kGauge, "", "ranks of all groups"},
-       [](const ClusterState& s) { return OverRanks(s, One, Sum); }},
-      {{"bfio:expected_workers", kGauge, "",
-        "ranks that readiness waits for (--workers in each of --groups)"},
-       [](const ClusterState& s) { return double(s.expected_workers()); }},
-      {kUptime, [](const ClusterState& s) { return double(s.uptime().seconds()); }},
-      {{"bfio:max_load_tokens", kGauge, "", "current largest load of a rank: resident KV tokens"},
-       [](const ClusterState& s) { return OverRanks(s, Load, Max); }},
-      {{"bfio:mean_load_tokens", kGauge, "", "current mean load of the ranks"}, MeanLoad},
-      {{"bfio:min_load_tokens", kGauge, "", "current smallest load of a rank"},
-       [](const ClusterState& s) { return OverRanks(s, Load, Min); }},
-      {{"bfio:balance_ratio", kGauge, "",
-        "current mean load / largest load of the group; 1 is perfect balance"},
-       Balance},
-      {{"bfio:idle_fraction", kGauge, "",
-        "current share of the ranks' work time lost to imbalance: 1 - balance"},
-       [](const ClusterState& s) { return 1 - Balance(s); }},
-      {{"bfio:steps_total", kCounter, "", "steps that all ranks reported"},
-       [](const ClusterState& s) { return double(s.steps().steps()); }},
-      {{"bfio:idle_tokens_total", kCounter, "",
-        "idle work: sum over steps of (ranks * largest load - sum of loads)"},
-       [](const ClusterState& s) { return s.steps().imbalance_tokens(); }},
-      {{"bfio:step_max_load_tokens_total", kCounter, "",
-        "sum over steps of the largest load; idle_tokens_total / (ranks * this) is the idle fraction of a "
-        "period"},
-       [](const ClusterState& s) { return s.steps().max_load_tokens(); }},
-      {{"bfio:step_mean_load_tokens_total", kCounter, "", "sum over steps of the mean load"},
-       [](const ClusterState& s) { return s.steps().mean_load_tokens(); }},
-      {{"bfio:barrier_wait_seconds_total", kCounter, "",
-        "sum over steps and ranks of the wait at the barrier"},
-       [](const ClusterState& s) { return s.steps().barrier_wait_s(); }},
-      {{"bfio:rank_step_seconds_total", kCounter, "",
-        "sum over steps and ranks of gap + local work + barrier wait; barrier_wait / this is the barrier "
-        "wait fraction"},
-       [](const ClusterState& s) { return s.steps().rank_step_s(); }},
-      {{"bfio:gap_seconds_total", kCounter, "", "sum of the gaps between a barrier and the next local work"},
-       [](const ClusterState& s) { return s.steps().gap_s(); }},
-      {{"bfio:slowest_local_seconds_total", kCounter, "", "sum over steps of the slowest rank's local work"},
-       [](const ClusterState& s) { return s.steps().max_local_s(); }},
-      {{"bfio:saturated_steps_total", kCounter, "", "steps in which every slot of every rank was taken"},
-       [](const ClusterState& s) { return double(s.steps().saturated_steps()); }},
-      {{"bfio:generation_tokens_total", kCounter, "", "tokens that the workers generated"},
-       [](const ClusterState& s) { return double(s.steps().generated_tokens()); }},
-      {{"bfio:drift_tokens_total", kCounter, "",
-        "sum over steps and ranks of the difference between a rank's load as the router counts it and as the "
-        "rank reports it"},
-       [](const ClusterState& s) { return s.steps().drift_tokens(); }},
-      {{"bfio:decisions_total", kCounter, "", "decisions of the policy"},
-       [](const ClusterState& s) { return double(s.steps().decisions()); }},
-      {{"bfio:decisions_stopped_early_total", kCounter, "",
-        "decisions whose search ended at the limit of --decide_budget_ms"},
-       [](const ClusterState& s) { return double(s.steps().decisions_stopped_early()); }},
-      {{"bfio:late_plans_total", kCounter, "", "plans that were applied after their step"},
-       [](const ClusterState& s) { return double(s.steps().late_plans()); }},
-      {{"bfio:requests_accepted_total", kCounter, "", "requests admitted"},
-       [](const ClusterState& s) { return double(s.requests().accepted()); }},
-      {{"bfio:request_success_total", kCounter, "", "requests completed"},
-       [](const ClusterState& s) { return double(s.requests().completed()); }},
-      {{"bfio:requests_replayed_total", kCounter, "", "placements repeated because a worker was lost"},
-       [](const ClusterState& s) { return double(s.requests().replayed()); }},
-      {{"bfio:agent_calls_total", kCounter, "", "requests that are calls of agents (parent_id)"},
-       [](const ClusterState& s) { return double(s.requests().agent_calls()); }},
-      {{"bfio:agent_calls_refused_total", kCounter, "",
-        "calls of agents refused because their parent's deadline had passed or could not be met"},
-       [](const ClusterState& s) { return double(s.requests().refused_parent_deadline()); }},
-      {{"bfio:requests_preempted_total", kCounter, "",
-        "requests preempted by a worker whose KV ran out, and placed again"},
-       [](const ClusterState& s) { return double(s.requests().preempted()); }},
-      {{"bfio:requests_refused_by_workers_total", kCounter, "",
-        "requests that a worker refused, for lack of KV or by its own admission, and that were placed again"},
-       [](const ClusterState& s) { return double(s.requests().refused_by_workers()); }},
-      {{"bfio:requests_held_back_total", kCounter, "",
-        "requests that waited for a batch of similar requests (--admission wait, nested_wait)"},
-       [](const ClusterState& s) { return double(s.requests().held_back()); }},
-      {{"bfio:replays_refused_total", kCounter, "",
-        "requests that lost their worker and could not be replayed"},
-       [](const ClusterState& s) { return double(s.requests().replays_refused()); }},
-      {{"bfio:suspects_ended_total", kCounter, "",
-        "requests that were ended because several workers failed while running them"},
-       [](const ClusterState& s) { return double(s.requests().suspects_ended()); }},
-      {{"bfio:streams_resumed_total", kCounter, "", "streams that their client resumed"},
-       [](const ClusterState& s) { return double(s.requests().resumed()); }},
-      {{"bfio:resumes_refused_total", kCounter, "", "resumes that were refused"},
-       [](const ClusterState& s) { return double(s.requests().resume_refused()); }},
-      {{"bfio:resumes_expired_total", kCounter, "", "requests that no client resumed in time"},
-       [](const ClusterState& s) { return double(s.requests().resume_expired()); }},
-      {{"bfio:requests_recovered_total", kCounter, "",
-        "requests recovered from workers of an earlier router"},
-       [](const ClusterState& s) { return double(s.requests().recovered()); }},
-      {{"bfio:requests_restarted_total", kCounter, "",
-        "resumable requests that no worker held after a restart of the router, and that their client started "
-        "again"},
-       [](const ClusterState& s) { return double(s.requests().restarted()); }},
-      {{"bfio:queue_timeouts_total", kCounter, "",
-        "accepted requests that ended because they were not placed within --max_queue_time; part of the "
-        "failed ones"},
-       [](const ClusterState& s) { return double(s.requests().queue_timeouts()); }},
-      {{"bfio:slow_readers_total", kCounter, "",
-        "clients disconnected because they read their tokens too slowly"},
-       [](const ClusterState& s) { return double(s.requests().slow_readers()); }},
-      {{"bfio:tokens_lost_total", kCounter, "",
-        "tokens that workers generated and no stream delivered; must be 0"},
-       [](const ClusterState& s) { return double(s.requests().tokens_lost()); }},
-      {{"bfio:tokens_duplicated_total", kCounter, "", "tokens that workers sent twice; must be 0"},
-       [](const ClusterState& s) { return double(s.requests().tokens_duplicated()); }},
-      {{"bfio:waiting_prompt_bytes", kGauge, "",
-        "prompts of requests that have no token yet; limited by --request_memory_mb"},
-       [](const ClusterState& s) { return double(s.process().waiting_prompt_bytes()); }},
-      {{"bfio:replay_bytes", kGauge, "",
-        "prompts and tokens kept for replays and resumes; limited by --request_memory_mb"},
-       [](const ClusterState& s) { return double(s.process().replay_bytes()); }},
-      {{"bfio:event_queue_depth", kGauge, "", "events in the decision thread's queue when it last read it"},
-       [](const ClusterState& s) { return double(s.process().event_queue_depth()); }},
-      {{"bfio:decision_log_ended", kGauge, "", "1: the decision log has ended before the router"},
-       [](const ClusterState& s) { return double(s.process().decision_log_ended()); }},
-      {{"bfio:worker_message_bytes", kGauge, "",
-        "messages from workers that the router has not processed yet"},
-       [](const ClusterState& s) { return double(s.process().worker_message_bytes()); }},
-      {{"bfio:worker_queue_bytes", kGauge, "", "messages to workers that have not been written yet"},
-       [](const ClusterState& s) { return double(s.process().worker_queue_bytes()); }},
-      {{"bfio:tls_handshakes_failed_total", kCounter, "", "failed TLS handshakes at the gRPC ports"},
-       [](const ClusterState& s) { return double(s.process().handshakes_failed()); }},
-      {{"bfio:log_lines_dropped_total", kCounter, "",
-        "log lines dropped because standard error was not read in time"},
-       [](const ClusterState& s) { return double(s.process().log_lines_dropped()); }},
-      {{"bfio:resident_memory_bytes", kGauge, "", "resident memory of the router's process"},
-       [](const ClusterState& s) { return double(s.process().resident_bytes()); }},
-  };
-  return *metrics;
-}
-
-const std::vector<RankMetric>& RankMetrics() {
-  static const auto* const metrics = new std::vector<RankMetric>{
-      {{"bfio:load_tokens", kGauge, "group, rank",
-        "the rank's load: resident KV tokens, as the router counts them"},
-       Load},
-      {{"bfio:rank_requests_running", kGauge, "group, rank", "requests active on the rank"},
-       [](const WorkerState& w) { return double(w.active_requests()); }},
-      {{"bfio:rank_requests_inflight", kGauge, "group, rank", "requests in flight to the rank"},
-       [](const WorkerState& w) { return double(w.inflight_requests()); }},
-      {{"bfio:rank_slots", kGauge, "group, rank", "the rank's slots"},
-       [](const WorkerState& w) { return double(w.slots()); }},
-      {{"bfio:kv_cache_usage_perc", kGauge, "group, rank", "share of the rank's KV tokens in use, 0 to 1"},
-       [](const WorkerState& w) { return w.kv_tokens() == 0 ? 0 : Load(w) / double(w.kv_tokens()); }},
-      {{"bfio:rank_kv_reserved_tokens", kGauge, "group, rank",
-        "KV tokens that the rank's requests reserve: prompt and max_new_tokens of each. Requests wait while "
-        "what is left is too small for them, even if slots are free"},
-       [](const WorkerState& w) { return double(w.reserved_kv_tokens()); }},
-      {{"bfio:rank_kv_capacity_tokens", kGauge, "group, rank", "the rank's capacity in KV tokens"},
-       [](const WorkerState& w) { return double(w.kv_tokens()); }},
-      {{"bfio:rank_draining", kGauge, "group, rank", "1 while the rank takes no new requests"},
-       [](const WorkerState& w) { return w.phase() == v1::WORKER_PHASE_DRAINING ? 1.0 : 0.0; }},
-      {{"bfio:rank_pending_prefill_tokens", kGauge, "group, rank",
-        "prompt tokens that the rank has not computed yet, with chunked prefill"},
-       [](const WorkerState& w) { return double(w.pending_prefill_tokens()); }},
-      {{"bfio:rank_step_prefill_tokens", kGauge, "group, rank",
-        "prompt tokens that the rank has computed in its last step"},
-       [](const WorkerState& w) { return double(w.step_prefill_tokens()); }},
-      {{"bfio:rank_prefill_tokens_total", kCounter, "group, rank",
-        "prompt tokens that the rank has computed"},
-       [](const WorkerState& w) { return double(w.prefill_tokens()); }},
-      {{"bfio:rank_extra_slots", kGauge, "group, rank",
-        "engines only: requests that may wait for a slot in the engine; negative: slots that other clients "
-        "of the engine use"},
-       [](const WorkerState& w) { return double(w.extra_slots()); }},
-      {{"bfio:rank_engine_requests", kGauge, "group, rank",
-        "engines only: requests that the engine reports for the rank; 0: not reported"},
-       [](const WorkerState& w) { return double(w.engine_requests()); }},
-      {{"bfio:rank_engine_tokens", kGauge, "group, rank",
-        "engines only: tokens in the KV cache that the engine reports for the rank; 0: not reported"},
-       [](const WorkerState& w) { return double(w.engine_tokens()); }},
-      {{"bfio:rank_prefix_cache_queries_total", kCounter, "group, rank",
-        "engines only: prompt tokens of the rank's requests that have begun to generate"},
-       [](const WorkerState& w) { return double(w.prefix_cache_queries()); }},
-      {{"bfio:rank_prefix_cache_hits_total", kCounter, "group, rank",
-        "engines only: those of rank_prefix_cache_queries_total that the engine reports as found in its "
-        "prefix cache"},
-       [](const WorkerState& w) { return double(w.prefix_cache_hits()); }},
-      {{"bfio:straggler_steps_total", kCounter, "group, rank",
-        "steps of this epoch in which the rank's local work was the longest"},
-       [](const WorkerState& w) { return double(w.straggler_steps()); }},
-  };
-  return *metrics;
-}
-
-const std::vector<DistributionMetric>& DistributionMetrics() {
-  static const auto* const metrics = new std::vector<DistributionMetric>{
-      {{"bfio:request_queue_time_seconds", kHistogram, "", "time from acceptance to the first placement"},
-       [](const ClusterState& s) -> const v1::Distribution& { return s.latencies().queue_time_s(); }},
-      {{"bfio:time_to_first_token_seconds", kHistogram, "", "time from acceptance to the first token"},
-       [](const ClusterState& s) -> const v1::Distribution& {
-         return s.latencies().time_to_first_token_s();
-       }},
-      {{"bfio:inter_token_latency_seconds", kHistogram, "", "time between two tokens of a request"},
-       [](const ClusterState& s) -> const v1::Distribution& { return s.latencies().inter_token_s(); }},
-      {{"bfio:time_per_output_token_seconds", kHistogram, "",
-        "time per output token of completed requests: (last token - first token) / (tokens - 1)"},
-       [](const ClusterState& s) -> const v1::Distribution& {
-         return s.latencies().time_per_output_token_s();
-       }},
-      {{"bfio:e2e_request_latency_seconds", kHistogram, "",
-        "time of completed requests from acceptance to the end"},
-       [](const ClusterState& s) -> const v1::Distribution& { return s.latencies().end_to_end_s(); }},
-      {{"bfio:request_prompt_tokens", kHistogram, "", "prompt lengths of completed requests"},
-       [](const ClusterState& s) -> const v1::Distribution& { return s.latencies().prompt_tokens(); }},
-      {{"bfio:request_generation_tokens", kHistogram, "", "output lengths of completed requests"},
-       [](const ClusterState& s) -> const v1::Distribution& { return s.latencies().output_tokens(); }},
-      {{"bfio:step_local_seconds", kHistogram, "", "time of a rank's local work in a step"},
-       [](const ClusterState& s) -> const v1::Distribution& { return s.step_times().local_s(); }},
-      {{"bfio:step_barrier_wait_seconds", kHistogram, "", "time that a rank waits at a step's barrier"},
-       [](const ClusterState& s) -> const v1::Distribution& { return s.step_times().barrier_wait_s(); }},
-      {{"bfio:step_gap_seconds", kHistogram, "", "time between a barrier and the rank's next local work"},
-       [](const ClusterState& s) -> const v1::Distribution& { return s.step_times().gap_s(); }},
-      {{"bfio:decide_seconds", kHistogram, "", "time that the policy takes for a decision"},
-       [](const ClusterState& s) -> const v1::Distribution& { return s.step_times().decide_s(); }},
-      {{"bfio:solver_gap_ratio", kHistogram, "",
-        "proven bound on the distance from the optimal plan, per worker and step of the horizon, relative to "
-        "the largest time of a worker; for one decision in 64 of bf_io and bf_io_auto while requests wait "
-        "for slots"},
-       [](const ClusterState& s) -> const v1::Distribution& { return s.solver_gap(); }},
-  };
-  return *metrics;
-}
-
-const std::vector<ReasonMetric>& ReasonMetrics() {
-  static const auto* const metrics = new std::vector<ReasonMetric>{
-      {{"bfio:requests_ended_total", kCounter, "outcome",
-        "accepted requests that ended: completed, cancelled (by client, deadline or disconnect), aborted (by "
-        "Abort), failed (any other error)"},
-       {{"completed", [](const v1::RequestTotals& r) { return double(r.completed()); }},
-        {"cancelled", [](const v1::RequestTotals& r) { return double(r.cancelled()); }},
-        {"aborted", [](const v1::RequestTotals& r) { return double(r.aborted()); }},
-        {"failed", [](const v1::RequestTotals& r) { return double(r.failed()); }}}},
-      {{"bfio:requests_refused_total", kCounter, "reason",
-        "requests refused at admission: pool_full, invalid, tenant (its limits), memory (the workers' KV is "
-        "reserved)"},
-       {{"pool_full", [](const v1::RequestTotals& r) { return double(r.refused_pool_full()); }},
-        {"invalid", [](const v1::RequestTotals& r) { return double(r.refused_invalid()); }},
-        {"tenant", [](const v1::RequestTotals& r) { return double(r.refused_tenant()); }},
-        {"memory", [](const v1::RequestTotals& r) { return double(r.refused_memory()); }}}},
-      {{"bfio:first_token_objectives_total", kCounter, "result",
-        "first tokens of requests that have an objective for them: met or missed"},
-       {{"met", [](const v1::RequestTotals& r) { return double(r.ttft_objectives_met()); }},
-        {"missed", [](const v1::RequestTotals& r) { return double(r.ttft_objectives_missed()); }}}},
-  };
-  return *metrics;
-}
-
-struct TenantMetric {
-  MetricInfo info;
-  double (*value)(const v1::TenantTotals&);
-};
-const std::vector<TenantMetric>& TenantMetrics() {
-  static const auto* const metrics = new std::vector<TenantMetric>{
-      {{"bfio:tenant_requests_accepted_total", kCounter, "tenant",
-        "requests admitted; tenants beyond the first 64 share \"other\", here and below"},
-       [](const v1::TenantTotals& t) { return double(t.accepted()); }},
-      {{"bfio:tenant_requests_completed_total", kCounter, "tenant", "requests completed"},
-       [](const v1::TenantTotals& t) { return double(t.completed()); }},
-      {{"bfio:tenant_prompt_tokens_total", kCounter, "tenant", "prompt tokens of admitted requests"},
-       [](const v1::TenantTotals& t) { return double(t.prompt_tokens()); }},
-      {{"bfio:tenant_generation_tokens_total", kCounter, "tenant", "tokens delivered to clients"},
-       [](const v1::TenantTotals& t) { return double(t.generated_tokens()); }},
-  };
-  return *metrics;
-}
-
-struct PortMetric {
-  MetricInfo info;
-  double (*value)(const v1::PortState&);
-};
-const std::vector<PortMetric>& PortMetrics() {
-  static const auto* const metrics = new std::vector<PortMetric>{
-      {{"bfio:connections", kGauge, "port", "open connections to the gRPC port"},
-       [](const v1::PortState& p) { return double(p.connections()); }},
-      {{"bfio:unauthenticated_connections", kGauge, "port",
-        "open connections without an authenticated call so far"},
-       [](const v1::PortState& p) { return double(p.unauthenticated_connections()); }},
-      {{"bfio:connections_refused_total", kCounter, "port", "connections refused because too many were open"},
-       [](const v1::PortState& p) { return double(p.connections_refused()); }},
-      {{"bfio:connections_dropped_total", kCounter, "port",
-        "connections closed because they exceeded a limit on bytes or time without an authenticated call"},
-       [](const v1::PortState& p) { return double(p.connections_dropped()); }},
-      {{"bfio:logins_refused_total", kCounter, "port",
-        "calls refused because of their token, certificate or role; calls over HTTP count as port admin"},
-       [](const v1::PortState& p) { return double(p.logins_refused()); }},
-      {{"bfio:streams", kGauge, "port", "open streams of clients, workers and WatchSteps callers"},
-       [](const v1::PortState& p) { return double(p.streams()); }},
-      {{"bfio:calls_receiving", kGauge, "port", "calls whose first message is being received"},
-       [](const v1::PortState& p) { return double(p.calls_receiving()); }},
-      {{"bfio:calls_waiting", kGauge, "port", "calls that wait until their first message can be received"},
-       [](const v1::PortState& p) { return double(p.calls_waiting()); }},
-      {{"bfio:calls_timed_out_total", kCounter, "port",
-        "calls ended because their first message did not arrive within 10 s"},
-       [](const v1::PortState& p) { return double(p.calls_timed_out()); }},
-      {{"bfio:certificate_expiry_timestamp_seconds", kGauge, "port",
-        "time at which the port's certificate expires, in seconds since 1970; 0: no certificate"},
-       [](const v1::PortState& p) { return double(p.certificate_expiry_s()); }},
-  };
-  return *metrics;
-}
-
-struct EnergyMetric {
-  MetricInfo info;
-  double (*value)(const v1::EnergyTotals&);
-};
-const std::vector<EnergyMetric>& EnergyMetrics() {
-  static const auto* const metrics = new std::vector<EnergyMetric>{
-      {{"bfio:energy_busy_joules_total", kCounter, "",
-        "energy that the workers' devices used while they computed, each device counted once; absent without "
-        "an energy meter, like the next two"},
-       [](const v1::EnergyTotals& e) { return e.busy_j(); }},
-      {{"bfio:energy_barrier_joules_total", kCounter, "",
-        "energy that the workers' devices used while they waited within steps"},
-       [](const v1::EnergyTotals& e) { return e.barrier_j(); }},
-      {{"bfio:energy_parked_joules_total", kCounter, "",
-        "energy that the workers' devices used outside of steps"},
-       [](const v1::EnergyTotals& e) { return e.parked_j(); }},
-  };
-  return *metrics;
-}
-
 constexpr MetricInfo kPlacementRule = {
     "bfio:placement_rule", kGauge, "group, rule",
     "1 for the placement rule that bf_io_auto uses while every request gets a slot, 0 for the others"};
@@ -479,15 +432,15 @@ absl::Span<const MetricInfo> RouterMetrics() {
   static const auto* const all = [] {
     auto* infos = new std::vector<MetricInfo>{kBuildInfo,     kIsLeader,           kPolicyInfo,
                                               kPlacementRule, kPlacementStepRatio, kPlacementSwitches};
-    infos->insert(infos->end(), VllmMetrics().begin(), VllmMetrics().end());
-    for (const auto& metric : StateMetrics()) infos->push_back(metric.info);
-    for (const auto& metric : ReasonMetrics()) infos->push_back(metric.info);
+    for (const auto& metric : kVllm) infos->push_back(metric.info);
+    for (const auto& metric : kStates) infos->push_back(metric.info);
+    for (const auto& metric : kReasons) infos->push_back(metric.info);
     infos->push_back(kRankInfo);
-    for (const auto& metric : RankMetrics()) infos->push_back(metric.info);
-    for (const auto& metric : DistributionMetrics()) infos->push_back(metric.info);
-    for (const auto& metric : TenantMetrics()) infos->push_back(metric.info);
-    for (const auto& metric : EnergyMetrics()) infos->push_back(metric.info);
-    for (const auto& metric : PortMetrics()) infos->push_back(metric.info);
+    for (const auto& metric : kRanks) infos->push_back(metric.info);
+    for (const auto& metric : kDistributions) infos->push_back(metric.info);
+    for (const auto& metric : kTenants) infos->push_back(metric.info);
+    for (const auto& metric : kEnergy) infos->push_back(metric.info);
+    for (const auto& metric : kPorts) infos->push_back(metric.info);
     return infos;
   }();
   return *all;
@@ -499,38 +452,41 @@ std::string MetricsText(const ClusterState& state) {
   out.Add(kIsLeader, 1);
   out.Add(kPolicyInfo, 1, state.policy().name());
   for (const v1::GroupState& group : state.groups()) AddPlacement(group, out);
-  AddVllmMetrics(Served(state), out);
-  for (const auto& metric : StateMetrics()) out.Add(metric.info, metric.value(state));
-  for (const auto& metric : ReasonMetrics()) {
-    for (const auto& [reason, value] : metric.reasons) out.Add(metric.info, value(state.requests()), reason);
+  for (const auto& metric : kVllm) out.Add(metric.info, metric.Value(state), state.served_model_name());
+  for (const auto& metric : kStates) out.Add(metric.info, metric.Value(state));
+  for (const auto& metric : kReasons) {
+    for (const auto& [reason, path] : metric.reasons) {
+      if (path != nullptr) out.Add(metric.info, NumberAt(state.requests(), path), reason);
+    }
   }
   for (const WorkerState& worker : state.workers()) {
     if (!Serving(worker)) continue;
     out.Add(kRankInfo, 1, {worker.group(), absl::StrCat(worker.rank()), worker.worker_id()});
   }
-  for (const auto& metric : RankMetrics()) {
+  for (const auto& metric : kRanks) {
     for (const WorkerState& worker : state.workers()) {
       if (!Serving(worker)) continue;
-      out.Add(metric.info, metric.value(worker), {worker.group(), absl::StrCat(worker.rank())});
+      out.Add(metric.info, metric.Value(worker), {worker.group(), absl::StrCat(worker.rank())});
     }
   }
-  for (const auto& metric : DistributionMetrics()) {
-    const v1::Distribution& d = metric.value(state);
+  for (const auto& metric : kDistributions) {
+    const auto [at, field] = Find(state, metric.path);
+    const auto& d = static_cast<const v1::Distribution&>(at->GetReflection()->GetMessage(*at, field));
     if (d.counts_size() == 0) continue;
     out.AddHistogram(metric.info, {{d.upper_bounds().data(), static_cast<size_t>(d.upper_bounds_size())},
                                    {d.counts().data(), static_cast<size_t>(d.counts_size())},
                                    d.sum()});
   }
-  for (const auto& metric : TenantMetrics()) {
+  for (const auto& metric : kTenants) {
     for (const v1::TenantTotals& tenant : state.tenants()) {
-      out.Add(metric.info, metric.value(tenant), tenant.tenant());
+      out.Add(metric.info, metric.Value(tenant), tenant.tenant());
     }
   }
   if (state.has_energy()) {
-    for (const auto& metric : EnergyMetrics()) out.Add(metric.info, metric.value(state.energy()));
+    for (const auto& metric : kEnergy) out.Add(metric.info, metric.Value(state.energy()));
   }
-  for (const auto& metric : PortMetrics()) {
-    for (const v1::PortState& port : state.ports()) out.Add(metric.info, metric.value(port), port.port());
+  for (const auto& metric : kPorts) {
+    for (const v1::PortState& port : state.ports()) out.Add(metric.info, metric.Value(port), port.port());
   }
   return out.Text();
 }

@@ -1,9 +1,8 @@
-// The router's metrics: a ClusterState in the Prometheus text format.
-//
-// Purpose: the admin API and /metrics report the same values, because /metrics is made from the state. The
-// decision thread fills a state on request and keeps nothing for this. Names follow the dashboards of vLLM,
-// under the prefix "bfio:"; metrics of the barrier exist only here. The number of series grows with the ranks
-// (at most a dozen each) and the first 64 tenants. Pure.
+// The router's metrics: a ClusterState in the Prometheus text format. The admin API and /metrics report the
+// same values, because /metrics is made from the state. The decision thread fills a state on request and
+// keeps nothing for this. Names follow the dashboards of vLLM, under the prefix "bfio:"; metrics of the
+// barrier exist only here. The number of series grows with the ranks (at most a dozen each) and the first 64
+// tenants. Pure.
 #ifndef BFIO_ROUTER_ADMIN_STATE_METRICS_H_
 #define BFIO_ROUTER_ADMIN_STATE_METRICS_H_
 

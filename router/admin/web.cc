@@ -8,9 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
+#include "router/admin/admin_service.h"
 #include "router/admin/live/live_page.h"
-#include "router/admin/operator_log.h"
-#include "router/admin/policy_change.h"
 #include "router/core/policy/policy.h"
 
 namespace bfio::router {

@@ -1,13 +1,10 @@
-// The router's one decision thread.
-//
-// Purpose: only this thread accesses scheduling state (core::Cluster), the groups (GroupSet) and the requests
-// (RequestLifecycle), so none of them locks. The edges post events to it. It carries out the groups'
-// commands, hands tokens to the clients' sinks, and decides. One iteration: workers' events, deadlines,
-// tokens out, clients' events, a decision for each group. Workers' events have their own lane in the mailbox
-// and are taken first, so they never wait behind a flood of arrivals.
-//
-// Threads: the constructor starts the thread, Stop ends it. The handlers' methods may be called from any
-// thread and never block.
+// The router's one decision thread. Only this thread accesses scheduling state (core::Cluster), the groups
+// (GroupSet) and the requests (RequestLifecycle), so none of them locks. The edges post events to it. It
+// carries out the groups' commands, hands tokens to the clients' sinks, and decides. One iteration: workers'
+// events, deadlines, tokens out, clients' events, a decision for each group. Workers' events have their own
+// lane in the mailbox and are taken first, so they never wait behind a flood of arrivals. Threads: the
+// constructor starts the thread, Stop ends it. The handlers' methods may be called from any thread and never
+// block.
 #ifndef BFIO_ROUTER_APP_DECISION_THREAD_H_
 #define BFIO_ROUTER_APP_DECISION_THREAD_H_
 
@@ -26,19 +23,34 @@
 #include "common/base/clock.h"
 #include "common/base/event_queue.h"
 #include "router/admin/operator_handler.h"
-#include "router/app/decide_budget.h"
 #include "router/app/options.h"
 #include "router/core/scheduler/cluster.h"
 #include "router/frontend/request_handler.h"
 #include "router/frontend/stream_sender.h"
 #include "router/group/energy_book.h"
 #include "router/group/group_set.h"
-#include "router/group/worker_channel.h"
 #include "router/group/worker_events.h"
 #include "router/record/recorder.h"
 #include "router/requests/request_lifecycle.h"
 
 namespace bfio::router {
+
+// Time limit of a decision's search. The clock behind core::StopSignal: the core has no clock and polls this
+// one. Threads: the decision thread's.
+class DecideBudget {
+ public:
+  // REQUIRES: budget > 0.
+  explicit DecideBudget(absl::Duration budget) : budget_(budget) {}
+
+  // Starts the time of a decision.
+  void Begin(absl::Time now) { end_ = now + budget_; }
+  // True when the decision's time is over. Costs a read of the clock, some tens of nanoseconds.
+  bool Over() const { return MonotonicNow() >= end_; }
+
+ private:
+  const absl::Duration budget_;
+  absl::Time end_ = absl::InfiniteFuture();
+};
 
 // The decision thread checks each queue at least this often.
 inline constexpr absl::Duration kLongestWait = absl::Seconds(5);

@@ -2,11 +2,13 @@
 
 #include <unistd.h>
 
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/address.h"
+#include "common/base/status_macros.h"
 #include "router/frontend/tokenizer/model_files.h"
 
 namespace bfio::router {
@@ -133,30 +135,36 @@ void AddGroups(OptionTable& table, RouterSettings& settings) {
   table.Add("drain_timeout", &o.drain_timeout, kTimeout, "how long accepted requests may run after SIGTERM");
 }
 
+// NAME or NAME:KEY=VALUE,...
+absl::StatusOr<core::PolicySetting> ParsePolicy(const std::string& text) {
+  const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits(':', 1));
+  core::PolicySetting policy{parts.first, {}};
+  OptionTable items;
+  items.Add("objective", &policy.options.objective, "");
+  items.Add("horizon", &policy.options.horizon, Within(0, 500), "");
+  items.Add("wait_ratio", &policy.options.wait_ratio, Within(core::kLeastWaitRatio, core::kMostWaitRatio),
+            "");
+  BFIO_RETURN_IF_ERROR(items.ReadItems(parts.second));
+  return policy;
+}
+
 void AddDecisions(OptionTable& table, RouterOptions& o) {
-  table.Add("policy", &o.policy, "placement policy: see the list above");
-  table.Add("objective", &o.policy_options.objective,
-            "objective of bf_io: square (squared deviation from the mean load, with a weight on waiting "
-            "time) or paper (J of the BF-IO paper)");
-  table.Add("horizon", &o.policy_options.horizon, Within(0, 500),
-            "number of steps that bf_io and br_h look ahead (H), with --lookahead; bf_io_auto sets its own");
-  table.Add("wait_ratio", &o.policy_options.wait_ratio, Within(core::kLeastWaitRatio, core::kMostWaitRatio),
-            "bf_io_auto while requests wait for slots: allowed 99th percentile of waiting times, as a "
-            "multiple of that of first come, first served; a larger ratio balances better");
+  table.AddParsed(
+      "policy", &o.policy, o.policy.name,
+      "placement policy: see the list above. Settings may follow the name, as in "
+      "bf_io:objective=paper,horizon=20: objective of bf_io, square (squared deviation from the "
+      "mean load, with a weight on waiting time) or paper (J of the BF-IO paper); horizon of "
+      "bf_io and br_h, the number of steps to look ahead with --lookahead (0..500; 0); wait_ratio "
+      "of bf_io_auto while requests wait for slots (1..100; 1.15), the allowed 99th percentile of "
+      "waiting times as a multiple of that of first come, first served: a larger ratio balances "
+      "better",
+      ParsePolicy);
   table.Add("lookahead", &o.lookahead, "predictor of completions for the policy: see the list above");
   table.AddChoice<core::PlanMode>(
       "plan_mode", &o.plan_mode,
       {{"pipelined", core::PlanMode::kPipelined}, {"lockstep", core::PlanMode::kLockstep}},
       "pipelined: the plan made from the reports of step k is applied in step k+2, so that no worker waits "
       "for the router; lockstep: workers wait for the plan of each step");
-  table.AddChoice<bool>("worker_speeds", &o.worker_speeds, {{"auto", true}, {"off", false}},
-                        "auto: plans balance step times where the workers' measured speeds differ; off: all "
-                        "workers count as equally fast");
-  table.AddChoice<AgentOrder>(
-      "agent_order", &o.agent_order,
-      {{"due", AgentOrder::kDue}, {"age", AgentOrder::kAge}, {"off", AgentOrder::kOff}},
-      "order of waiting calls with a parent_id: due (by the parent's age and tokens: the parent that should "
-      "finish first), age (the oldest parent first) or off (each call by its own age)");
   table.AddScaled("decide_budget_ms", absl::ToDoubleMilliseconds(o.decide_budget), Within(0, 60'000),
                   "time limit of a decision's search in milliseconds; at the limit the best plan so far is "
                   "used. 0: no limit",
@@ -285,7 +293,7 @@ absl::Status SetCoupling(const OptionTable& table, RouterSettings& settings) {
   // of an engine takes longer with each of its requests, no other rank waits for it, and it computes only the
   // prompt tokens that its prefix cache does not have.
   if (!table.given("policy") && o.group_kind == core::GroupKind::kIndependent)
-    o.policy = o.engines.empty() ? "jffc" : "least_work";
+    o.policy.name = o.engines.empty() ? "jffc" : "least_work";
   return absl::OkStatus();
 }
 

@@ -1,7 +1,6 @@
-// bfio_router's options as an OptionTable, with one record per option.
-//
-// Purpose: defines each option's flag, config field and --help line, and which settings exclude each other.
-// Threads: call from main, before threads are started.
+// bfio_router's options as an OptionTable, with one record per option. Defines each option's flag, config
+// field and --help line, and which settings exclude each other. Threads: call from main, before threads are
+// started.
 #ifndef BFIO_ROUTER_APP_FLAGS_H_
 #define BFIO_ROUTER_APP_FLAGS_H_
 

@@ -124,7 +124,7 @@ int Main(int argc, char** argv) {
   // Scripts read this line for the ports.
   std::printf("bfio_router: serving on %s, workers on %s, admin on %s, policy %s, waiting for %d workers\n",
               (*router)->address().c_str(), (*router)->worker_address().c_str(),
-              (*router)->admin_address().c_str(), options.policy.c_str(), options.workers);
+              (*router)->admin_address().c_str(), options.policy.name.c_str(), options.workers);
   std::fflush(stdout);
   while (!ShutdownSignal::WaitFor(absl::Hours(1))) {
   }

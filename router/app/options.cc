@@ -23,7 +23,6 @@ RequestOptions RouterOptions::requests() const {
   out.resume.linger = client_timeout;
   out.resume.max_early = max_waiting;
   out.resume.max_early_bytes = max_waiting_bytes;
-  out.agent_order = agent_order;
   out.max_abs_priority = limits.max_abs_priority;
   out.kv_on_demand = admission.kind != core::KvAdmissionOptions::Kind::kNone;
   out.restart_settle = restart_settle;
@@ -41,7 +40,6 @@ GroupSetOptions RouterOptions::group_set(uint64_t instance) const {
   out.group.kind = group_kind;
   out.group.workers = workers;
   out.group.plan_mode = plan_mode;
-  out.group.worker_speeds = worker_speeds;
   out.group.step_timeout = step_timeout;
   out.group.form_timeout = step_timeout;
   out.group.restart_settle = restart_settle;

@@ -1,6 +1,4 @@
-// Settings of the router, checked once at startup.
-//
-// Threads: plain data.
+// Settings of the router, checked once at startup. Threads: plain data.
 #ifndef BFIO_ROUTER_APP_OPTIONS_H_
 #define BFIO_ROUTER_APP_OPTIONS_H_
 
@@ -65,18 +63,13 @@ struct RouterOptions {
   EngineSource engines;
   // Prefixes of the digests of the models that are served; empty: any model (router/group/group_set.h).
   std::vector<std::string> models;
-  std::string policy = "bf_io_auto";
-  core::PolicyOptions policy_options = {.gap_every = 64};
+  core::PolicySetting policy = {"bf_io_auto", {}};
   // The predictor of completions for the policy (router/core/lookahead).
   std::string lookahead = "survival";
-  // Plans balance the times of workers that report to be slower or faster than others
-  // (router/core/scheduler/worker_speeds.h), instead of their tokens.
-  bool worker_speeds = true;
   // Admission to the workers' KV memory (router/core/admission/kv_admission.h), and batching of similar
   // requests before it (wait_admission.h).
   core::KvAdmissionOptions admission;
   core::WaitAdmissionOptions wait;
-  AgentOrder agent_order = AgentOrder::kDue;
   core::PlanMode plan_mode = core::PlanMode::kPipelined;
   // Whether a group's ranks meet in a barrier, or each steps independently.
   core::GroupKind group_kind = core::GroupKind::kBarrier;
@@ -116,7 +109,6 @@ struct RouterOptions {
   // The options of the router's parts. `instance` identifies this run of the router
   // (common/base/router_instance.h).
   core::SchedulerOptions scheduler() const;
-  core::PolicySetting policy_setting() const { return {policy, policy_options}; }
   StreamLimits stream() const { return {.timeout = client_timeout}; }
   OverloadOptions overload() const;
   RequestOptions requests() const;

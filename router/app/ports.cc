@@ -79,4 +79,12 @@ absl::StatusOr<std::unique_ptr<Authenticator>> MakeAuthenticator(std::string api
   return std::make_unique<Authenticator>(std::move(api), *std::move(file));
 }
 
+int MaxClientMessageBytes(const RequestLimits& limits) {
+  // A token id takes up to 5 bytes, and a resume also sends the tokens that it has received. The bound of the
+  // other fields is generous.
+  constexpr int64_t kBytesPerToken = 5, kOtherFields = 64 << 10, kMost = 1 << 30;
+  const int64_t tokens = int64_t{limits.max_prompt_tokens} + limits.max_new_tokens;
+  return static_cast<int>(std::min(kBytesPerToken * tokens + kOtherFields, kMost));
+}
+
 }  // namespace bfio::router

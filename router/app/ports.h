@@ -1,7 +1,5 @@
-// The router's listening ports: how each one is protected, and checks that this is enough.
-//
-// Purpose: three APIs for three kinds of callers (clients, workers, operators), with separate credentials.
-// Threads: one.
+// The router's listening ports: how each one is protected, and checks that this is enough. Three APIs for
+// three kinds of callers (clients, workers, operators), with separate credentials. Threads: one.
 #ifndef BFIO_ROUTER_APP_PORTS_H_
 #define BFIO_ROUTER_APP_PORTS_H_
 
@@ -31,6 +29,9 @@ absl::StatusOr<std::unique_ptr<Authenticator>> MakeAuthenticator(std::string api
 // Step reports, and what a worker announces after a restart: held requests with their undelivered tokens.
 inline constexpr int kMaxWorkerMessageBytes = 16 << 20;
 inline constexpr int kMaxAdminMessageBytes = 64 << 10;
+
+// Bound of a client's message, by its prompt and tokens.
+int MaxClientMessageBytes(const RequestLimits& limits);
 
 }  // namespace bfio::router
 

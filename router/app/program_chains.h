@@ -1,5 +1,4 @@
 // Adds chains of servers to the program: the only place where bfio_router refers to chains/.
-//
 // chains/router/program_chains.cc implements it, or router/app/no_chains.cc in a build without BFIO_CHAINS.
 #ifndef BFIO_ROUTER_APP_PROGRAM_CHAINS_H_
 #define BFIO_ROUTER_APP_PROGRAM_CHAINS_H_

@@ -17,7 +17,6 @@
 #include "router/core/policy/policy.h"
 #include "router/engine_link/protocol/protocol_client.h"
 #include "router/engine_link/steps/engine_steps_service.h"
-#include "router/frontend/message_bytes.h"
 #include "router/frontend/tokenizer/model_files.h"
 #include "router/record/log_writer.h"
 #include "router/record/recorder.h"
@@ -85,7 +84,7 @@ absl::StatusOr<Components> Make(const RouterOptions& options) {
     with_stop.stop = stop;
     return core::MakePolicy(setting.name, with_stop);
   };
-  if (auto policy = parts.policies(options.policy_setting()); !policy.ok()) return policy.status();
+  if (auto policy = parts.policies(options.policy); !policy.ok()) return policy.status();
   BFIO_ASSIGN_OR_RETURN(auto lookahead, core::MakeLookahead(options.lookahead));
   BFIO_RETURN_IF_ERROR(core::CheckKvAdmission(options.admission, *lookahead));
   parts.lookahead = std::move(lookahead);
@@ -111,7 +110,7 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
     }
     components.parts.recorder = std::make_unique<record::Recorder>(
         *std::move(writer), record::SessionInfo{options.version, components.parts.first_id},
-        options.scheduler(), options.policy_setting(), options.lookahead);
+        options.scheduler(), options.policy, options.lookahead);
   }
   // Once per process, before the first server is built.
   static const bool plugins = [] {
@@ -219,17 +218,17 @@ void RouterServer::MakeServices(const RouterOptions& options, ClientSecrets secr
       model->Take(std::move(directory), std::move(files), std::move(done));
     };
   }
-  link_ = std::make_unique<WorkerLinkService>(thread, options.bind_worker_id, options.limits,
-                                              worker_authenticator_.get(),
-                                              MessageLimits(kMaxWorkerMessageBytes), std::move(tokenizers));
+  worker_services_.push_back(std::make_unique<WorkerLinkService>(
+      thread, options.bind_worker_id, options.limits, worker_authenticator_.get(),
+      MessageLimits(kMaxWorkerMessageBytes), std::move(tokenizers)));
   if (options.worker_port_service != nullptr) {
-    beside_link_.push_back(options.worker_port_service(
+    worker_services_.push_back(options.worker_port_service(
         {options.bind_worker_id, [thread] { return thread->request_rate().PerSecond(MonotonicNow()); },
          worker_authenticator_.get()}));
   }
   if (engines_ != nullptr) {
-    beside_link_.push_back(std::make_unique<EngineStepsService>(engines_.get(), worker_authenticator_.get(),
-                                                                MessageLimits(kMaxWorkerMessageBytes)));
+    worker_services_.push_back(std::make_unique<EngineStepsService>(
+        engines_.get(), worker_authenticator_.get(), MessageLimits(kMaxWorkerMessageBytes)));
   }
   admin_ = std::make_unique<AdminService>(thread, admin_authenticator_.get(), &steps_,
                                           [this](v1::ClusterState& state) { AddPortsAndProcess(state); });
@@ -246,7 +245,7 @@ absl::Status RouterServer::OpenPorts(const RouterOptions& options) {
   PortSpec worker{.listen = options.worker_listen,
                   .tls = options.worker_tls,
                   .max_message_bytes = kMaxWorkerMessageBytes,
-                  .services = {link_.get(), worker_health_.get()},
+                  .services = {worker_health_.get()},
                   .authenticators = {worker_authenticator_.get()},
                   .reflection = true};
   const PortSpec admin{.listen = options.admin_listen,
@@ -256,11 +255,10 @@ absl::Status RouterServer::OpenPorts(const RouterOptions& options) {
                        .authenticators = {admin_authenticator_.get()},
                        .memory_bytes = size_t{64} << 20,
                        .reflection = options.admin_tokens.empty()};
-  for (const auto& service : beside_link_) worker.services.push_back(service.get());
+  for (const auto& service : worker_services_) worker.services.push_back(service.get());
   if (together) {
     client.max_message_bytes = std::max(client.max_message_bytes, kMaxWorkerMessageBytes);
-    client.services.push_back(link_.get());
-    for (const auto& service : beside_link_) client.services.push_back(service.get());
+    for (const auto& service : worker_services_) client.services.push_back(service.get());
     client.authenticators.push_back(worker_authenticator_.get());
   }
   const auto open = [this](const char* name, const PortSpec& spec, Port& port) {
@@ -300,9 +298,7 @@ void RouterServer::AddPortsAndProcess(v1::ClusterState& state) {
       if (gateway_ != nullptr) streams += gateway_->streams();
     }
     if (opened.name == kWorkerPort || (together && opened.name == kClientPort)) {
-      AddMessages(link_->messages(), port);
-      streams += link_->sessions();
-      for (const auto& service : beside_link_) {
+      for (const auto& service : worker_services_) {
         AddMessages(service->messages(), port);
         streams += service->sessions();
       }
@@ -319,8 +315,8 @@ void RouterServer::AddPortsAndProcess(v1::ClusterState& state) {
   process.set_resident_bytes(ResidentBytes());
   process.set_log_lines_dropped(DroppedLogLines());
   process.set_handshakes_failed(FailedHandshakes());
-  int64_t unconsumed = link_->unconsumed_bytes(), queued = link_->queued_bytes();
-  for (const auto& service : beside_link_) {
+  int64_t unconsumed = 0, queued = 0;
+  for (const auto& service : worker_services_) {
     unconsumed += service->unconsumed_bytes();
     queued += service->queued_bytes();
   }
@@ -331,7 +327,7 @@ void RouterServer::AddPortsAndProcess(v1::ClusterState& state) {
 void RouterServer::Shutdown() {
   if (client_health_ != nullptr) client_health_->Close();
   if (thread_ != nullptr) thread_->Stop();
-  for (const auto& service : beside_link_) service->Stop();
+  for (const auto& service : worker_services_) service->Stop();
   if (engines_ != nullptr) engines_->Stop();
   // The history's threads query the decision thread, which still answers that it has ended.
   history_->Close();

@@ -1,7 +1,5 @@
-// The router as one object: decision thread, services, listening ports.
-//
-// Purpose: main and in-process tests start and stop it. Threads: Start, Shutdown and destruction from one
-// thread.
+// The router as one object: decision thread, services, listening ports. Main and in-process tests start and
+// stop it. Threads: Start, Shutdown and destruction from one thread.
 #ifndef BFIO_ROUTER_APP_ROUTER_SERVER_H_
 #define BFIO_ROUTER_APP_ROUTER_SERVER_H_
 
@@ -72,11 +70,10 @@ class RouterServer {
   // Client APIs; null where not enabled.
   std::unique_ptr<InferenceService> inference_;
   std::unique_ptr<gateway::GatewayService> gateway_;
-  std::unique_ptr<WorkerLinkService> link_;
   // Null without --engines.
   std::unique_ptr<EngineLink> engines_;
-  // Other services of the workers' port.
-  std::vector<std::unique_ptr<WorkerPortService>> beside_link_;
+  // Services of the workers' port.
+  std::vector<std::unique_ptr<WorkerPortService>> worker_services_;
   std::unique_ptr<AdminService> admin_;
   // Health services by port; the workers' is null where they use the clients' port.
   std::unique_ptr<HealthService> client_health_, worker_health_, admin_health_;

@@ -1,9 +1,7 @@
-// Leader election among routers: a key in etcd, held by a lease.
-//
-// Purpose: lets a standby take over. Campaign waits until no router leads, takes the key with a lease, and
-// keeps the lease while the router runs. The etcd revision at which the router took the key is its term.
-// Terms grow with every leader, and workers refuse routers of a smaller term than they have followed
-// (worker/link/router_link.h).
+// Leader election among routers: a key in etcd, held by a lease. Lets a standby take over. Campaign waits
+// until no router leads, takes the key with a lease, and keeps the lease while the router runs. The etcd
+// revision at which the router took the key is its term. Terms grow with every leader, and workers refuse
+// routers of a smaller term than they have followed (worker/link/router_link.h).
 //
 // A renewal is one call, and counts from before it was sent. The lease's length determines how slow etcd may
 // be: replies that take a quarter of it each time, temporary errors, or one endpoint without an answer do not
@@ -13,9 +11,8 @@
 // A leader loses its lease when it cannot renew it within the lease's length, or is paused for that long. The
 // decision loop checks lease() in each iteration (Lease::Check). When the lease is lost, the process ends at
 // once, without a final message on its streams: the next leader recovers what its workers hold, as after a
-// crash. When a loop stops checking, the renewing thread releases the lease and ends the process.
-//
-// Threads: Campaign, Resign and destruction from one; a separate thread renews the lease.
+// crash. When a loop stops checking, the renewing thread releases the lease and ends the process. Threads:
+// Campaign, Resign and destruction from one; a separate thread renews the lease.
 #ifndef BFIO_ROUTER_ELECTION_ELECTION_H_
 #define BFIO_ROUTER_ELECTION_ELECTION_H_
 

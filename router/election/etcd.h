@@ -1,9 +1,8 @@
 // A client for the parts of etcd that an election needs, over its JSON gateway (API v3, etcd 3.4 and later).
-//
-// Purpose: leases, and one key that belongs to its first writer. A call goes to the endpoint that answered
-// last, then to the others. Errors: UNAVAILABLE when no endpoint answers in time or etcd has no leader,
-// INVALID_ARGUMENT for malformed endpoints, PERMISSION_DENIED and other errors of etcd with its message.
-// Threads: one at a time.
+// Leases, and one key that belongs to its first writer. A call goes to the endpoint that answered last, then
+// to the others. Errors: UNAVAILABLE when no endpoint answers in time or etcd has no leader, INVALID_ARGUMENT
+// for malformed endpoints, PERMISSION_DENIED and other errors of etcd with its message. Threads: one at a
+// time.
 #ifndef BFIO_ROUTER_ELECTION_ETCD_H_
 #define BFIO_ROUTER_ELECTION_ETCD_H_
 
@@ -13,11 +12,40 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/net/tls.h"
-#include "router/election/etcd_reply.h"
 
 namespace bfio::router {
+
+// The owner of a key.
+struct EtcdOwner {
+  // The key's value; empty: the key does not exist.
+  std::string name;
+  // etcd's revision when the key was written: later owners have larger ones, across all of etcd.
+  int64_t revision = 0;
+  // The lease of the last write; 0: none, so the key does not expire.
+  int64_t lease = 0;
+};
+
+// The result of an attempt to take a key.
+struct EtcdClaim {
+  bool mine = false;
+  EtcdOwner owner;
+};
+
+// The error of an answer that is not HTTP 200, or that ends a stream with an error; never OK. NOT_FOUND: the
+// lease does not exist.
+absl::Status EtcdErrorIn(absl::string_view reply, int http);
+
+// /v3/lease/grant: the lease's id, not 0.
+absl::StatusOr<int64_t> LeaseIn(absl::string_view reply);
+// /v3/lease/keepalive of `lease`: whether the lease exists.
+absl::StatusOr<bool> RenewedIn(absl::string_view reply, int64_t lease);
+// /v3/kv/range of one key.
+absl::StatusOr<EtcdOwner> OwnerIn(absl::string_view reply);
+// /v3/kv/txn that writes `name` or reads the first writer. The owner has a name and a revision above 0.
+absl::StatusOr<EtcdClaim> ClaimIn(absl::string_view reply, const std::string& name);
 
 struct EtcdOptions {
   // "http://HOST:PORT" or "https://HOST:PORT".

@@ -1,10 +1,8 @@
-// A leader's permission to make decisions, which expires.
-//
-// Purpose: the decision thread checks it before it acts, so that a router that was paused (stopped, or its
-// machine asleep) while another was elected takes no more decisions. The renewing thread detects when the
-// decision thread stops checking. Times are those of CLOCK_BOOTTIME, which continues while a program or a
-// machine sleeps. A virtual machine cannot detect that it was paused: there only terms protect
-// (worker/link/router_link.cc). Threads: any.
+// A leader's permission to make decisions, which expires. The decision thread checks it before it acts, so
+// that a router that was paused (stopped, or its machine asleep) while another was elected takes no more
+// decisions. The renewing thread detects when the decision thread stops checking. Times are those of
+// CLOCK_BOOTTIME, which continues while a program or a machine sleeps. A virtual machine cannot detect that
+// it was paused: there only terms protect (worker/link/router_link.cc). Threads: any.
 #ifndef BFIO_ROUTER_ELECTION_LEASE_H_
 #define BFIO_ROUTER_ELECTION_LEASE_H_
 

@@ -1,12 +1,10 @@
-// One request to an engine with an API of its own, and the engine's answers.
-//
-// Purpose: the types between the ranks (engine_rank.h) and the protocols of engines (engine_client.h), which
-// convert them. Plain data; lengths in tokens. Threads: any.
+// One request to an engine with an API of its own, and the engine's answers. The types between the ranks
+// (engine_rank.h) and the protocols of engines (engine_client.h), which convert them. Plain data; lengths in
+// tokens. Threads: any.
 #ifndef BFIO_ROUTER_ENGINE_LINK_ENGINE_CALL_H_
 #define BFIO_ROUTER_ENGINE_LINK_ENGINE_CALL_H_
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 

@@ -1,7 +1,6 @@
-// The WorkerChannel of a connection of an engine's rank.
-//
-// Purpose: the router's messages become events of the rank's server, on the link's thread. Ownership: shared
-// by the server and the router; does not keep the server alive. Threads: as WorkerChannel.
+// The WorkerChannel of a connection of an engine's rank. The router's messages become events of the rank's
+// server, on the link's thread. Ownership: shared by the server and the router; does not keep the server
+// alive. Threads: as WorkerChannel.
 #ifndef BFIO_ROUTER_ENGINE_LINK_ENGINE_CHANNEL_H_
 #define BFIO_ROUTER_ENGINE_LINK_ENGINE_CHANNEL_H_
 

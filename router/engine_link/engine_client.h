@@ -1,10 +1,8 @@
-// An engine's protocol: the router's calls to one engine server.
-//
-// Purpose: the boundary between the ranks' accounts (engine_link.h) and a wire format; wire types stay in
-// `protocol`. Ownership: the link owns a client per server, and replaces one
-// whose calls get no answer; calls own what they need to end on their own. Threads: every method may be
-// called from any thread and does not block; callbacks come on gRPC's threads, those of one call in order and
-// the last one once.
+// An engine's protocol: the router's calls to one engine server. The boundary between the ranks' accounts
+// (engine_link.h) and a wire format; wire types stay in `protocol`. Ownership: the link owns a client per
+// server, and replaces one whose calls get no answer; calls own what they need to end on their own. Threads:
+// every method may be called from any thread and does not block; callbacks come on gRPC's threads, those of
+// one call in order and the last one once.
 #ifndef BFIO_ROUTER_ENGINE_LINK_ENGINE_CLIENT_H_
 #define BFIO_ROUTER_ENGINE_LINK_ENGINE_CLIENT_H_
 

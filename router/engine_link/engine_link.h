@@ -1,22 +1,19 @@
-// The engines behind the router (--engines): their connections, and their ranks as workers.
-//
-// Purpose: edge 2 for servers that do not implement WorkerLink. The link requests each server's ranks and
-// sizes. Each rank attaches as a worker; an EngineRank translates between plans, calls and tokens. Ranks with
-// a barrier (EngineAddress::barrier) are in the group of its name. A rank gets at most as many requests as it
-// has slots: the others wait in the router. An engine with bfio's scheduler class opens a stream per rank and
+// The engines behind the router (--engines): their connections, and their ranks as workers. Edge 2 for
+// servers that do not implement WorkerLink. The link requests each server's ranks and sizes. Each rank
+// attaches as a worker; an EngineRank translates between plans, calls and tokens. Ranks with a barrier
+// (EngineAddress::barrier) are in the group of its name. A rank gets at most as many requests as it has
+// slots: the others wait in the router. An engine with bfio's scheduler class opens a stream per rank and
 // reports its steps (engine_steps.h).
 //
 // Failures. A server that is not healthy, or does not answer a health check in time, is lost: its ranks
 // leave, and the router places their requests again. docs/design/engine-ranks.md has the checks, retries and
-// what happens when another server takes over an address.
+// what happens when another server takes over an address. The list of engines may change (engine_list.h).
+// Ranks of a server that was removed from it take no new requests, and leave when their requests have ended;
+// until then the server keeps its settings.
 //
-// The list of engines may change (engine_list.h). Ranks of a server that was removed from it take no new
-// requests, and leave when their requests have ended; until then the server keeps its settings.
-//
-// Ownership: owns clients and ranks; borrows the handler, which must outlive Stop. Threads: one thread
-// owns all state; callbacks of clients and calls of the router post to it. Another thread reads the list
-// if it may change. Stop waits for neither a call nor a lookup; the destructor waits for a lookup that has
-// begun.
+// Ownership: owns clients and ranks; borrows the handler, which must outlive Stop. Threads: one thread owns
+// all state; callbacks of clients and calls of the router post to it. Another thread reads the list if it may
+// change. Stop waits for neither a call nor a lookup; the destructor waits for a lookup that has begun.
 #ifndef BFIO_ROUTER_ENGINE_LINK_ENGINE_LINK_H_
 #define BFIO_ROUTER_ENGINE_LINK_ENGINE_LINK_H_
 
@@ -30,10 +27,7 @@
 
 #include "absl/time/time.h"
 #include "common/base/event_queue.h"
-#include "router/engine_link/barrier_cost.h"
-#include "router/engine_link/barrier_prompts.h"
-#include "router/engine_link/barrier_watch.h"
-#include "router/engine_link/engine_address.h"
+#include "router/engine_link/engine_barrier.h"
 #include "router/engine_link/engine_client.h"
 #include "router/engine_link/engine_list.h"
 #include "router/engine_link/engine_steps.h"

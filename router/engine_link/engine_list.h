@@ -1,13 +1,13 @@
-// The present engines: those of --engines, of a file, and behind DNS names.
-//
-// Purpose: the file is read and the names are resolved repeatedly. The file's present content replaces the
-// earlier one. A new address of a name is used at once; an address is removed after kAnswersWithout
-// consecutive answers without it. A file that cannot be read or is invalid, and a name that does not resolve,
-// change nothing: an outage of either removes no engine. If a name has IPv4 addresses, its IPv6 addresses are
-// not used, because they reach the same servers. Threads: one. Resolve blocks while the resolver does.
+// The present engines: those of --engines, of a file, and behind DNS names. The file is read and the names
+// are resolved repeatedly. The file's present content replaces the earlier one. A new address of a name is
+// used at once; an address is removed after kAnswersWithout consecutive answers without it. A file that
+// cannot be read or is invalid, and a name that does not resolve, change nothing: an outage of either removes
+// no engine. If a name has IPv4 addresses, its IPv6 addresses are not used, because they reach the same
+// servers. Threads: one. Resolve blocks while the resolver does.
 #ifndef BFIO_ROUTER_ENGINE_LINK_ENGINE_LIST_H_
 #define BFIO_ROUTER_ENGINE_LINK_ENGINE_LIST_H_
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <string>
@@ -16,9 +16,40 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "router/engine_link/engine_address.h"
+#include "common/base/address.h"
 
 namespace bfio::router {
+
+// "vllm://HOST:PORT": an engine's server, its protocol, and the properties that it does not report.
+// "vllm+dns://NAME:PORT": one server for each address of the name (of one family). Pure. Threads: any.
+struct EngineAddress {
+  // vLLM's default of max_num_batched_tokens on most devices (0.32); on the largest devices it is higher.
+  static constexpr int64_t kDefaultTokenBudget = 2048;
+
+  // "vllm", "sglang".
+  std::string protocol;
+  Address server;
+  // The host is a name, and each of its addresses is a server (engine_list.h).
+  bool by_name = false;
+  // The barrier in which its ranks meet at every step, together with those of other servers with the same
+  // barrier; empty: each rank steps independently.
+  std::string barrier;
+  // For barriers: most tokens of a rank's step, prompts and decodes (vLLM: max_num_batched_tokens).
+  int64_t token_budget = kDefaultTokenBudget;
+  // A request runs on the data-parallel rank that it names (vLLM: always). Otherwise, for SGLang, the router
+  // treats all ranks of the server as one.
+  bool pinned = false;
+
+  // As in the flag, without the settings: the engine's name in logs and worker ids.
+  std::string ToString() const;
+  bool operator==(const EngineAddress&) const = default;
+};
+
+// Addresses separated by commas, each at most once. An address may have settings: `?barrier=NAME`,
+// `&token_budget=N` and, for SGLang, `pinned=1`. They also hold for the addresses before it, back to the last
+// one with settings: "vllm://a:1,vllm://b:1?barrier=x". Either all servers have a barrier or none, and all
+// use the same protocol. INVALID_ARGUMENT with one line otherwise.
+absl::StatusOr<std::vector<EngineAddress>> ParseEngines(const std::string& text);
 
 struct EngineSource {
   // As given in the flag or in the file.

@@ -1,19 +1,15 @@
-// One rank of an engine, as a worker of a group. Works with engines that do not report their steps.
-//
-// Purpose: a group works with workers that apply plans and report steps (worker_messages.h). An engine such
-// as vLLM has requests and streams of tokens. This state machine translates: plans become calls, and the
-// tokens of a step, which arrive together, become a step report. The group's accounts stay exact: the load of
-// a request is its prompt and the tokens received, and a request without its first token is reported as a
-// prompt that is not computed. docs/design/engine-ranks.md says how steps, prompts, slots, lost requests and
-// shared memory are inferred.
+// One rank of an engine, as a worker of a group. Works with engines that do not report their steps. A group
+// works with workers that apply plans and report steps (worker_messages.h). An engine such as vLLM has
+// requests and streams of tokens. This state machine translates: plans become calls, and the tokens of a
+// step, which arrive together, become a step report. The group's accounts stay exact: the load of a request
+// is its prompt and the tokens received, and a request without its first token is reported as a prompt that
+// is not computed. docs/design/engine-ranks.md says how steps, prompts, slots, lost requests and shared
+// memory are inferred.
 //
 // Engines that follow the router (OnStep) report their steps; the reports replace the estimates until the
-// engine has been silent for kFollows.
-//
-// Epochs. The group takes no reports between EpochReady and the epoch's first plan: tokens are kept here.
-//
-// Ownership: owns its state; borrows the barrier's cost; no I/O. Threads: one. Deterministic: the same
-// events at the same times give the same outputs.
+// engine has been silent for kFollows. Epochs. The group takes no reports between EpochReady and the epoch's
+// first plan: tokens are kept here. Ownership: owns its state; borrows the barrier's cost; no I/O. Threads:
+// one. Deterministic: the same events at the same times give the same outputs.
 #ifndef BFIO_ROUTER_ENGINE_LINK_ENGINE_RANK_H_
 #define BFIO_ROUTER_ENGINE_LINK_ENGINE_RANK_H_
 
@@ -30,9 +26,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/cost/batch_time.h"
-#include "router/engine_link/barrier_cost.h"
-#include "router/engine_link/barrier_prompts.h"
-#include "router/engine_link/barrier_watch.h"
+#include "router/engine_link/engine_barrier.h"
 #include "router/engine_link/engine_call.h"
 #include "router/engine_link/engine_steps.h"
 #include "router/group/worker_messages.h"
@@ -66,8 +60,7 @@ class EngineRank {
   static constexpr int kQuietWithoutLoads = 10;
   // How long a report of the engine counts as recent. It sends about four a second (BFIO_ROUTER_SILENCE_S).
   static constexpr absl::Duration kFollows = absl::Seconds(2);
-  // Longer than most steps, and shorter than the interval of GetLoads. Load records come up to once a
-  // step.
+  // Longer than most steps, and shorter than the interval of GetLoads. Load records come up to once a step.
   static constexpr absl::Duration kLoadWindow = absl::Milliseconds(500);
 
   // A slot that waits for the router's next request is empty for a round trip and a step. Requests wait in

@@ -1,7 +1,5 @@
-// The link's state of one engine server: its connection, its health, and its ranks.
-//
-// Purpose: the part of engine_link.h that concerns one server. Ownership: the link owns it. Threads: the
-// link's.
+// The link's state of one engine server: its connection, its health, and its ranks. The part of engine_link.h
+// that concerns one server. Ownership: the link owns it. Threads: the link's.
 #ifndef BFIO_ROUTER_ENGINE_LINK_ENGINE_SERVER_H_
 #define BFIO_ROUTER_ENGINE_LINK_ENGINE_SERVER_H_
 

@@ -1,7 +1,5 @@
 // Step reports of an engine with bfio's scheduler class (bfio/v1/engine_steps.proto), independent of the
-// wire.
-//
-// Purpose: the boundary between the stream's service (steps/) and the ranks' accounts. Plain data and pure
+// wire. The boundary between the stream's service (steps/) and the ranks' accounts. Plain data and pure
 // functions. Tokens; durations carry their unit. Threads: any.
 #ifndef BFIO_ROUTER_ENGINE_LINK_ENGINE_STEPS_H_
 #define BFIO_ROUTER_ENGINE_LINK_ENGINE_STEPS_H_

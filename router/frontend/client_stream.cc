@@ -1,7 +1,6 @@
 #include "router/frontend/client_stream.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "common/net/status.h"
 #include "common/net/wire_time.h"

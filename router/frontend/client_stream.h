@@ -1,10 +1,8 @@
-// One client's Generate stream.
-//
-// Purpose: once the client's request has come (RequestCall), the decision thread hands tokens in (Deliver,
-// End: cheap, never block, never write), and the sender thread writes them (Flush). Tokens that come during a
-// write are combined into the next one, so a slow reader costs few writes and one bounded vector. Deliver
-// reports a client that reads nothing for too long; it never slows the group. Ownership, writes and the end
-// of the call: RequestCall. Threads: as above; OnX are gRPC's.
+// One client's Generate stream. Once the client's request has come (RequestCall), the decision thread hands
+// tokens in (Deliver, End: cheap, never block, never write), and the sender thread writes them (Flush).
+// Tokens that come during a write are combined into the next one, so a slow reader costs few writes and one
+// bounded vector. Deliver reports a client that reads nothing for too long; it never slows the group.
+// Ownership, writes and the end of the call: RequestCall. Threads: as above; OnX are gRPC's.
 #ifndef BFIO_ROUTER_FRONTEND_CLIENT_STREAM_H_
 #define BFIO_ROUTER_FRONTEND_CLIENT_STREAM_H_
 

@@ -1,7 +1,5 @@
-// bfio.v1.GenerateRequest as a ClientRequest: checked and converted here, and nowhere else.
-//
-// Purpose: all values that are accepted here are in range. Fields unknown to this version are dropped. Pure;
-// any thread.
+// bfio.v1.GenerateRequest as a ClientRequest: checked and converted here, and nowhere else. All values that
+// are accepted here are in range. Fields unknown to this version are dropped. Pure; any thread.
 #ifndef BFIO_ROUTER_FRONTEND_GENERATE_REQUEST_H_
 #define BFIO_ROUTER_FRONTEND_GENERATE_REQUEST_H_
 

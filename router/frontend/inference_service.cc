@@ -1,16 +1,11 @@
 #include "router/frontend/inference_service.h"
 
-#include <memory>
-#include <optional>
-#include <string>
 #include <utility>
 
 #include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "common/base/status_macros.h"
 #include "common/net/status.h"
 #include "common/net/wire_time.h"
-#include "router/frontend/client_stream.h"
 #include "router/frontend/generate_request.h"
 
 namespace bfio::router {

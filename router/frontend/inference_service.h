@@ -1,8 +1,6 @@
-// bfio.v1.Inference: what clients call, on the callback API.
-//
-// Purpose: authenticates by the headers, before any message is received; then receives, checks and converts.
-// Threads: methods run on gRPC's threads and never block. Handler and authenticator outlive the server that
-// the service is registered with.
+// bfio.v1.Inference: what clients call, on the callback API. Authenticates by the headers, before any message
+// is received; then receives, checks and converts. Threads: methods run on gRPC's threads and never block.
+// Handler and authenticator outlive the server that the service is registered with.
 #ifndef BFIO_ROUTER_FRONTEND_INFERENCE_SERVICE_H_
 #define BFIO_ROUTER_FRONTEND_INFERENCE_SERVICE_H_
 
@@ -22,7 +20,6 @@
 #include "common/net/authenticator.h"
 #include "common/net/call_service.h"
 #include "common/net/first_messages.h"
-#include "common/net/unary_call.h"
 #include "router/frontend/client_stream.h"
 #include "router/frontend/request_handler.h"
 #include "router/frontend/resume_tickets.h"

@@ -1,9 +1,7 @@
-// The server's side of a call that brings a request and streams its tokens.
-//
-// Purpose: the shared part of the client protocols' Generate calls. The request is received (ServerCall),
-// handed over once and freed, so that no copy of a prompt is kept for as long as the call lasts. A cancelled
-// call ends itself before the handover; after it, its owner is notified. Ownership, writes and the end of the
-// call: ServerCall. Threads: gRPC's.
+// The server's side of a call that brings a request and streams its tokens. The shared part of the client
+// protocols' Generate calls. The request is received (ServerCall), handed over once and freed, so that no
+// copy of a prompt is kept for as long as the call lasts. A cancelled call ends itself before the handover;
+// after it, its owner is notified. Ownership, writes and the end of the call: ServerCall. Threads: gRPC's.
 #ifndef BFIO_ROUTER_FRONTEND_REQUEST_CALL_H_
 #define BFIO_ROUTER_FRONTEND_REQUEST_CALL_H_
 

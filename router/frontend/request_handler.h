@@ -1,8 +1,7 @@
-// The interface of the client protocols to the router's state.
-//
-// Purpose: the boundary between the clients' edge and the router's decision thread. Client protocols submit
-// checked requests, and sinks for their tokens; router/app implements it. Threads: every method may be called
-// from any thread and never blocks; `done` runs on the decision thread and must not block either.
+// The interface of the client protocols to the router's state. The boundary between the clients' edge and the
+// router's decision thread. Client protocols submit checked requests, and sinks for their tokens; router/app
+// implements it. Threads: every method may be called from any thread and never blocks; `done` runs on the
+// decision thread and must not block either.
 #ifndef BFIO_ROUTER_FRONTEND_REQUEST_HANDLER_H_
 #define BFIO_ROUTER_FRONTEND_REQUEST_HANDLER_H_
 

@@ -1,6 +1,5 @@
 // resume_ticket: a client's proof, after a restart of the router, that its request was accepted before.
-//
-// Purpose: requests that a restart interrupted are admitted ahead of their tenant's limits and of the pool
+// Requests that a restart interrupted are admitted ahead of their tenant's limits and of the pool
 // (router/requests); no other request is. The first message of a resumable stream carries a ticket. It signs
 // all that limits depend on: tenant, request_id, resume_token, prompt, max_new_tokens and priority. It also
 // names the model of the tokens, since another model would continue differently. It is valid for the call's

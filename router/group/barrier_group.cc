@@ -73,8 +73,7 @@ bool BarrierGroup::PrepareToForm(const Context& context) {
     deadline_ = std::min(context.now + kSilencePoll, silence_end_);
     return false;
   }
-  // If an unresponsive rank were part of the epoch, the others would wait for it for all of
-  // form_timeout.
+  // If an unresponsive rank were part of the epoch, the others would wait for it for all of form_timeout.
   if (std::exchange(silence_end_, absl::InfinitePast()) != absl::InfinitePast())
     ExpelSilent(absl::ZeroDuration(), context);
   PunishBlamed(context);

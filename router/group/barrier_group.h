@@ -1,9 +1,7 @@
-// A group whose ranks meet in a collective at every step.
-//
-// Purpose: what Group (group.h) leaves to its kinds: which rank delays the others, which rank the others
-// cannot reach, and the deadlines of a step that all ranks make together. The ranks themselves report a
-// failed barrier; a rank that reports nothing afterwards is left out of the next epoch. Ownership and
-// threads: as Group.
+// A group whose ranks meet in a collective at every step. What Group (group.h) leaves to its kinds: which
+// rank delays the others, which rank the others cannot reach, and the deadlines of a step that all ranks make
+// together. The ranks themselves report a failed barrier; a rank that reports nothing afterwards is left out
+// of the next epoch. Ownership and threads: as Group.
 #ifndef BFIO_ROUTER_GROUP_BARRIER_GROUP_H_
 #define BFIO_ROUTER_GROUP_BARRIER_GROUP_H_
 

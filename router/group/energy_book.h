@@ -1,7 +1,6 @@
-// The energy of the workers' devices, summed over the router.
-//
-// Purpose: each worker reports the energy (joules) of its device since the worker started; several workers
-// may report the same device. Owned by the decision thread; not thread-safe.
+// The energy of the workers' devices, summed over the router. Each worker reports the energy (joules) of its
+// device since the worker started; several workers may report the same device. Owned by the decision thread;
+// not thread-safe.
 #ifndef BFIO_ROUTER_GROUP_ENERGY_BOOK_H_
 #define BFIO_ROUTER_GROUP_ENERGY_BOOK_H_
 

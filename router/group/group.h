@@ -1,23 +1,15 @@
-// One group of workers as a state machine without I/O: members, epochs, plans and deadlines.
+// One group of workers as a state machine without I/O: members, epochs, plans and deadlines. Events and the
+// time go in, commands (commands.h) come out. It drives the group's scheduler in core::Cluster, so an epoch
+// of members and an epoch of the scheduler's accounts are the same. Two kinds: BarrierGroup, whose ranks meet
+// in a collective at every step, and IndependentGroup, whose ranks step independently.
 //
 //   gathering --enough members--> forming --all ready--> serving --a member lost, joined, left--> forming ...
 //
-// Purpose: everything the router does about one group. Events and the time go in, commands (commands.h) come
-// out. It drives the group's scheduler in core::Cluster, so an epoch of members and an epoch of the
-// scheduler's accounts are the same. There are two kinds: BarrierGroup, whose ranks meet in a collective at
-// every step, and IndependentGroup, whose ranks step independently (--coupling=none; chains of servers).
-//
-// Membership. After a restart of the router its workers reconnect one after another, with requests. The first
-// epoch waits for all of them, but no longer than restart_settle. A rank that is silent while the others
-// report is left out of the next epoch; it can rejoin with a new connection. A member's reports count only
-// for the epoch that its last EpochReady named. After a member's CloseMember, its messages are ignored.
-//
-// All members have the same GroupKey (group_key.h), by which GroupSet chooses their group. A group that has
-// no members and no placed requests may get another key; its first epoch under that key waits for all members
-// again.
-//
-// Ownership: borrows the cluster and the request book. Threads: one; no locks, no clock. Deterministic: the
-// same events at the same times give the same commands.
+// After a restart of the router the first epoch waits for the workers that hold requests, but no longer than
+// restart_settle. A rank that is silent while the others report is left out of the next epoch; it can rejoin
+// with a new connection. A member's reports count only for the epoch that its last EpochReady named; after
+// its CloseMember its messages are ignored. A group that has no members and no placed requests may get
+// another key. Borrows the cluster and the request book. Threads: one; no locks, no clock. Deterministic.
 #ifndef BFIO_ROUTER_GROUP_GROUP_H_
 #define BFIO_ROUTER_GROUP_GROUP_H_
 
@@ -41,7 +33,6 @@
 #include "router/group/member_history.h"
 #include "router/group/step_statistics.h"
 #include "router/group/worker_messages.h"
-#include "router/group/worker_telemetry.h"
 #include "router/requests/request_book.h"
 
 namespace bfio::router {
@@ -53,8 +44,6 @@ struct GroupOptions {
   // Number of members that the first epoch waits for.
   int32_t workers = 1;
   core::PlanMode plan_mode = core::PlanMode::kPipelined;
-  // Plans balance the step times of workers of different speed, instead of their tokens.
-  bool worker_speeds = true;
   absl::Duration step_timeout = absl::Seconds(10);
   absl::Duration form_timeout = absl::Seconds(10);
   // How long after a step's first report a decision waits for the others before it plans without them.

@@ -1,28 +1,17 @@
-// The groups of one router: which groups exist, and which group a worker belongs to.
+// The groups of one router: which groups exist, and which group a worker belongs to. A worker that names its
+// group (--group) joins or creates it. Others are assigned to the first of the router's own groups ("0", "1",
+// .. up to --groups) with fewer members than --workers, or else to the one with the fewest. A worker_id is
+// unique in the router: a newer connection of the same process replaces its older one, which may be half
+// open. A group without members for longer than restart_settle gives up its requests while another group
+// serves. Pure, as Group.
 //
-// Purpose: passes workers' events to their group, and creates groups. A worker that names its group (--group)
-// joins that group; a new name creates a new group. A worker that names none is assigned to the first of the
-// router's own groups ("0", "1", .. up to --groups) with fewer members than --workers, or else to the one
-// with the fewest. A worker_id is unique in the router. A newer connection of the same process replaces its
-// older one at once, since that may be half open. A group without members for longer than restart_settle
-// gives up its requests while another group serves. Pure, as Group.
-//
-// Workers that differ in their GroupKey (model, barrier: group_key.h) are never in one group. When the group
-// that a worker names, or would be assigned to, has another key, the worker joins or creates the group of its
-// own key beside it, NAME~xxxxxxxx; both logs report it. So a worker is not refused because of earlier ones,
-// and a misconfigured worker that attaches first stays alone in its group:
-//   - GroupSetOptions::models (a flag of the router) takes precedence: workers of other models are refused
-//     with FAILED_PRECONDITION, and retry.
-//   - Otherwise a group forms when it has --workers members, so a minority forms no group.
-//   - Workers with live requests of an earlier router form a group after restart_settle, however few they
-//     are. Workers of another key beside them delay no group.
-//   - Where a group of that name has served before, the other groups of that name need not be complete: one
-//     forms, after restart_settle, as soon as it has more members than each of the rest. So a rolling update
-//     switches to the new model once more than half of the workers hold it; with --models it switches at
-//     once.
-// A request that has generated tokens continues only on its model (core::RequestSpec::model). models() are
-// the models that such requests may wait for: a model is removed when no group has served it for
-// restart_settle while another group serves.
+// Workers that differ in their GroupKey (model, barrier) are never in one group: the worker joins or creates
+// the group of its own key beside the one that it names, NAME~xxxxxxxx, and both logs report it. Workers of
+// other models than GroupSetOptions::models are refused with FAILED_PRECONDITION. A group forms with
+// --workers members; with live requests of an earlier router, after restart_settle, however few they are; and
+// where a group of that name has served before, after restart_settle, as soon as it has more members than
+// each of the rest. A request that has generated tokens continues only on its model; models() are the models
+// that such requests may wait for.
 #ifndef BFIO_ROUTER_GROUP_GROUP_SET_H_
 #define BFIO_ROUTER_GROUP_GROUP_SET_H_
 

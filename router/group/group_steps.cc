@@ -156,7 +156,7 @@ bool Group::SetServiceTimes(absl::Span<const core::WorkerCost> costs) {
 }
 
 void Group::UpdateTimes(Commands& out) {
-  if (!options_.worker_speeds || !serving()) return;
+  if (!serving()) return;
   std::vector<core::WorkerCost> costs;
   std::vector<core::WorkerTime> present;
   for (const Member* rank : ranks_) {

@@ -1,9 +1,8 @@
-// A group whose ranks step independently (--coupling=none; chains of servers).
-//
-// Purpose: implements the parts of Group (group.h) that differ between kinds of groups. The ranks share
-// epochs, but each steps alone. When the membership changes, every rank ends its step, and all continue
-// together once the slowest has ended its own. A rank that takes several times as long as the longest step so
-// far is left out. Ownership and threads: as Group.
+// A group whose ranks step independently (--coupling=none; chains of servers). Implements the parts of Group
+// (group.h) that differ between kinds of groups. The ranks share epochs, but each steps alone. When the
+// membership changes, every rank ends its step, and all continue together once the slowest has ended its own.
+// A rank that takes several times as long as the longest step so far is left out. Ownership and threads: as
+// Group.
 #ifndef BFIO_ROUTER_GROUP_INDEPENDENT_GROUP_H_
 #define BFIO_ROUTER_GROUP_INDEPENDENT_GROUP_H_
 

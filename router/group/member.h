@@ -1,7 +1,5 @@
-// The record that a group keeps of one worker.
-//
-// Purpose: shared by Group and its two kinds; no other code uses it (MemberView is for operators). Threads:
-// the group's.
+// The record that a group keeps of one worker. Shared by Group and its two kinds; no other code uses it
+// (MemberView is for operators). Threads: the group's.
 #ifndef BFIO_ROUTER_GROUP_MEMBER_H_
 #define BFIO_ROUTER_GROUP_MEMBER_H_
 
@@ -11,11 +9,33 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "common/cost/batch_time.h"
+#include "common/cost/online_fit.h"
 #include "router/core/model/request.h"
+#include "router/core/scheduler/worker_speeds.h"
 #include "router/group/worker_messages.h"
-#include "router/group/worker_telemetry.h"
 
 namespace bfio::router {
+
+// Measured step costs of a worker, and the times that plans use. Kept per member by the group. The edge
+// checks the values. Plain data. Threads: the group's.
+struct WorkerTelemetry {
+  std::optional<StepCostEstimate> cost;
+  std::optional<BatchCost> batch_cost;
+  // The times that plans use.
+  core::WorkerTime time;
+  // Mean service time of a request on this worker (core::WorkerSpec::service_time).
+  double service_time = 1;
+  // Prompt tokens of its last step, and of all its reports.
+  int64_t step_prefill_tokens = 0;
+  int64_t prefill_tokens = 0;
+  // As of its last report (StepReport).
+  int32_t extra_slots = 0;
+  std::optional<EngineLoad> engine_load;
+  // Sums over all its reports that give prefix cache hits: prompt tokens of requests that have begun to
+  // generate, and the prompt tokens that it found in its prefix cache.
+  int64_t prefix_cache_queries = 0, prefix_cache_hits = 0;
+};
 
 struct Member {
   MemberId id = 0;

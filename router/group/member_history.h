@@ -1,9 +1,8 @@
-// What a group records about workers that are not attached.
-//
-// Purpose: a worker that kept the group from forming is refused for a while. A worker that was draining when
-// its connection broke continues to drain when the same process returns. Keyed by worker_id, bounded. It also
-// counts how often new workers of any name have left while an epoch formed with them: each time the whole
-// group stopped without effect, so later ones wait longer. Threads: the group's. Pure.
+// What a group records about workers that are not attached. A worker that kept the group from forming is
+// refused for a while. A worker that was draining when its connection broke continues to drain when the same
+// process returns. Keyed by worker_id, bounded. It also counts how often new workers of any name have left
+// while an epoch formed with them: each time the whole group stopped without effect, so later ones wait
+// longer. Threads: the group's. Pure.
 #ifndef BFIO_ROUTER_GROUP_MEMBER_HISTORY_H_
 #define BFIO_ROUTER_GROUP_MEMBER_HISTORY_H_
 

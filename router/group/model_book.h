@@ -1,8 +1,7 @@
-// The models of a router's groups by number, and which of them requests may still wait for.
-//
-// Purpose: requests and the scheduler identify a model by a number. A request that has generated tokens
-// continues only on its model; it ends when no group has served that model for some time. Numbers are never
-// reused. Bounded, because workers name the models. Pure. Threads: one.
+// The models of a router's groups by number, and which of them requests may still wait for. Requests and the
+// scheduler identify a model by a number. A request that has generated tokens continues only on its model; it
+// ends when no group has served that model for some time. Numbers are never reused. Bounded, because workers
+// name the models. Pure. Threads: one.
 #ifndef BFIO_ROUTER_GROUP_MODEL_BOOK_H_
 #define BFIO_ROUTER_GROUP_MODEL_BOOK_H_
 

@@ -23,7 +23,6 @@ StepDistributions& StepDistributions::operator+=(const StepDistributions& other)
   barrier_wait_s += other.barrier_wait_s;
   gap_s += other.gap_s;
   decide_s += other.decide_s;
-  solver_gap += other.solver_gap;
   return *this;
 }
 
@@ -173,7 +172,6 @@ void StepStatistics::OnDecision(const core::Plan& plan, int64_t waiting, absl::D
   totals_.decide_s += took_s;
   totals_.decide_max_s = std::max(totals_.decide_max_s, took_s);
   distributions_.decide_s.Add(took_s);
-  if (plan.gap) distributions_.solver_gap.Add(*plan.gap);
   if (plan.stopped_early) ++totals_.decisions_stopped_early;
   if (saturated) ++totals_.saturated_steps;
   last_.assigned += assigned;

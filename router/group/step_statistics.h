@@ -1,7 +1,6 @@
-// Statistics of a group's steps: sums, a summary per complete step, token rates per rank.
-//
-// Purpose: turns the ranks' reports into the measurements that operators read. Pure: time is passed in,
-// summaries are passed out as commands. Owned by the group's thread; not thread-safe.
+// Statistics of a group's steps: sums, a summary per complete step, token rates per rank. Turns the ranks'
+// reports into the measurements that operators read. Pure: time is passed in, summaries are passed out as
+// commands. Owned by the group's thread; not thread-safe.
 #ifndef BFIO_ROUTER_GROUP_STEP_STATISTICS_H_
 #define BFIO_ROUTER_GROUP_STEP_STATISTICS_H_
 
@@ -66,8 +65,6 @@ struct StepDistributions {
   Distribution barrier_wait_s{StepSeconds()};
   Distribution gap_s{StepSeconds()};
   Distribution decide_s{StepSeconds()};
-  // Proven upper bound of a plan's relative distance from the optimum, where the solver has one.
-  Distribution solver_gap{GapShares()};
 
   StepDistributions& operator+=(const StepDistributions& other);
 };

@@ -1,8 +1,6 @@
-// The messages between workers and the router about a group, independent of the protocol.
-//
-// Purpose: the domain types of the second edge. router/worker_link checks what arrives and makes these;
-// router/group reads them and answers with commands (commands.h). Plain data. Tokens, steps; durations carry
-// their unit. Threads: any.
+// The messages between workers and the router about a group, independent of the protocol. The domain types of
+// the second edge. router/worker_link checks what arrives and makes these; router/group reads them and
+// answers with commands (commands.h). Plain data. Tokens, steps; durations carry their unit. Threads: any.
 #ifndef BFIO_ROUTER_GROUP_WORKER_MESSAGES_H_
 #define BFIO_ROUTER_GROUP_WORKER_MESSAGES_H_
 
@@ -128,8 +126,7 @@ struct StepReport {
   std::vector<RejectedRequest> rejected;
   std::vector<core::RequestId> preempted;
   std::vector<core::CompletionHint> hints;
-  // Log-probabilities of one request: its index in `tokens`, ascending, and one entry for each of its
-  // tokens.
+  // Log-probabilities of one request: its index in `tokens`, ascending, and one entry for each of its tokens.
   struct RequestLogprobs {
     size_t index = 0;
     Logprobs logprobs;

@@ -1,9 +1,8 @@
-// Three archives for the descriptions of structs in fields.h: to bytes, from bytes, to JSON.
-//
-// Purpose: one description serves all three. The bytes of a struct are its fields in order, each after its
-// number; zeros, empty lists and absent values are omitted, and a 0 ends the struct. Integers are varints,
-// doubles are varints of their reversed bytes (short where they are exactly floats), and request ids are
-// differences to the id before. Pure; one thread.
+// Three archives for the descriptions of structs in fields.h: to bytes, from bytes, to JSON. One description
+// serves all three. The bytes of a struct are its fields in order, each after its number; zeros, empty lists
+// and absent values are omitted, and a 0 ends the struct. Integers are varints, doubles are varints of their
+// reversed bytes (short where they are exactly floats), and request ids are differences to the id before.
+// Pure; one thread.
 #ifndef BFIO_ROUTER_RECORD_ARCHIVE_H_
 #define BFIO_ROUTER_RECORD_ARCHIVE_H_
 
@@ -12,7 +11,6 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>

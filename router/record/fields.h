@@ -1,7 +1,6 @@
 // What the decision log holds of each struct of the core: one description for writing, reading and printing.
-//
-// Purpose: a new member of a struct does not compile here until it has a line. A new line goes to the end of
-// its struct: older logs then read as 0, absent or empty. Any other change needs a new kMagic (log_format.h).
+// A new member of a struct does not compile here until it has a line. A new line goes to the end of its
+// struct: older logs then read as 0, absent or empty. Any other change needs a new kMagic (log_format.h).
 // Ranges are what the core can have had; they are checked when a log is read, so that no value of a log
 // overflows or has no meaning. Pure.
 #ifndef BFIO_ROUTER_RECORD_FIELDS_H_
@@ -341,10 +340,10 @@ void Fields(A& a, Of<A, core::Drop> drop) {
   a.Int("worker", worker);
 }
 
-// Without stopped_early and gap: the one is part of the outcome, the other decides nothing.
+// Without stopped_early, which is part of the outcome.
 template <class A>
 void Fields(A& a, Of<A, core::Plan> plan) {
-  auto& [apply_step, apply_steps, placements, drops, stopped_early, gap, level_s] = plan;
+  auto& [apply_step, apply_steps, placements, drops, stopped_early, level_s] = plan;
   a.Int("apply_step", apply_step);
   a.Ints("apply_steps", apply_steps);
   a.Structs("placements", placements);

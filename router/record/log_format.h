@@ -1,8 +1,7 @@
-// The decision log's files: segments, blocks and records, as bytes.
-//
-// A log is a sequence of segments, PATH.000001, PATH.000002 and so on: cuts of one file, of which the oldest
-// are removed when the log exceeds its bound. A router that starts again with the same PATH begins a new
-// session with the next number. A segment is
+// The decision log's files: segments, blocks and records, as bytes. A log is a sequence of segments,
+// PATH.000001, PATH.000002 and so on: cuts of one file, of which the oldest are removed when the log exceeds
+// its bound. A router that starts again with the same PATH begins a new session with the next number. A
+// segment is
 //
 //   magic       8 bytes
 //   block ...   4 bytes length of the payload, 4 bytes CRC-32C of it (both little endian), payload
@@ -16,10 +15,25 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 
 namespace bfio::record {
+
+// CRC-32C (Castagnoli): detects damaged blocks. Pure. Any thread.
+uint32_t Crc32c(absl::string_view data);
+
+// The segments of a decision log on disk: PATH.000001 and so on. Lists and names them. Threads: any; other
+// processes may use the folder.
+struct SegmentFile {
+  std::string path;
+  uint64_t number = 0;
+  int64_t bytes = 0;
+};
+
+// Sorted by number. Empty when there are none, or when the folder cannot be read.
+std::vector<SegmentFile> ListSegments(const std::string& path);
 
 // Its last digit is the version of blocks and records.
 inline constexpr absl::string_view kMagic = "BFIODL3\n";

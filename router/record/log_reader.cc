@@ -10,9 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "router/record/crc32c.h"
 #include "router/record/log_format.h"
-#include "router/record/segment_files.h"
 
 namespace bfio::record {
 namespace {

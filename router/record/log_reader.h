@@ -1,14 +1,11 @@
-// Reads one session of a decision log, record by record.
-//
-// Purpose: finds the segments of a session, checks frames, checksums and sizes, and distinguishes a log that
-// was cut off (its router was killed) from a damaged one. Memory: one block. Threads: one.
+// Reads one session of a decision log, record by record. Finds the segments of a session, checks frames,
+// checksums and sizes, and distinguishes a log that was cut off (its router was killed) from a damaged one.
+// Memory: one block. Threads: one.
 #ifndef BFIO_ROUTER_RECORD_LOG_READER_H_
 #define BFIO_ROUTER_RECORD_LOG_READER_H_
 
 #include <cstdint>
 #include <fstream>
-#include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 

@@ -5,12 +5,10 @@
 #include <algorithm>
 #include <filesystem>
 #include <limits>
-#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "common/base/append_file.h"
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
@@ -18,7 +16,6 @@
 #include "common/base/status_macros.h"
 #include "router/record/codec.h"
 #include "router/record/log_format.h"
-#include "router/record/segment_files.h"
 
 namespace bfio::record {
 namespace {

@@ -1,11 +1,10 @@
-// The decision log's files, written by a separate thread.
-//
-// Purpose: takes bytes from the decision thread without ever blocking it, and writes them as blocks into
-// segments of bounded total size; the oldest segments are removed first. When the disk fails, or is so slow
-// that the queue is full, the log ends: with a last record that gives the reason where possible, and one line
-// in the program's log. The router continues. Threads: LogSink's methods from one thread; they share a lock
-// with the writer's thread only while some kilobytes are copied. The writer checks for work every kPoll, so a
-// killed router loses the records of at most that interval.
+// The decision log's files, written by a separate thread. Takes bytes from the decision thread without ever
+// blocking it, and writes them as blocks into segments of bounded total size; the oldest segments are removed
+// first. When the disk fails, or is so slow that the queue is full, the log ends: with a last record that
+// gives the reason where possible, and one line in the program's log. The router continues. Threads:
+// LogSink's methods from one thread; they share a lock with the writer's thread only while some kilobytes are
+// copied. The writer checks for work every kPoll, so a killed router loses the records of at most that
+// interval.
 #ifndef BFIO_ROUTER_RECORD_LOG_WRITER_H_
 #define BFIO_ROUTER_RECORD_LOG_WRITER_H_
 
@@ -16,7 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "router/record/log_sink.h"
+#include "router/record/recorder.h"
 
 namespace bfio::record {
 

@@ -1,8 +1,7 @@
-// Turns the events of a cluster into records of the decision log.
-//
-// Purpose: encodes each event with its outcome and passes the bytes to a sink, cut into segments. Cost: a few
-// hundred nanoseconds per event, no lock except in Flush, and nothing once the sink has stopped. It reads the
-// clock, because the duration of decisions is part of the log. Threads: the cluster's.
+// Turns the events of a cluster into records of the decision log. Encodes each event with its outcome and
+// passes the bytes to a sink, cut into segments. Cost: a few hundred nanoseconds per event, no lock except in
+// Flush, and nothing once the sink has stopped. It reads the clock, because the duration of decisions is part
+// of the log. Threads: the cluster's.
 #ifndef BFIO_ROUTER_RECORD_RECORDER_H_
 #define BFIO_ROUTER_RECORD_RECORDER_H_
 
@@ -14,9 +13,24 @@
 #include "absl/time/time.h"
 #include "router/core/scheduler/cluster.h"
 #include "router/record/codec.h"
-#include "router/record/log_sink.h"
 
 namespace bfio::record {
+
+// The destination of a recorder's bytes: files behind a separate thread (log_writer.h), or a test's memory.
+// Threads: the recorder's. No method blocks or fails. When Append returns false, the recorder stops.
+class LogSink {
+ public:
+  virtual ~LogSink() = default;
+
+  // Starts a segment; everything appended from now on belongs to it.
+  virtual void BeginSegment(const LogHeader& header) = 0;
+  // Appends whole records. False when the log has stopped and accepts no more records.
+  virtual bool Append(absl::string_view records) = 0;
+  // Ends the log for this reason.
+  virtual void Close(LogEnd reason) = 0;
+  // Size in bytes of records at which a segment should end.
+  virtual int64_t segment_bytes() const = 0;
+};
 
 // What a session's header contains besides the options.
 struct SessionInfo {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "router/core/agents/senior_step.h"
+#include "router/core/agents/parents.h"
 
 namespace bfio::router {
 namespace {
@@ -43,12 +43,9 @@ absl::Status AgentCalls::Check(RequestRecord& record, int64_t step,
   const std::optional<core::Parents::State> parent = parents_.Find(name, step, request.stage);
   if (!parent.has_value()) return absl::OkStatus();
   record.parent = std::move(name);
-  if (order_ != AgentOrder::kOff) {
-    const bool due = order_ == AgentOrder::kDue;
-    const int64_t senior = core::SeniorStep(parent->first_step, due ? parent->generated_tokens : 0,
-                                            due ? int64_t{request.remaining_tokens.value_or(0)} : int64_t{0});
-    record.senior_step = step - core::Seniority(step, senior);
-  }
+  const int64_t senior = core::SeniorStep(parent->first_step, parent->generated_tokens,
+                                          int64_t{request.remaining_tokens.value_or(0)});
+  record.senior_step = step - core::Seniority(step, senior);
   record.deadline_us = parent->deadline_us;
   if (request.parent_timeout) {
     record.deadline_us = std::min(

@@ -1,8 +1,7 @@
-// Calls of agents: their order in the pool, and their parents' deadlines.
-//
-// Purpose: a request with a parent_id is ordered in the pool by its parent (docs/agents.md). It ends with
-// DEADLINE_EXCEEDED when the parent's deadline passes or can no longer be met. Keeps the parents
-// (router/core/agents). Time and steps are passed in. Threads: the decision thread's.
+// Calls of agents: their order in the pool, and their parents' deadlines. A request with a parent_id is
+// ordered in the pool by its parent (docs/agents.md). It ends with DEADLINE_EXCEEDED when the parent's
+// deadline passes or can no longer be met. Keeps the parents (router/core/agents). Time and steps are passed
+// in. Threads: the decision thread's.
 #ifndef BFIO_ROUTER_REQUESTS_AGENT_CALLS_H_
 #define BFIO_ROUTER_REQUESTS_AGENT_CALLS_H_
 
@@ -20,20 +19,8 @@
 
 namespace bfio::router {
 
-// Which agents' calls go first (router/core/agents).
-enum class AgentOrder {
-  // Each call is ordered as if it had no parent.
-  kOff,
-  // Calls of the oldest parent first.
-  kAge,
-  // Calls of the parent that is due first come first.
-  kDue,
-};
-
 class AgentCalls {
  public:
-  explicit AgentCalls(AgentOrder order) : order_(order) {}
-
   // Sets the call's seniority and deadline from its parent. DEADLINE_EXCEEDED when the parent's deadline has
   // passed or cannot be met; `shortest_step` is a lower bound of the time per token, where one is known.
   absl::Status Check(RequestRecord& record, int64_t step, std::optional<absl::Duration> shortest_step,
@@ -51,7 +38,6 @@ class AgentCalls {
   static absl::Status DeadlinePassed();
 
  private:
-  const AgentOrder order_;
   core::Parents parents_;
   // Deadlines of parents, microseconds; may include parents that have ended.
   std::set<std::pair<int64_t, std::string>> deadlines_;

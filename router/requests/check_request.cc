@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <cstdlib>
-#include <string>
 
 #include "common/base/out_of_range.h"
 #include "common/base/status_macros.h"

@@ -1,8 +1,6 @@
-// Checks a request against the router's limits, independent of its protocol.
-//
-// Purpose: every edge that makes a ClientRequest calls this, so every request behind an edge is in range.
-// Errors that only a wire message can have (a malformed duration, a missing prompt) are checked by its edge.
-// Pure; any thread.
+// Checks a request against the router's limits, independent of its protocol. Every edge that makes a
+// ClientRequest calls this, so every request behind an edge is in range. Errors that only a wire message can
+// have (a malformed duration, a missing prompt) are checked by its edge. Pure; any thread.
 #ifndef BFIO_ROUTER_REQUESTS_CHECK_REQUEST_H_
 #define BFIO_ROUTER_REQUESTS_CHECK_REQUEST_H_
 

@@ -1,7 +1,6 @@
 // Distributions of request latencies and lengths: queue time, first token, between tokens, whole request.
-//
-// Purpose: metrics and the live page. Costs one bucket search per request and step. Owned by the decision
-// thread; not thread-safe.
+// Metrics and the live page. Costs one bucket search per request and step. Owned by the decision thread; not
+// thread-safe.
 #ifndef BFIO_ROUTER_REQUESTS_LATENCY_RECORDER_H_
 #define BFIO_ROUTER_REQUESTS_LATENCY_RECORDER_H_
 

@@ -1,8 +1,7 @@
-// Marks the status of a request that a rank returns untried, without a refusal by any worker.
-//
-// Purpose: a rank on trial (EngineRank::Options::on_trial) returns requests without having tried them. These
-// do not count as refusals, whose number and time are bounded. The mark is a payload of the status, so every
-// layer in between passes it on unchanged.
+// Marks the status of a request that a rank returns untried, without a refusal by any worker. A rank on trial
+// (EngineRank::Options::on_trial) returns requests without having tried them. These do not count as refusals,
+// whose number and time are bounded. The mark is a payload of the status, so every layer in between passes it
+// on unchanged.
 #ifndef BFIO_ROUTER_REQUESTS_NOT_TRIED_H_
 #define BFIO_ROUTER_REQUESTS_NOT_TRIED_H_
 

@@ -1,8 +1,7 @@
-// Overload control: whether accepted requests leave capacity for another one.
-//
-// Purpose: three bounds on waiting work: requests (the scheduler's pool), bytes of prompts, and the KV tokens
-// that accepted requests may need. Only counts: the caller charges a request when it is accepted and
-// discharges it when it ends. Threads: CheckPool and refused_early: any; all others: the decision thread's.
+// Overload control: whether accepted requests leave capacity for another one. Three bounds on waiting work:
+// requests (the scheduler's pool), bytes of prompts, and the KV tokens that accepted requests may need. Only
+// counts: the caller charges a request when it is accepted and discharges it when it ends. Threads: CheckPool
+// and refused_early: any; all others: the decision thread's.
 #ifndef BFIO_ROUTER_REQUESTS_OVERLOAD_H_
 #define BFIO_ROUTER_REQUESTS_OVERLOAD_H_
 

@@ -1,9 +1,7 @@
 // Messages that pass the router unchanged: requests and answers of an engine's protocol, between two edges
-// that implement it.
-//
-// Purpose: one edge stores a message of its protocol here, and the other edge retrieves it; this works in
-// both directions. The modules between them do not depend on the message's type. An edge that asks for the
-// type of another protocol gets null. Ownership: shared, and never changed. Threads: any.
+// that implement it. One edge stores a message of its protocol here, and the other edge retrieves it; this
+// works in both directions. The modules between them do not depend on the message's type. An edge that asks
+// for the type of another protocol gets null. Ownership: shared, and never changed. Threads: any.
 #ifndef BFIO_ROUTER_REQUESTS_PASSED_H_
 #define BFIO_ROUTER_REQUESTS_PASSED_H_
 

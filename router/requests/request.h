@@ -1,8 +1,7 @@
-// A client's request inside the router, independent of its protocol.
-//
-// Purpose: the domain types that the edges convert to and from. router/frontend makes a ClientRequest from a
-// wire message after checking every field; router/requests keeps it; router/worker_link writes it to a
-// worker. Plain data. Lengths are in tokens. Threads: any.
+// A client's request inside the router, independent of its protocol. The domain types that the edges convert
+// to and from. router/frontend makes a ClientRequest from a wire message after checking every field;
+// router/requests keeps it; router/worker_link writes it to a worker. Plain data. Lengths are in tokens.
+// Threads: any.
 #ifndef BFIO_ROUTER_REQUESTS_REQUEST_H_
 #define BFIO_ROUTER_REQUESTS_REQUEST_H_
 

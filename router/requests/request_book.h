@@ -1,7 +1,5 @@
-// The interface by which a group reaches requests: recovery when an epoch opens, and lost workers.
-//
-// Purpose: a group refers to requests by id only. Implemented by RequestLifecycle. Threads: the decision
-// thread's.
+// The interface by which a group reaches requests: recovery when an epoch opens, and lost workers. A group
+// refers to requests by id only. Implemented by RequestLifecycle. Threads: the decision thread's.
 #ifndef BFIO_ROUTER_REQUESTS_REQUEST_BOOK_H_
 #define BFIO_ROUTER_REQUESTS_REQUEST_BOOK_H_
 

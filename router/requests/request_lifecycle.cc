@@ -1,8 +1,5 @@
 #include "router/requests/request_lifecycle.h"
 
-#include <algorithm>
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "common/base/spdlog.h"
 #include "common/telemetry/log_fields.h"
@@ -55,7 +52,6 @@ RequestLifecycle::RequestLifecycle(const RequestOptions& options, core::Cluster*
       tenants_(tenants),
       overload_(overload),
       resumes_(options.resume),
-      agents_(options.agent_order),
       queue_(options.max_queue_time),
       now_(now),
       started_(now) {}

@@ -1,20 +1,20 @@
-// A request's path from its arrival to its end.
-//
-// Purpose: the state machine between clients and groups. It accepts or refuses requests, puts them into the
-// scheduler's pool (core::Cluster), delivers their tokens, ends them, replays those whose worker was lost,
-// keeps the state of resumable streams, and recovers requests that workers hold from an earlier router. Parts
-// with separate state are classes beside it: request_table.h, resume_store.h, tenants.h, overload.h,
-// agent_calls.h, queue_deadlines.h.
-//
-// Ownership: borrows cluster, ids, tenants and overload control. flushes() collects the sinks that need a
-// Flush. Threads: one, the decision thread's; time is passed in (MonotonicNow).
+// A request's path from its arrival to its end. The state machine between clients and groups. It accepts or
+// refuses requests, puts them into the scheduler's pool (core::Cluster), delivers their tokens, ends them,
+// replays those whose worker was lost, keeps the state of resumable streams, and recovers requests that
+// workers hold from an earlier router. Parts with separate state are classes beside it: request_table.h,
+// resume_store.h, tenants.h, overload.h, agent_calls.h. Ownership: borrows cluster, ids, tenants and overload
+// control. flushes() collects the sinks that need a Flush. Threads: one, the decision thread's; time is
+// passed in (MonotonicNow).
 #ifndef BFIO_ROUTER_REQUESTS_REQUEST_LIFECYCLE_H_
 #define BFIO_ROUTER_REQUESTS_REQUEST_LIFECYCLE_H_
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,16 +25,16 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "common/base/mutex.h"
+#include "common/stats/arrival_rate.h"
 #include "common/telemetry/line_limiter.h"
+#include "router/core/model/request.h"
 #include "router/core/scheduler/cluster.h"
 #include "router/requests/agent_calls.h"
 #include "router/requests/latency_recorder.h"
 #include "router/requests/limits.h"
 #include "router/requests/overload.h"
-#include "router/requests/queue_deadlines.h"
 #include "router/requests/request_book.h"
-#include "router/requests/request_ids.h"
-#include "router/requests/request_rate.h"
 #include "router/requests/request_table.h"
 #include "router/requests/request_totals.h"
 #include "router/requests/resume_store.h"
@@ -42,9 +42,65 @@
 
 namespace bfio::router {
 
+// Request ids that are unique while the router runs, and differ from those that another router may still use.
+// Threads: any.
+class RequestIds {
+ public:
+  explicit RequestIds(core::RequestId first) : next_(first) {}
+
+  // A first id above all ids of routers that started before this moment, since workers may still hold their
+  // requests. SkipPast keeps ids unique when this machine's clock was set back.
+  static core::RequestId FirstAt(absl::Time wall_clock) {
+    return static_cast<core::RequestId>(absl::ToUnixMillis(wall_clock)) << 20;
+  }
+
+  core::RequestId Next() { return next_.fetch_add(1, std::memory_order_relaxed); }
+
+  // Makes all later ids larger than `id`, and larger than any other id that the same router can have
+  // assigned.
+  void SkipPast(core::RequestId id) {
+    core::RequestId next = next_.load();
+    while (next <= id && !next_.compare_exchange_weak(next, id + kIdsOfALife)) {
+    }
+  }
+
+ private:
+  // More ids than any router assigns.
+  static constexpr core::RequestId kIdsOfALife = core::RequestId{1} << 40;
+
+  std::atomic<core::RequestId> next_;
+};
+
+// The demand for which chains of servers are composed: requests per second over about the last minute.
+// Threads: any.
+class RequestRate {
+ public:
+  static constexpr absl::Duration kMemory = absl::Minutes(1);
+
+  void Add(absl::Time now) {
+    MutexLock lock(&mutex_);
+    if (first_ == absl::InfinitePast()) first_ = now;
+    rate_.OnArrival(Since(now));
+  }
+
+  // 0 before the first request. In the first second after it, the count is divided by a whole second.
+  double PerSecond(absl::Time now) const {
+    MutexLock lock(&mutex_);
+    return first_ == absl::InfinitePast() ? 0 : rate_.Rate(std::max(1.0, Since(now)));
+  }
+
+ private:
+  double Since(absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return absl::ToDoubleSeconds(now - first_);
+  }
+
+  mutable Mutex mutex_;
+  absl::Time first_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  ArrivalRate rate_ ABSL_GUARDED_BY(mutex_){absl::ToDoubleSeconds(kMemory)};
+};
+
 struct RequestOptions {
   ResumeOptions resume;
-  AgentOrder agent_order = AgentOrder::kDue;
   // Bound of a client's priority; it lets the router rank started requests above all others.
   int32_t max_abs_priority = 100;
   // Workers may start a request without reserving all KV tokens that it may need: admission watches memory.

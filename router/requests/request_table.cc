@@ -1,7 +1,6 @@
 #include "router/requests/request_table.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/telemetry/trace_context.h"

@@ -1,13 +1,13 @@
-// The requests that the router has accepted and not yet removed.
-//
-// Purpose: the state of a request that the scheduling core does not need: the client's stream, the prompt
-// (for the assignment and for a replay), delivered tokens, times. Owned by the decision thread; not
-// thread-safe.
+// The requests that the router has accepted and not yet removed. The state of a request that the scheduling
+// core does not need: the client's stream, the prompt (for the assignment and for a replay), delivered
+// tokens, times. Owned by the decision thread; not thread-safe.
 #ifndef BFIO_ROUTER_REQUESTS_REQUEST_TABLE_H_
 #define BFIO_ROUTER_REQUESTS_REQUEST_TABLE_H_
 
+#include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,11 +17,48 @@
 #include "common/telemetry/log_fields.h"
 #include "router/core/model/request.h"
 #include "router/requests/request.h"
-#include "router/requests/suspicion.h"
 #include "router/requests/tenant_limits.h"
 #include "router/requests/token_sink.h"
 
 namespace bfio::router {
+
+// Whether a request may be the cause of its workers' crashes. A request that crashes its worker must not be
+// replayed on one worker after another, and the other requests on those workers must not be ended because of
+// it. The loss of a worker counts against each request that is placed on it. After kAlone failures in a row
+// the request runs alone (core::RequestSpec::steps_alone), so that the next failure identifies it; after
+// kBlamed it is ended. kTokensThatClear tokens in one placement end the row, alone or not. A replay starts at
+// the last token that arrived, so a crash caused by the request's own tokens repeats within the few steps
+// whose reports were lost with the worker; kTokensThatClear is larger than their number. With a larger value,
+// requests that happened to be on unstable workers would be suspected. A request whose workers fail later
+// each time is ended after kMost failures in all. Pure counting; the decision thread's.
+class Suspicion {
+ public:
+  static constexpr int kAlone = 2;
+  static constexpr int kBlamed = 3;
+  static constexpr int kMost = 16;
+  static constexpr uint32_t kTokensThatClear = 16;
+
+  // `since_placed`: tokens since its placement.
+  void OnTokens(uint32_t since_placed) {
+    if (since_placed >= kTokensThatClear) in_a_row_ = 0;
+  }
+  // A worker failed while the request was placed on it.
+  void OnDeath() {
+    ++in_a_row_;
+    ++deaths_;
+  }
+
+  bool runs_alone() const { return in_a_row_ >= kAlone; }
+  // Value of core::RequestSpec::steps_alone. After kTokensThatClear steps, of a token each, other requests
+  // may join.
+  int32_t steps_alone() const { return runs_alone() ? static_cast<int32_t>(kTokensThatClear) : 0; }
+  bool blamed() const { return in_a_row_ >= kBlamed || deaths_ >= kMost; }
+  int deaths() const { return deaths_; }
+
+ private:
+  int in_a_row_ = 0;
+  int deaths_ = 0;
+};
 
 struct RequestRecord {
   core::RequestId id = 0;
@@ -43,7 +80,7 @@ struct RequestRecord {
   // Monotonic times.
   absl::Time accepted;
   std::optional<absl::Time> placed;
-  // When the request ends if no worker is found for it; only until it is placed (queue_deadlines.h).
+  // When the request ends if no worker is found for it; only until it is placed (QueueDeadlines).
   std::optional<absl::Time> queue_deadline;
   std::optional<absl::Time> first_token;
   // Time of the newest token; valid when first_token is set.
@@ -75,7 +112,7 @@ struct RequestRecord {
   // The log-probabilities of the last tokens of `history`, for a resume; kept where the request is resumable
   // and has them. Those of received tokens (ClientRequest::received) are missing.
   Logprobs history_logprobs;
-  // Bytes charged for prompt and history (replay_budget.h).
+  // Bytes charged for prompt and history (ReplayBudget).
   int64_t kept_bytes = 0;
   // Charges in overload control: bytes of its prompt until its first token, and the KV tokens that it may
   // need.
@@ -146,6 +183,47 @@ class RequestTable {
   // Ids by tenant and request_id: those of a call's outputs.
   absl::flat_hash_map<std::pair<std::string, std::string>, std::vector<core::RequestId>> names_;
   absl::flat_hash_map<uint64_t, core::RequestId> sinks_;
+};
+
+// Deadlines of requests that have never been placed, or that workers refuse. The bound on the time in the
+// waiting pool (--max_queue_time). Each request has a deadline from its arrival to its first placement or its
+// end, whichever comes first; all requests may wait equally long. A request that a worker refuses after that
+// has a deadline again, counted from the first refusal. A client's own deadline may end the request earlier.
+// Threads: the decision thread's; time is passed in.
+class QueueDeadlines {
+ public:
+  // 0: no bound.
+  explicit QueueDeadlines(absl::Duration longest) : longest_(longest) {}
+
+  absl::Duration longest() const { return longest_; }
+
+  // The request has waited since then.
+  void Add(RequestRecord& record, absl::Time since) {
+    if (longest_ <= absl::ZeroDuration()) return;
+    Remove(record);
+    record.queue_deadline = since + longest_;
+    // Deadlines mostly ascend, so the new entry is usually the last one.
+    waiting_.emplace_hint(waiting_.end(), *record.queue_deadline, record.id);
+  }
+  // The request is placed, or ends. Without effect where it has no deadline.
+  void Remove(RequestRecord& record) {
+    if (!record.queue_deadline) return;
+    waiting_.erase({*record.queue_deadline, record.id});
+    record.queue_deadline.reset();
+  }
+
+  // A request whose deadline has passed; it stays until Remove.
+  std::optional<core::RequestId> Due(absl::Time now) const {
+    if (waiting_.empty() || waiting_.begin()->first > now) return std::nullopt;
+    return waiting_.begin()->second;
+  }
+  absl::Time next_deadline() const {
+    return waiting_.empty() ? absl::InfiniteFuture() : waiting_.begin()->first;
+  }
+
+ private:
+  const absl::Duration longest_;
+  std::set<std::pair<absl::Time, core::RequestId>> waiting_;
 };
 
 }  // namespace bfio::router

@@ -21,7 +21,7 @@ struct RequestTotals {
   int64_t refused_invalid = 0;
   // Lost their worker and were not placed again; included in `failed`.
   int64_t replays_refused = 0;
-  // Part of replays_refused: several workers failed while running them (suspicion.h).
+  // Part of replays_refused: several workers failed while running them (Suspicion).
   int64_t suspects_ended = 0;
   // Tokens that workers have counted and no stream received, and tokens received twice; not 0 means a fault.
   int64_t tokens_lost = 0;

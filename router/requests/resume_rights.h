@@ -1,12 +1,9 @@
-// Authorization to resume or abort a live request: tenant and secret must match.
-//
-// Purpose: the one place that compares secrets; it takes constant time for strings of equal length. Pure; any
-// thread.
+// Authorization to resume or abort a live request: tenant and secret must match. The one place that compares
+// secrets; it takes constant time for strings of equal length. Pure; any thread.
 #ifndef BFIO_ROUTER_REQUESTS_RESUME_RIGHTS_H_
 #define BFIO_ROUTER_REQUESTS_RESUME_RIGHTS_H_
 
 #include <cstdint>
-#include <string>
 
 #include "absl/strings/string_view.h"
 #include "router/requests/request.h"

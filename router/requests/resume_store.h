@@ -1,10 +1,8 @@
-// State for resuming streams: histories within a budget, ended requests, and early resumes.
-//
-// Purpose: keeps the charged bytes (replay_budget.h); ended requests for clients that may have missed the
-// end; the deadlines of requests without a client; ended streams whose clients may still have to read; and
-// resumes that arrived before the workers that hold the request. Bounded: bytes by the budget, early resumes
-// by number and bytes. It ends no request itself; its caller (RequestLifecycle) does. Threads: the decision
-// thread's.
+// State for resuming streams: histories within a budget, ended requests, and early resumes. Keeps the charged
+// bytes (ReplayBudget); ended requests for clients that may have missed the end; the deadlines of requests
+// without a client; ended streams whose clients may still have to read; and resumes that arrived before the
+// workers that hold the request. Bounded: bytes by the budget, early resumes by number and bytes. It ends no
+// request itself; its caller (RequestLifecycle) does. Threads: the decision thread's.
 #ifndef BFIO_ROUTER_REQUESTS_RESUME_STORE_H_
 #define BFIO_ROUTER_REQUESTS_RESUME_STORE_H_
 
@@ -18,11 +16,43 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
-#include "router/requests/replay_budget.h"
 #include "router/requests/request_table.h"
 #include "router/requests/token_sink.h"
 
 namespace bfio::router {
+
+// Budget of the bytes that the router keeps for replays and resumes: prompts and delivered tokens. Bounds the
+// sum and each request. A request beyond a bound continues, but is not replayed when its worker is lost. Pure
+// counting; the decision thread's.
+class ReplayBudget {
+ public:
+  // Both in bytes.
+  ReplayBudget(int64_t total, int64_t per_request) : total_(total), per_request_(per_request) {}
+
+  enum class Outcome { kKept, kRequestTooLarge, kFull };
+
+  // Charges `bytes` to a request unless that exceeds a bound. REQUIRES: bytes >= 0; `held` is the request's
+  // sum of earlier charges, 0 at first.
+  [[nodiscard]] Outcome Charge(int64_t& held, int64_t bytes) {
+    if (held + bytes > per_request_) return Outcome::kRequestTooLarge;
+    if (used_ + bytes > total_) return Outcome::kFull;
+    held += bytes;
+    used_ += bytes;
+    return Outcome::kKept;
+  }
+
+  void Release(int64_t& held) {
+    used_ -= held;
+    held = 0;
+  }
+
+  int64_t used() const { return used_; }
+
+ private:
+  const int64_t total_;
+  const int64_t per_request_;
+  int64_t used_ = 0;
+};
 
 struct ResumeOptions {
   // Bytes kept for replays and resumes: of all requests, and of one.

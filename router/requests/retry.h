@@ -1,6 +1,5 @@
-// Retry delays for clients that cannot be served now.
-//
-// Purpose: one place for the delays in refusals and in errors of lost requests. Pure; any thread.
+// Retry delays for clients that cannot be served now. One place for the delays in refusals and in errors of
+// lost requests. Pure; any thread.
 #ifndef BFIO_ROUTER_REQUESTS_RETRY_H_
 #define BFIO_ROUTER_REQUESTS_RETRY_H_
 

@@ -1,8 +1,6 @@
-// Totals per tenant, for metrics.
-//
-// Purpose: a bounded number of time series, whatever names clients choose: the first kNamed tenants have
-// their own totals; all later ones (and a tenant of that name) share those of "other". Owned by the decision
-// thread; not thread-safe. Costs one array access per request and step.
+// Totals per tenant, for metrics. A bounded number of time series, whatever names clients choose: the first
+// kNamed tenants have their own totals; all later ones (and a tenant of that name) share those of "other".
+// Owned by the decision thread; not thread-safe. Costs one array access per request and step.
 #ifndef BFIO_ROUTER_REQUESTS_TENANT_TOTALS_H_
 #define BFIO_ROUTER_REQUESTS_TENANT_TOTALS_H_
 

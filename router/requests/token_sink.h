@@ -1,9 +1,8 @@
-// The receiver of a request's tokens: one stream of one client.
-//
-// Purpose: the boundary between the router's state and the client protocols. router/frontend implements it
-// once per protocol; router/requests calls it. Ownership: shared by the request and the protocol's call
-// object. Threads: Deliver, CatchUp and End are the decision thread's, never block and never write; Flush may
-// write and is the sender thread's; BreakOff must not be called under a lock.
+// The receiver of a request's tokens: one stream of one client. The boundary between the router's state and
+// the client protocols. router/frontend implements it once per protocol; router/requests calls it. Ownership:
+// shared by the request and the protocol's call object. Threads: Deliver, CatchUp and End are the decision
+// thread's, never block and never write; Flush may write and is the sender thread's; BreakOff must not be
+// called under a lock.
 #ifndef BFIO_ROUTER_REQUESTS_TOKEN_SINK_H_
 #define BFIO_ROUTER_REQUESTS_TOKEN_SINK_H_
 

@@ -1,8 +1,6 @@
-// Converts a worker's messages to domain types; the only place that checks them.
-//
-// Purpose: the results are in range and do not contradict themselves, whatever a worker sends. An
-// invalid measurement is dropped; the worker stays a member. Held requests: held_request.h. Pure; any
-// thread.
+// Converts a worker's messages to domain types; the only place that checks them. The results are in range and
+// do not contradict themselves, whatever a worker sends. An invalid measurement is dropped; the worker stays
+// a member. Held requests: held_request.h. Pure; any thread.
 #ifndef BFIO_ROUTER_WORKER_LINK_FROM_WIRE_H_
 #define BFIO_ROUTER_WORKER_LINK_FROM_WIRE_H_
 

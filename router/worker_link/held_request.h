@@ -1,9 +1,7 @@
-// Requests that survive their router: the record sent with their assignment, and how a worker returns it.
-//
-// Purpose: one place for both directions, so that they match. The record (Assignment.origin) is a
-// GenerateRequest with the seed of the request's sampling and without its prompt, which the assignment
-// contains. Workers may return something else than they received, so every field is checked as if a client
-// had sent it. Pure; any thread.
+// Requests that survive their router: the record sent with their assignment, and how a worker returns it. One
+// place for both directions, so that they match. The record (Assignment.origin) is a GenerateRequest with the
+// seed of the request's sampling and without its prompt, which the assignment contains. Workers may return
+// something else than they received, so every field is checked as if a client had sent it. Pure; any thread.
 #ifndef BFIO_ROUTER_WORKER_LINK_HELD_REQUEST_H_
 #define BFIO_ROUTER_WORKER_LINK_HELD_REQUEST_H_
 

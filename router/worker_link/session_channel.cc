@@ -8,7 +8,7 @@
 #include "router/worker_link/from_wire.h"
 #include "router/worker_link/held_request.h"
 #include "router/worker_link/to_wire.h"
-#include "router/worker_link/worker_names.h"
+#include "router/worker_link/worker_session.h"
 
 namespace bfio::router {
 

@@ -1,8 +1,7 @@
-// One bfio worker: a WorkerChannel over its session, and its messages as events.
-//
-// Purpose: wire types end here, in both directions. Ownership: shared by the session's callbacks and by code
-// that holds the channel; it does not keep the session alive. Threads: OnMessage and OnGone are gRPC's, one
-// at a time; WorkerChannel's methods come from any thread once an event has been posted.
+// One bfio worker: a WorkerChannel over its session, and its messages as events. Wire types end here, in both
+// directions. Ownership: shared by the session's callbacks and by code that holds the channel; it does not
+// keep the session alive. Threads: OnMessage and OnGone are gRPC's, one at a time; WorkerChannel's methods
+// come from any thread once an event has been posted.
 #ifndef BFIO_ROUTER_WORKER_LINK_SESSION_CHANNEL_H_
 #define BFIO_ROUTER_WORKER_LINK_SESSION_CHANNEL_H_
 
@@ -12,8 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/telemetry/refusal_log.h"
-#include "router/group/worker_channel.h"
+#include "common/telemetry/line_limiter.h"
 #include "router/group/worker_events.h"
 #include "router/requests/limits.h"
 #include "router/worker_link/worker_session.h"

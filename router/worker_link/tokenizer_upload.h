@@ -1,7 +1,6 @@
-// A worker's offer of its tokenizer (WorkerLink.OfferTokenizer).
-//
-// Purpose: receives the files within bounds, checks their names, and hands them over when all have come. No
-// file is written here: names are checked because gateways unpack the files. Ownership, threads: ServerCall.
+// A worker's offer of its tokenizer (WorkerLink.OfferTokenizer). Receives the files within bounds, checks
+// their names, and hands them over when all have come. No file is written here: names are checked because
+// gateways unpack the files. Ownership, threads: ServerCall.
 #ifndef BFIO_ROUTER_WORKER_LINK_TOKENIZER_UPLOAD_H_
 #define BFIO_ROUTER_WORKER_LINK_TOKENIZER_UPLOAD_H_
 

@@ -5,14 +5,13 @@
 
 #include "common/net/tls.h"
 #include "router/worker_link/session_channel.h"
-#include "router/worker_link/worker_session.h"
 
 namespace bfio::router {
 
 WorkerLinkService::WorkerLinkService(WorkerHandler* handler, bool bind_worker_id, const RequestLimits& limits,
                                      Authenticator* authenticator, FirstMessages::Limits messages,
                                      TokenizerReceiver tokenizers)
-    : bounds_{.first_messages = FirstMessages(messages)},
+    : WorkerPortService(messages),
       authenticator_(authenticator),
       handler_(handler),
       bind_worker_id_(bind_worker_id),

@@ -1,8 +1,7 @@
-// A service beside WorkerLink on the workers' port: the interface that chains/router implements.
-//
-// Purpose: gives the router the service's metrics and its shutdown. The router makes it once, registers it,
-// and adds its streams and messages to WorkerLink's. Threads: Stop once, from the thread that ends the
-// router, before the server is shut down; the rest from any.
+// A service on the workers' port: WorkerLink, and others beside it, such as that of chains/router. Gives the
+// router the service's metrics and its shutdown. The router registers it, and adds up the streams and
+// messages of all. Threads: Stop once, from the thread that ends the router, before the server is shut down;
+// the rest from any.
 #ifndef BFIO_ROUTER_WORKER_LINK_WORKER_PORT_SERVICE_H_
 #define BFIO_ROUTER_WORKER_LINK_WORKER_PORT_SERVICE_H_
 
@@ -13,21 +12,29 @@
 #include "common/net/authenticator.h"
 #include "common/net/call_service.h"
 #include "common/net/first_messages.h"
+#include "router/worker_link/worker_session.h"
 
 namespace bfio::router {
 
 class WorkerPortService : public CallService {
  public:
-  // Ends the service's own threads.
-  virtual void Stop() = 0;
+  // `messages`: limits for the streams' first messages.
+  explicit WorkerPortService(FirstMessages::Limits messages = {})
+      : bounds_{.first_messages = FirstMessages(messages)} {}
 
-  virtual FirstMessages::Counts messages() const = 0;
+  // Ends the service's own threads.
+  virtual void Stop() {}
+
+  FirstMessages::Counts messages() const { return bounds_.first_messages.counts(); }
   // Number of open streams.
-  virtual int64_t sessions() const = 0;
+  int64_t sessions() const { return bounds_.open.load(std::memory_order_relaxed); }
   // Encoded bytes of received messages that have not been handled yet.
-  virtual int64_t unconsumed_bytes() const = 0;
+  int64_t unconsumed_bytes() const { return bounds_.unconsumed_bytes.load(std::memory_order_relaxed); }
   // Encoded bytes of messages to workers that wait to be written.
-  virtual int64_t queued_bytes() const = 0;
+  int64_t queued_bytes() const { return bounds_.queued_bytes.load(std::memory_order_relaxed); }
+
+ protected:
+  SessionBounds bounds_;
 };
 
 // What the router provides to such a service.

@@ -1,29 +1,40 @@
 // The router's end of one worker's stream: WorkerLink.Attach, and similar services (worker_port_service.h).
-//
-// Purpose: messages from the worker are posted, in order, to the thread that owns their subject; messages to
-// the worker are queued and written one after another. Both directions are bounded: reading pauses while too
-// many messages, or too many bytes of them, wait for that thread, and a worker that does not read its
-// messages is cut off. A worker may answer pings, and so appear healthy, and never read: the owner calls
-// BreakOffIfStuck against that. Ownership, writes, the first message and the end of the call: ServerCall.
-// Threads: Send, Close, Consumed and BreakOffIfStuck from the owning thread; OnX are gRPC's.
+// Messages from the worker are posted, in order, to the thread that owns their subject; messages to the
+// worker are queued and written one after another. Both directions are bounded: reading pauses while too many
+// messages, or too many bytes of them, wait for that thread, and a worker that does not read its messages is
+// cut off. A worker may answer pings, and so appear healthy, and never read: the owner calls BreakOffIfStuck
+// against that. Ownership, writes, the first message and the end of the call: ServerCall. Threads: Send,
+// Close, Consumed and BreakOffIfStuck from the owning thread; OnX are gRPC's.
 #ifndef BFIO_ROUTER_WORKER_LINK_WORKER_SESSION_H_
 #define BFIO_ROUTER_WORKER_LINK_WORKER_SESSION_H_
 
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "bfio/v1/worker.pb.h"
+#include "common/base/clock.h"
 #include "common/net/first_messages.h"
 #include "common/net/server_call.h"
 
 namespace bfio::router {
+
+// True when one of the names is this worker's; ranks of one process are NAME#0, NAME#1, ...
+inline bool NamesWorker(const std::vector<std::string>& names, const std::string& worker_id) {
+  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    return worker_id == name || (worker_id.size() > name.size() && worker_id[name.size()] == '#' &&
+                                 worker_id.compare(0, name.size(), name) == 0);
+  });
+}
 
 // How often the owner of sessions calls BreakOffIfStuck.
 inline constexpr absl::Duration kSessionCheck = absl::Milliseconds(500);
@@ -54,7 +65,13 @@ class MessageSession final : public ServerCall<MessageSession<In, Out>, In, Out>
 
   // Starts to read when the port admits it. `context` is the call's.
   static std::shared_ptr<MessageSession> Create(std::string peer, Callbacks callbacks, SessionBounds* bounds,
-                                                grpc::CallbackServerContext* context);
+                                                grpc::CallbackServerContext* context) {
+    std::shared_ptr<MessageSession> session(
+        new MessageSession(std::move(peer), std::move(callbacks), bounds, context));
+    session->Open(session);
+    session->Begin(absl::OkStatus(), &bounds->first_messages);
+    return session;
+  }
 
   ~MessageSession() override {
     bounds_->unconsumed_bytes.fetch_sub(unconsumed_bytes_, std::memory_order_relaxed);
@@ -63,10 +80,35 @@ class MessageSession final : public ServerCall<MessageSession<In, Out>, In, Out>
   }
 
   // Queues a message; closes the stream when too many messages, or too many bytes of them, already wait.
-  void Send(Out message);
+  void Send(Out message) {
+    const auto bytes = static_cast<int64_t>(message.ByteSizeLong());
+    MutexLock lock(&mutex_);
+    if (this->ended()) return;
+    const size_t waiting = queue_.size() + (this->writing() ? 1 : 0);
+    if (waiting >= kMaxQueued || !this->MayQueue(queued_bytes_, bytes, kMaxQueuedBytes)) {
+      queue_.clear();
+      CountQueued(-queued_bytes_);
+      this->SetEnd({grpc::StatusCode::RESOURCE_EXHAUSTED, "the worker does not read its messages"});
+    } else {
+      queue_.push_back({std::move(message), bytes});
+      CountQueued(bytes);
+    }
+    this->Advance();
+  }
 
   // One message from on_message has been handled.
-  void Consumed();
+  void Consumed() {
+    MutexLock lock(&mutex_);
+    // The end of the session is also an event, but not a message.
+    if (unconsumed_.empty()) return;
+    bounds_->unconsumed_bytes.fetch_sub(unconsumed_.front(), std::memory_order_relaxed);
+    unconsumed_bytes_ -= unconsumed_.front();
+    unconsumed_.pop_front();
+    if (!read_paused_ || this->finished()) return;
+    if (!MayRead() || unconsumed_.size() >= kMaxUnconsumed / 2) return;
+    read_paused_ = false;
+    this->Read();
+  }
 
   const std::string& peer() const { return peer_; }
 
@@ -93,14 +135,48 @@ class MessageSession final : public ServerCall<MessageSession<In, Out>, In, Out>
   };
 
   // Adds to the bytes of the queued messages; may be negative.
-  void CountQueued(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CountQueued(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    queued_bytes_ += bytes;
+    bounds_->queued_bytes.fetch_add(bytes, std::memory_order_relaxed);
+  }
   // Whether the limits of unconsumed messages allow another one.
-  bool MayRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool MayRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    // A session without unconsumed messages may always read: nothing else would resume it.
+    if (unconsumed_.empty()) return true;
+    return unconsumed_.size() < kMaxUnconsumed && unconsumed_bytes_ < kMaxUnconsumedBytes &&
+           bounds_->unconsumed_bytes.load(std::memory_order_relaxed) < bounds_->max_unconsumed_bytes;
+  }
 
-  void OnMessage(In message) override;
+  void OnMessage(In message) override {
+    const auto bytes = static_cast<int64_t>(message.ByteSizeLong());
+    {
+      MutexLock lock(&mutex_);
+      unconsumed_.push_back(bytes);
+      unconsumed_bytes_ += bytes;
+      bounds_->unconsumed_bytes.fetch_add(bytes, std::memory_order_relaxed);
+    }
+    callbacks_.on_message(this->shared_from_this(), std::move(message));
+    MutexLock lock(&mutex_);
+    if (this->finished()) return;  // no operation may follow Finish
+    if (MayRead()) {
+      this->Read();
+    } else {
+      read_paused_ = true;
+    }
+  }
   // The worker has closed its side, or its connection is gone.
   void OnNoMessage() override { this->Close(grpc::Status::OK); }
-  bool Next(Out& message) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool Next(Out& message) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (queue_.empty()) {
+      message = Out();  // frees the memory of the last message: a plan with prompts may be large
+      return false;
+    }
+    message = std::move(queue_.front().message);
+    CountQueued(-queue_.front().bytes);
+    queue_.pop_front();
+    this->CountFrom(MonotonicNow());
+    return true;
+  }
   void OnGone() override { callbacks_.on_gone(this->shared_from_this()); }
 
   const std::string peer_;
@@ -116,7 +192,6 @@ class MessageSession final : public ServerCall<MessageSession<In, Out>, In, Out>
 };
 
 using WorkerSession = MessageSession<v1::WorkerMessage, v1::RouterMessage>;
-extern template class MessageSession<v1::WorkerMessage, v1::RouterMessage>;
 
 }  // namespace bfio::router
 

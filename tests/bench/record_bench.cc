@@ -11,9 +11,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/rng.h"
+#include "router/record/log_format.h"
 #include "router/record/log_writer.h"
 #include "router/record/recorder.h"
-#include "router/record/segment_files.h"
 
 namespace bfio::record {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "router/requests/suspicion.h"
+#include "router/requests/request_table.h"
 
 namespace bfio::chaos {
 namespace {

@@ -9,7 +9,7 @@
 #include "common/base/clock.h"
 #include "common/base/rng.h"
 #include "tools/client/stream_call.h"
-#include "worker/engine/sim/sim_tokens.h"
+#include "worker/engine/sim/sim_engine.h"
 
 namespace bfio::chaos {
 namespace {

@@ -2,7 +2,7 @@
 
 #include "common/base/rng.h"
 #include "tests/testing/engine_alone.h"
-#include "worker/engine/sim/sim_tokens.h"
+#include "worker/engine/sim/sim_engine.h"
 
 namespace bfio::chaos {
 namespace {

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "tests/fuzz/fuzz.h"
-#include "worker/engine/model/eos_tokens.h"
+#include "worker/engine/model/model_config.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   constexpr int64_t kVocabulary = 32000;

@@ -1,7 +1,7 @@
 // Replies of etcd, or of another server in its place, to an election: parsed, or refused.
 #include <string>
 
-#include "router/election/etcd_reply.h"
+#include "router/election/etcd.h"
 #include "tests/fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

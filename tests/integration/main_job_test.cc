@@ -53,10 +53,10 @@ TEST(MainJob, EverySettingCompletesTheTrace) {
   const ClusterOptions pipelined{.worker_processes = 4},
       lockstep{.worker_processes = 4, .router_flags = {"--plan_mode=lockstep"}},
       many{.ranks_per_process = 12, .worker_flags = {"--c=0.002", "--tl=0", "--slots=4"}},
-      predicted{.router_flags = {"--lookahead=survival", "--horizon=20", "--policy=bf_io"},
+      predicted{.router_flags = {"--lookahead=survival", "--policy=bf_io:horizon=20"},
                 .worker_flags = {"--c=0.0005", "--tl=0", "--slots=4"}},
-      ended_early{.router_flags = {"--lookahead=survival", "--horizon=20", "--policy=bf_io",
-                                   "--objective=paper", "--decide_budget_ms=0.001"},
+      ended_early{.router_flags = {"--lookahead=survival", "--policy=bf_io:horizon=20,objective=paper",
+                                   "--decide_budget_ms=0.001"},
                   .worker_flags = {"--c=0.005", "--tl=0", "--slots=16"}};
   for (const ClusterOptions* options : {&pipelined, &lockstep, &many, &predicted, &ended_early}) {
     Cluster cluster(*options);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/base/rng.h"
-#include "router/core/solver/allocation.h"
+#include "router/core/solver/instance.h"
 #include "router/core/solver/paper_pricing.h"
 #include "router/core/solver/solver.h"
 #include "router/core/solver/square_pricing.h"

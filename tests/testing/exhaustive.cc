@@ -2,8 +2,8 @@
 
 #include <numeric>
 
-#include "router/core/solver/allocation.h"
 #include "router/core/solver/evaluate.h"
+#include "router/core/solver/instance.h"
 
 namespace bfio::core {
 namespace {

@@ -11,8 +11,6 @@
 #include <vector>
 
 #include "router/core/solver/instance.h"
-#include "router/core/solver/settings.h"
-#include "router/core/solver/solution.h"
 
 namespace bfio::core {
 

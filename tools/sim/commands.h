@@ -1,7 +1,6 @@
-// The subcommands of bfio_sim, and what several of them share.
-//
-// Purpose: a subcommand describes its options in a table of its own, reads them and runs. The errors are
-// INVALID_ARGUMENT or NOT_FOUND, naming the option, for bad input. Threads: call from main.
+// The subcommands of bfio_sim, and what several of them share. A subcommand describes its options in a table
+// of its own, reads them and runs. The errors are INVALID_ARGUMENT or NOT_FOUND, naming the option, for bad
+// input. Threads: call from main.
 #ifndef BFIO_TOOLS_SIM_COMMANDS_H_
 #define BFIO_TOOLS_SIM_COMMANDS_H_
 

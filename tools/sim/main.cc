@@ -1,6 +1,5 @@
-// bfio_sim: simulates scheduling policies without GPUs.
-//
-// Purpose: dispatches subcommands by name; they are implemented in the folders beside this file.
+// bfio_sim: simulates scheduling policies without GPUs. Dispatches subcommands by name; they are implemented
+// in the folders beside this file.
 #include <algorithm>
 #include <string>
 #include <vector>

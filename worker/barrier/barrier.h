@@ -1,16 +1,10 @@
-// The barrier: the collective in which all ranks of a group meet once per step.
-//
-// Purpose: one interface to NCCL, the CPU collective over TCP (star or tree) and the in-process one. The
-// all-reduce carries each rank's load and local time, so that every rank learns the group's maximum and sum.
-// Every call names its step; a rank that is at another step is detected and ends the barrier (INTERNAL).
-//
-// Lifetime: a BarrierEndpoint lives as long as the rank. In each epoch every rank calls Offer; the router
-// passes rank 0's offer to all as the communicator id; every rank calls Form and gets a Barrier for that
-// epoch. When membership changes, the Barrier is destroyed and the next one formed. Destroying a Barrier
-// makes the peers' AllReduce fail fast.
-//
-// Threads: all calls come from one thread, except Barrier::Abort and Form's stop token, which any thread may
-// use. Builds without gRPC.
+// The barrier: the collective in which all ranks of a group meet once per step. One interface to NCCL, the
+// CPU collective over TCP (star or tree) and the in-process one. The all-reduce carries each rank's load and
+// local time, so that every rank learns the group's maximum and sum. Every call names its step; a rank that
+// is at another step ends the barrier (INTERNAL). A BarrierEndpoint lives as long as the rank. In each epoch
+// every rank calls Offer; the router passes rank 0's offer to all as the communicator id; every rank calls
+// Form and gets a Barrier for that epoch. Destroying a Barrier makes the peers' AllReduce fail fast. Threads:
+// one, except for Barrier::Abort and Form's stop token. Builds without gRPC.
 #ifndef BFIO_WORKER_BARRIER_BARRIER_H_
 #define BFIO_WORKER_BARRIER_BARRIER_H_
 
@@ -18,12 +12,23 @@
 #include <memory>
 #include <stop_token>
 #include <string>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
 namespace bfio::worker {
+
+// The ranks that an error of the barrier names as missing, in the status's payload: neighbours that did not
+// arrive. From all ranks' reports the router can continue without a rank that is unreachable for the others.
+
+// Adds the missing ranks to an error. REQUIRES: `status` is an error.
+absl::Status BlameMissing(absl::Status status, const std::vector<int32_t>& ranks);
+
+// The ranks that BlameMissing added; empty if none.
+std::vector<int32_t> MissingRanks(const absl::Status& status);
 
 // A bit of Contribution::stop_flags: the rank's engine has failed, so its result of the step is missing.
 inline constexpr uint32_t kStopEngineFailed = 1;

@@ -1,6 +1,7 @@
 #include "worker/energy/energy_monitor.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "common/base/clock.h"
@@ -70,6 +71,27 @@ void EnergyMonitor::EndWindow(absl::Time now, const absl::StatusOr<double>& joul
     reading_ = {meter_->device(), split_.sums(), split_.watts(), split_.idle_watts()};
   }
   news_.store(true, std::memory_order_release);
+}
+
+void EnergySplit::AddWindow(double joules, double seconds, double busy_s, double barrier_s) {
+  const auto amount = [](double value) { return std::isfinite(value) && value >= 0; };
+  if (!amount(joules) || !amount(seconds) || seconds == 0 || !amount(busy_s) || !amount(barrier_s)) return;
+  const double over = std::max(1.0, (busy_s + barrier_s) / seconds);
+  busy_s /= over, barrier_s /= over;
+  const double parked_s = std::max(0.0, seconds - busy_s - barrier_s);
+  watts_ = joules / seconds;
+  if (parked_s >= kParked * seconds) idle_watts_ = std::min(watts_, idle_watts_.value_or(watts_));
+  // In a window without work all energy is attributed to waiting and parked time.
+  const double all_alike = joules / seconds;
+  double idle = std::min(idle_watts_.value_or(all_alike), all_alike);
+  if (busy_s == 0) idle = all_alike;
+  const double barrier_j = idle * barrier_s, parked_j = idle * parked_s;
+  sums_.barrier_j += barrier_j;
+  sums_.parked_j += parked_j;
+  sums_.busy_j += std::max(0.0, joules - barrier_j - parked_j);
+  sums_.busy_s += busy_s;
+  sums_.barrier_s += barrier_s;
+  sums_.parked_s += parked_s;
 }
 
 }  // namespace bfio::worker

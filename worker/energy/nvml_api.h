@@ -1,7 +1,6 @@
-// The part of NVML that bfio uses, declared here so that the build needs neither headers nor library.
-//
-// Purpose: the C interface of libnvidia-ml.so.1 (CUDA 11 to 13; NVIDIA keeps it stable, and new versions of a
-// function get a new name). Threads: any.
+// The part of NVML that bfio uses, declared here so that the build needs neither headers nor library. The C
+// interface of libnvidia-ml.so.1 (CUDA 11 to 13; NVIDIA keeps it stable, and new versions of a function get a
+// new name). Threads: any.
 #ifndef BFIO_WORKER_ENERGY_NVML_API_H_
 #define BFIO_WORKER_ENERGY_NVML_API_H_
 

@@ -1,9 +1,8 @@
-// A GPU's energy from NVIDIA's management library (NVML), loaded at run time.
-//
-// Purpose: builds and runs without NVML; then there are no energy metrics. Uses the device's own counter if
-// it has one (nvmlDeviceGetTotalEnergyConsumption: millijoules since the driver was loaded, Volta and later);
-// otherwise samples the power, the instantaneous value where available, and integrates by trapezoids. Several
-// processes may meter the same device. Threads: used by one thread at a time.
+// A GPU's energy from NVIDIA's management library (NVML), loaded at run time. Builds and runs without NVML;
+// then there are no energy metrics. Uses the device's own counter if it has one
+// (nvmlDeviceGetTotalEnergyConsumption: millijoules since the driver was loaded, Volta and later); otherwise
+// samples the power, the instantaneous value where available, and integrates by trapezoids. Several processes
+// may meter the same device. Threads: used by one thread at a time.
 #ifndef BFIO_WORKER_ENERGY_NVML_METER_H_
 #define BFIO_WORKER_ENERGY_NVML_METER_H_
 
@@ -12,7 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "worker/energy/energy_meter.h"
+#include "worker/energy/energy_monitor.h"
 
 namespace bfio::worker {
 

@@ -1,13 +1,7 @@
-// The decode engine: what a worker computes between two barriers.
-//
-// Purpose: one interface to the sim, CPU and CUDA engines. The step loop (worker/link) admits and cancels
-// requests at step boundaries and calls Step once per step. The engine owns the KV cache and enforces its own
-// limits.
-//
-// Threads: an engine is used only by the thread of its step loop. This module builds and is tested without
-// gRPC.
-//
-// Units: lengths and loads in tokens.
+// The decode engine: what a worker computes between two barriers. One interface to the sim, CPU and CUDA
+// engines. The step loop (worker/link) admits and cancels requests at step boundaries and calls Step once per
+// step. The engine owns the KV cache and enforces its own limits. Threads: an engine is used only by the
+// thread of its step loop. This module builds and is tested without gRPC. Units: lengths and loads in tokens.
 #ifndef BFIO_WORKER_ENGINE_ENGINE_H_
 #define BFIO_WORKER_ENGINE_ENGINE_H_
 

@@ -1,16 +1,10 @@
-// The page table of a paged KV cache: which pages hold which sequence's tokens.
-//
-// Purpose: the host side of the cache, the same for CPU and GPU; it holds no tensors. On admission a sequence
-// reserves capacity for all tokens it may ever need, so that it never runs out while it runs; or it reserves
-// less and extends the reservation before it grows beyond it. Pages are taken as the sequence grows.
-//
-// Capacity is counted in tokens, as in the router: the router does not count pages, and a request that fits
-// by its count must fit here. The last page of a sequence may be partly empty, so the pool has one more page
-// per sequence than the tokens need: page_limit() = capacity / page size + sequences. Then every reservation
-// can be served:
-//     sum of ceil(r / p)  <=  sum of floor(r / p) + sequences  <=  floor(capacity / p) + sequences.
-//
-// Costs: O(1) per page; nothing is allocated after Admit and Extend. Pure; used by one thread.
+// The page table of a paged KV cache: which pages hold which sequence's tokens; it holds no tensors. On
+// admission a sequence reserves capacity for all tokens it may ever need; or it reserves less and extends the
+// reservation before it grows beyond it. Pages are taken as the sequence grows. Capacity is counted in
+// tokens, as in the router. The last page of a sequence may be partly empty, so the pool has one more page
+// per sequence than the tokens need, and every reservation can be served: sum of ceil(r / p) <= sum of
+// floor(r / p) + sequences <= floor(capacity / p) + sequences. O(1) per page; nothing is allocated after
+// Admit and Extend. Pure; used by one thread.
 #ifndef BFIO_WORKER_KV_PAGE_TABLE_H_
 #define BFIO_WORKER_KV_PAGE_TABLE_H_
 

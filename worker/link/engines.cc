@@ -8,7 +8,6 @@
 #include "common/base/saturate.h"
 #include "common/base/spdlog.h"
 #include "common/base/status_macros.h"
-#include "worker/engine/cpu/machine_memory.h"
 #include "worker/engine/cpu/part_memory.h"
 #include "worker/engine/cuda/device_weights.h"
 #include "worker/engine/decode/kv_fit.h"

@@ -1,7 +1,5 @@
-// The engines of a process's ranks.
-//
-// Purpose: makes the engine that --engine names, one per rank; what ranks can share (a model's weights) is
-// loaded once. Threads: none; used at the start.
+// The engines of a process's ranks. Makes the engine that --engine names, one per rank; what ranks can share
+// (a model's weights) is loaded once. Threads: none; used at the start.
 #ifndef BFIO_WORKER_LINK_ENGINES_H_
 #define BFIO_WORKER_LINK_ENGINES_H_
 

@@ -3,16 +3,11 @@
 #include <unistd.h>
 
 #include <limits>
-#include <optional>
 #include <tuple>
-#include <utility>
-#include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 
 namespace bfio::worker {
 namespace {
@@ -43,28 +38,12 @@ constexpr char kSimDefaults[] = "prefill_cost=0,vocab=32000,eos_probability=0";
 
 // Sets in `sim` what the text names.
 absl::StatusOr<SimOptions> ParseSim(const std::string& text, SimOptions sim) {
-  double vocabulary = sim.vocabulary;
-  const std::tuple<absl::string_view, double*, Within> numbers[] = {
-      {"prefill_cost", &sim.cost.prefill_s_per_token, kSeconds},
-      {"vocab", &vocabulary, Within(4, 1 << 30)},
-      {"eos_probability", &sim.eos_probability, Within(0, 1)}};
-  for (const absl::string_view part : absl::StrSplit(text, ',', absl::SkipEmpty())) {
-    const std::pair<absl::string_view, absl::string_view> setting =
-        absl::StrSplit(part, absl::MaxSplits('=', 1));
-    bool known = part == "ends_by_seed";
-    sim.ends_by_seed = sim.ends_by_seed || known;
-    for (const auto& [name, value, within] : numbers) {
-      if (setting.first != name) continue;
-      known = absl::SimpleAtod(setting.second, value) && *value >= within.least && *value <= within.most;
-      if (known) break;
-      return absl::InvalidArgumentError(
-          absl::StrCat(name, " must be within ", within.least, "..", within.most));
-    }
-    if (known) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("'", part, "' is none of prefill_cost=S, vocab=N, eos_probability=P and ends_by_seed"));
-  }
-  sim.vocabulary = static_cast<int32_t>(vocabulary);
+  OptionTable items;
+  items.Add("prefill_cost", &sim.cost.prefill_s_per_token, kSeconds, "");
+  items.Add("vocab", &sim.vocabulary, Within(4, 1 << 30), "");
+  items.Add("eos_probability", &sim.eos_probability, Within(0, 1), "");
+  items.Add("ends_by_seed", &sim.ends_by_seed, "");
+  BFIO_RETURN_IF_ERROR(items.ReadItems(text));
   return sim;
 }
 

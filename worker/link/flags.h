@@ -1,7 +1,5 @@
-// bfio_worker's options as an OptionTable.
-//
-// Purpose: defines each option's flag, config field and --help line. Threads: call from main, before threads
-// are started.
+// bfio_worker's options as an OptionTable. Defines each option's flag, config field and --help line. Threads:
+// call from main, before threads are started.
 #ifndef BFIO_WORKER_LINK_FLAGS_H_
 #define BFIO_WORKER_LINK_FLAGS_H_
 

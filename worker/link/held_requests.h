@@ -1,11 +1,10 @@
-// The requests that a rank keeps for the next router.
-//
-// Purpose: a router that crashes loses its state of the running requests. The workers continue, and announce
-// each request to the next router: the original assignment and every token since. Requests that ended within
-// the last `retain` are announced too. Only requests with a note (messages.h) are kept. Bounded: memory for
-// the prompt and all tokens of a request is reserved when it is admitted, so nothing grows beyond the bound.
-// A request without enough free memory is not kept; ended requests are removed in favour of running ones.
-// Threads: the step loop's. Cost: a look-up per kept request and step.
+// The requests that a rank keeps for the next router. A router that crashes loses its state of the running
+// requests. The workers continue, and announce each request to the next router: the original assignment and
+// every token since. Requests that ended within the last `retain` are announced too. Only requests with a
+// note (messages.h) are kept. Bounded: memory for the prompt and all tokens of a request is reserved when it
+// is admitted, so nothing grows beyond the bound. A request without enough free memory is not kept; ended
+// requests are removed in favour of running ones. Threads: the step loop's. Cost: a look-up per kept request
+// and step.
 #ifndef BFIO_WORKER_LINK_HELD_REQUESTS_H_
 #define BFIO_WORKER_LINK_HELD_REQUESTS_H_
 

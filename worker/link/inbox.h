@@ -1,10 +1,8 @@
-// Messages from the router that wait for the step loop.
-//
-// Purpose: the one place where the threads of the stream and of the step loop meet. It drops outdated
-// messages: epochs and steps of plans must increase, and plans must belong to the newest epoch. A message
-// that ends the present epoch (a newer Epoch, Shutdown, Stop) also requests a stop on the epoch's token,
-// which aborts the barrier. Threads: producers may be any threads and never block; the consumer is the step
-// loop's thread.
+// Messages from the router that wait for the step loop. The one place where the threads of the stream and of
+// the step loop meet. It drops outdated messages: epochs and steps of plans must increase, and plans must
+// belong to the newest epoch. A message that ends the present epoch (a newer Epoch, Shutdown, Stop) also
+// requests a stop on the epoch's token, which aborts the barrier. Threads: producers may be any threads and
+// never block; the consumer is the step loop's thread.
 #ifndef BFIO_WORKER_LINK_INBOX_H_
 #define BFIO_WORKER_LINK_INBOX_H_
 

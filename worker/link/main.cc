@@ -3,7 +3,7 @@
 #include "common/config/program.h"
 #include "common/net/grpc_log.h"
 #include "common/telemetry/log.h"
-#include "worker/engine/model/bus_error.h"
+#include "worker/engine/model/mapped_file.h"
 #include "worker/link/flags.h"
 #include "worker/link/program_chains.h"
 

@@ -1,7 +1,6 @@
 // The messages between a rank and the router, as plain structs: proto/bfio/v1/worker.proto without protobuf.
-//
-// Purpose: the step loop is built and tested without gRPC; only convert.h uses protobuf. worker.proto
-// describes the fields.
+// The step loop is built and tested without gRPC; only convert.h uses protobuf. worker.proto describes the
+// fields.
 #ifndef BFIO_WORKER_LINK_MESSAGES_H_
 #define BFIO_WORKER_LINK_MESSAGES_H_
 

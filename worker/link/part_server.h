@@ -1,5 +1,4 @@
 // Interface of code that a worker runs instead of ranks with whole models; chains/worker implements it.
-//
 // Threads: one; Run blocks its caller.
 #ifndef BFIO_WORKER_LINK_PART_SERVER_H_
 #define BFIO_WORKER_LINK_PART_SERVER_H_

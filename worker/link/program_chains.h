@@ -1,5 +1,4 @@
 // Whether this program serves parts of models in chains: the only place where bfio_worker refers to chains/.
-//
 // chains/worker/program_chains.cc implements it, or worker/link/no_chains.cc in a build without BFIO_CHAINS.
 #ifndef BFIO_WORKER_LINK_PROGRAM_CHAINS_H_
 #define BFIO_WORKER_LINK_PROGRAM_CHAINS_H_

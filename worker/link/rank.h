@@ -1,6 +1,5 @@
-// One rank: its engine, barrier endpoint, step loop and stream, and the two threads that run them.
-//
-// Threads: Start, Leave, End and destruction from the owner's thread; `on_end` is called from the rank's own.
+// One rank: its engine, barrier endpoint, step loop and stream, and the two threads that run them. Threads:
+// Start, Leave, End and destruction from the owner's thread; `on_end` is called from the rank's own.
 #ifndef BFIO_WORKER_LINK_RANK_H_
 #define BFIO_WORKER_LINK_RANK_H_
 

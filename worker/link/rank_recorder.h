@@ -1,12 +1,10 @@
-// Keeps a rank's measurements, for scrapes at any time.
-//
-// Purpose: step loop and link record events; a reader gets a copy of the whole. Costs the step loop an
-// uncontended lock and three bucket searches, after its report is handed over. Threads: any.
+// Keeps a rank's measurements, for scrapes at any time. Step loop and link record events; a reader gets a
+// copy of the whole. Costs the step loop an uncontended lock and three bucket searches, after its report is
+// handed over. Threads: any.
 #ifndef BFIO_WORKER_LINK_RANK_RECORDER_H_
 #define BFIO_WORKER_LINK_RANK_RECORDER_H_
 
 #include <cstdint>
-#include <optional>
 #include <string>
 
 #include "absl/status/status.h"

@@ -1,9 +1,8 @@
-// The delay after which a worker retries when the router refuses it temporarily.
-//
-// Purpose: FAILED_PRECONDITION means that this worker does not fit the group or the router's settings at
-// present. That may change without the worker: the others are replaced, the router is started with other
-// flags, a wrong worker that came first leaves. So the worker keeps its requests and retries at growing
-// intervals. Jitter keeps the workers of a group apart. Threads: one.
+// The delay after which a worker retries when the router refuses it temporarily. FAILED_PRECONDITION means
+// that this worker does not fit the group or the router's settings at present. That may change without the
+// worker: the others are replaced, the router is started with other flags, a wrong worker that came first
+// leaves. So the worker keeps its requests and retries at growing intervals. Jitter keeps the workers of a
+// group apart. Threads: one.
 #ifndef BFIO_WORKER_LINK_REFUSAL_DELAY_H_
 #define BFIO_WORKER_LINK_REFUSAL_DELAY_H_
 

@@ -1,9 +1,8 @@
-// One rank's stream to the router, over gRPC.
-//
-// Purpose: keeps a WorkerLink.Attach stream up (reconnecting with exponential backoff and jitter), passes
-// received messages to the rank's Inbox, and converts and writes the step loop's messages on its own thread,
-// so that the step loop never serialises. Threads: Run takes one thread until Stop or a fatal error; the
-// other methods may be called from any thread. gRPC's callback threads only deliver and never block.
+// One rank's stream to the router, over gRPC. Keeps a WorkerLink.Attach stream up (reconnecting with
+// exponential backoff and jitter), passes received messages to the rank's Inbox, and converts and writes the
+// step loop's messages on its own thread, so that the step loop never serialises. Threads: Run takes one
+// thread until Stop or a fatal error; the other methods may be called from any thread. gRPC's callback
+// threads only deliver and never block.
 #ifndef BFIO_WORKER_LINK_ROUTER_LINK_H_
 #define BFIO_WORKER_LINK_ROUTER_LINK_H_
 

@@ -1,10 +1,9 @@
-// A line per step and rank, for readers and for bfio_sim calibrate.
-//
-// Purpose: records the content of each step and the duration of its parts, as CSV with a header. The step
-// loop copies a row into a buffer of its rank; a thread of the log's own formats and writes, every kPoll. The
-// file is bounded: at half the bound PATH is renamed to PATH.1, replacing an earlier PATH.1. When the disk
-// fails, or is so slow that a rank's buffer is full, this log ends, with one line in the program's log; the
-// steps continue. Threads: AddRank from one thread before any Append; each Rank is used by its step loop.
+// A line per step and rank, for readers and for bfio_sim calibrate. Records the content of each step and the
+// duration of its parts, as CSV with a header. The step loop copies a row into a buffer of its rank; a thread
+// of the log's own formats and writes, every kPoll. The file is bounded: at half the bound PATH is renamed to
+// PATH.1, replacing an earlier PATH.1. When the disk fails, or is so slow that a rank's buffer is full, this
+// log ends, with one line in the program's log; the steps continue. Threads: AddRank from one thread before
+// any Append; each Rank is used by its step loop.
 #ifndef BFIO_WORKER_LINK_STEP_LOG_H_
 #define BFIO_WORKER_LINK_STEP_LOG_H_
 

@@ -8,7 +8,7 @@
 #include "common/base/spdlog.h"
 #include "common/base/status_macros.h"
 #include "common/telemetry/log_fields.h"
-#include "worker/barrier/missing_ranks.h"
+#include "worker/barrier/barrier.h"
 #include "worker/scheduler/batch.h"
 
 namespace bfio::worker {

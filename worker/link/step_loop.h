@@ -1,13 +1,9 @@
-// The step loop of one rank: connects the router's plans, the engine and the group's barrier.
-//
-// Purpose: carries out the protocol of proto/bfio/v1/worker.proto for one rank. Outside an epoch it waits; in
-// an epoch it forms the barrier and then steps: apply the plans that are due, run the engine, meet the
-// others, report. The engine and its requests survive epochs and streams: without a router the group
-// continues to step until all requests have ended, and their tokens are kept for the next router
-// (held_requests.h). The time between a barrier's end and the next local compute delays the whole group, so
-// all work that can wait is done elsewhere: a report is only handed over here, and converted, serialised and
-// written by the link's own thread. Threads: Run takes one thread until the rank's end; inbox() may be fed
-// from any thread. Independent of gRPC.
+// The step loop of one rank: connects the router's plans, the engine and the group's barrier, by the protocol
+// of proto/bfio/v1/worker.proto. Outside an epoch it waits; in an epoch it forms the barrier and then steps:
+// apply the plans that are due, run the engine, meet the others, report. Without a router the group continues
+// to step until all requests have ended, and their tokens are kept for the next router (held_requests.h). A
+// report is only handed over here; the link's own thread converts and writes it. Threads: Run takes one
+// thread until the rank's end; inbox() may be fed from any thread.
 #ifndef BFIO_WORKER_LINK_STEP_LOOP_H_
 #define BFIO_WORKER_LINK_STEP_LOOP_H_
 
@@ -18,8 +14,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/cost/batch_fit.h"
+#include "common/cost/online_fit.h"
 #include "common/telemetry/line_limiter.h"
 #include "worker/barrier/barrier.h"
+#include "worker/energy/energy_monitor.h"
 #include "worker/engine/engine.h"
 #include "worker/link/held_requests.h"
 #include "worker/link/inbox.h"

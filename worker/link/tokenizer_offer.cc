@@ -1,10 +1,7 @@
 #include "worker/link/tokenizer_offer.h"
 
-#include <algorithm>
 #include <chrono>
-#include <utility>
 
-#include "absl/strings/string_view.h"
 #include "bfio/v1/worker.grpc.pb.h"
 #include "common/base/spdlog.h"
 #include "common/tokenizer/tokenizer_files.h"

@@ -1,6 +1,5 @@
-// Sends the model's tokenizer to the router, for gateways that request it from the router.
-//
-// Purpose: the worker's end of WorkerLink.OfferTokenizer. Threads: one at a time for Send; any for Cancel.
+// Sends the model's tokenizer to the router, for gateways that request it from the router. The worker's end
+// of WorkerLink.OfferTokenizer. Threads: one at a time for Send; any for Cancel.
 #ifndef BFIO_WORKER_LINK_TOKENIZER_OFFER_H_
 #define BFIO_WORKER_LINK_TOKENIZER_OFFER_H_
 

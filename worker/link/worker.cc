@@ -1,9 +1,7 @@
 #include "worker/link/worker.h"
 
 #include <functional>
-#include <memory>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/address.h"

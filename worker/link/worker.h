@@ -1,8 +1,7 @@
-// A worker process: its ranks, from start to clean end.
-//
-// Each rank has an engine, a barrier endpoint, a step loop and a stream of its own; they share the channel to
-// the router, a model's weights and nothing else. Threads: two per rank (step loop, link), and --cpu_threads
-// less one per rank with a CPU engine, the HTTP server's; RunWorker blocks its caller.
+// A worker process: its ranks, from start to clean end. Each rank has an engine, a barrier endpoint, a step
+// loop and a stream of its own; they share the channel to the router, a model's weights and nothing else.
+// Threads: two per rank (step loop, link), and --cpu_threads less one per rank with a CPU engine, the HTTP
+// server's; RunWorker blocks its caller.
 #ifndef BFIO_WORKER_LINK_WORKER_H_
 #define BFIO_WORKER_LINK_WORKER_H_
 
@@ -48,7 +47,7 @@ struct WorkerOptions {
   int64_t resume_buffer_bytes = int64_t{64} << 20;
   // StepLoopOptions::kv_watermark.
   double kv_watermark = 0;
-  // HOST:PORT of /metrics and the probes (worker_web.h); empty: none.
+  // HOST:PORT of /metrics and the probes; empty: none.
   std::string http_listen;
   // Serves parts of a model together with other servers, instead of whole models; null: an ordinary worker.
   std::shared_ptr<const PartServer> parts;

@@ -1,13 +1,16 @@
 #include "worker/link/worker_process.h"
 
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/spdlog.h"
 #include "common/base/status_macros.h"
+#include "common/telemetry/log.h"
 #include "worker/energy/nvml_meter.h"
 #include "worker/link/rank.h"
-#include "worker/link/worker_web.h"
+#include "worker/metrics/worker_metrics.h"
 
 namespace bfio::worker {
 namespace {
@@ -32,6 +35,49 @@ std::string IdOfRank(const WorkerOptions& options, int index) {
 
 absl::Status WithFlag(const char* flag, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat("--", flag, ": ", status.message()));
+}
+
+std::vector<RankTelemetry> FiguresOf(const std::vector<const RankRecorder*>& ranks) {
+  std::vector<RankTelemetry> telemetry;
+  for (const RankRecorder* rank : ranks) telemetry.push_back(rank->telemetry());
+  return telemetry;
+}
+
+// What a rank in this phase waits for; empty if it may be computing.
+absl::string_view WaitsFor(RankPhase phase) {
+  switch (phase) {
+    case RankPhase::kStarting:
+      return " (loading the model)";
+    case RankPhase::kConnecting:
+      return " (waiting for a router)";
+    case RankPhase::kJoined:
+      return " (waiting for a group)";
+    case RankPhase::kServing:
+    case RankPhase::kLeaving:
+      break;
+  }
+  return "";
+}
+
+HttpReply PhasesOf(const std::vector<const RankRecorder*>& ranks, bool must_serve) {
+  std::map<RankPhase, int> phases;
+  HttpReply reply;
+  const absl::Time now = MonotonicNow();
+  for (const RankRecorder* rank : ranks) {
+    if (const absl::Status health = rank->Health(now); !health.ok()) {
+      reply.status = 503;
+      reply.body = absl::StrCat(health.message(), "\n");
+      return reply;
+    }
+    ++phases[rank->telemetry().phase];
+  }
+  reply.body = absl::StrJoin(phases, ", ", [](std::string* out, const auto& phase) {
+    absl::StrAppend(out, phase.second, " ", NameOf(phase.first), WaitsFor(phase.first));
+  });
+  reply.body += "\n";
+  const bool all_serve = phases.size() == 1 && phases.begin()->first == RankPhase::kServing;
+  if (must_serve && !all_serve) reply.status = 503;
+  return reply;
 }
 
 }  // namespace
@@ -97,6 +143,24 @@ absl::StatusOr<std::vector<RankParts>> WorkerProcess::MakeRanks() {
   spdlog::info("model {}", model);
   for (const auto& recorder : recorders_) recorder->OnStarted();
   return ranks;
+}
+
+absl::StatusOr<std::unique_ptr<HttpServer>> OpenWorkerWeb(const std::string& listen, std::string version,
+                                                          std::vector<const RankRecorder*> ranks) {
+  HttpServer::Options options;
+  options.listen = listen;
+  // Scrapers and probes may use any host name.
+  options.authenticate = [](const HttpCaller& caller) { return caller.address; };
+  auto server = HttpServer::Bind(std::move(options));
+  if (!server.ok()) return server;
+  (*server)->Get("/healthz", [ranks](const HttpRequest&) { return PhasesOf(ranks, false); });
+  (*server)->Get("/readyz", [ranks](const HttpRequest&) { return PhasesOf(ranks, true); });
+  (*server)->Get("/metrics", [ranks, version = std::move(version)](const HttpRequest&) {
+    return HttpReply{200, "text/plain; version=0.0.4; charset=utf-8",
+                     MetricsText(version, DroppedLogLines(), FiguresOf(ranks))};
+  });
+  (*server)->Start();
+  return server;
 }
 
 }  // namespace bfio::worker

@@ -1,6 +1,5 @@
-// The shared parts of a worker process: engines, log of steps, metrics port.
-//
-// Purpose: creates ranks. Threads: one, and the HTTP server's; outlives the ranks.
+// The shared parts of a worker process: engines, log of steps, metrics port. Creates ranks. Threads: one, and
+// the HTTP server's; outlives the ranks.
 #ifndef BFIO_WORKER_LINK_WORKER_PROCESS_H_
 #define BFIO_WORKER_LINK_WORKER_PROCESS_H_
 
@@ -22,6 +21,14 @@
 #include "worker/link/worker.h"
 
 namespace bfio::worker {
+
+// A worker's HTTP port: /metrics for Prometheus, /healthz and /readyz for probes, unauthenticated plain text.
+// /healthz is 200 while every rank's step loop works or waits, /readyz while the worker serves.
+
+// Serves at `listen`, HOST:PORT. The recorders are borrowed. INVALID_ARGUMENT for a malformed address,
+// UNAVAILABLE when it cannot be bound.
+absl::StatusOr<std::unique_ptr<HttpServer>> OpenWorkerWeb(const std::string& listen, std::string version,
+                                                          std::vector<const RankRecorder*> ranks);
 
 // The parts of a rank's step loop.
 struct RankParts {

@@ -1,7 +1,6 @@
-// The measurements of a rank, as a scrape of its worker shows them.
-//
-// Purpose: plain data between the rank, which updates it (worker/link/rank_recorder.h), and the code that
-// formats it as text. Counts start with the process. Threads: plain data. Units: tokens, seconds, joules.
+// The measurements of a rank, as a scrape of its worker shows them. Plain data between the rank, which
+// updates it (worker/link/rank_recorder.h), and the code that formats it as text. Counts start with the
+// process. Threads: plain data. Units: tokens, seconds, joules.
 #ifndef BFIO_WORKER_METRICS_RANK_TELEMETRY_H_
 #define BFIO_WORKER_METRICS_RANK_TELEMETRY_H_
 

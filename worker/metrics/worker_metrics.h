@@ -1,9 +1,7 @@
-// A worker's metrics: the measurements of its ranks for Prometheus.
-//
-// Purpose: values that only the worker has: its connection, its own cost and energy, and what it holds for
-// the next router. One label, the worker's name, identifies the ranks of a process: it is stable, while a
-// rank number changes with the epoch. The number of series grows with the ranks of the process. Pure
-// functions.
+// A worker's metrics: the measurements of its ranks for Prometheus. Values that only the worker has: its
+// connection, its own cost and energy, and what it holds for the next router. One label, the worker's name,
+// identifies the ranks of a process: it is stable, while a rank number changes with the epoch. The number of
+// series grows with the ranks of the process. Pure functions.
 #ifndef BFIO_WORKER_METRICS_WORKER_METRICS_H_
 #define BFIO_WORKER_METRICS_WORKER_METRICS_H_
 

@@ -1,10 +1,8 @@
 // The data of batch formation: requests with their remaining tokens, the capacity of a batch, and its chunks.
-//
-// Purpose: types that schedulers, engines and simulators share. Plain data. Threads: none. Units: tokens.
-//
-// A request has prefill_left prompt tokens to compute and then decode_left tokens to decode. A batch computes
-// some of its next prompt tokens, or, if none is left when the batch is formed, one decode: the last prompt
-// token and the first decode are never in the same batch.
+// Types that schedulers, engines and simulators share. Plain data. Threads: none. Units: tokens. A request
+// has prefill_left prompt tokens to compute and then decode_left tokens to decode. A batch computes some of
+// its next prompt tokens, or, if none is left when the batch is formed, one decode: the last prompt token and
+// the first decode are never in the same batch.
 #ifndef BFIO_WORKER_SCHEDULER_BATCH_H_
 #define BFIO_WORKER_SCHEDULER_BATCH_H_
 

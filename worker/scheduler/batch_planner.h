@@ -1,15 +1,9 @@
-// Decides what the next step of an engine contains, by a scheduler and a token budget.
-//
-// Purpose: the part of an engine that has no model and no device, the same for the sim, CPU and CUDA engines.
-// The budget is fixed. The router may also set a level, a step time up to which all ranks fill their steps
-// with prompt tokens (worker.proto, Plan.level_s): within the budget, a step then has as many prompt tokens
-// as end by that time, according to the measured cost of the engine's own steps.
-//
-// Differences from a scheduler alone: under sarathi, and in steps without prompts, the budget never excludes
-// a decode; prompts get kMinPrefillRows however many decodes there are. Under orca prompts come first, and
-// decodes beyond the budget wait. Steps have at most MaxRows(requests, token_budget) rows.
-//
-// Ownership: does not own requests. Threads: belongs to its caller. Pure.
+// Decides what the next step of an engine contains, by a scheduler and a token budget, the same for the sim,
+// CPU and CUDA engines. The router may also set a level, a step time up to which all ranks fill their steps
+// with prompt tokens (worker.proto, Plan.level_s), according to the measured cost of the engine's own steps.
+// Under sarathi, and in steps without prompts, the budget never excludes a decode, and prompts get
+// kMinPrefillRows; under orca prompts come first, and decodes beyond the budget wait. Steps have at most
+// MaxRows(requests, token_budget) rows. Does not own requests. Pure; belongs to its caller's thread.
 #ifndef BFIO_WORKER_SCHEDULER_BATCH_PLANNER_H_
 #define BFIO_WORKER_SCHEDULER_BATCH_PLANNER_H_
 
@@ -19,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/cost/prompt_work.h"

@@ -1,6 +1,5 @@
-// One step's work, decided on the host, in flat arrays that a CPU engine reads and a GPU engine uploads.
-//
-// A row is one token to compute; a run is the consecutive rows of one sequence: one row for a decode, a chunk
+// One step's work, decided on the host, in flat arrays that a CPU engine reads and a GPU engine uploads. A
+// row is one token to compute; a run is the consecutive rows of one sequence: one row for a decode, a chunk
 // of the prompt for a prefill. Runs of one row come first. Plain data, reused from step to step, so that
 // nothing is allocated once the arrays have grown. Threads: used by the step thread.
 #ifndef BFIO_WORKER_SCHEDULER_STEP_PLAN_H_

@@ -11,9 +11,9 @@ namespace {
 using ::testing::HasSubstr;
 
 TEST(ChainBadInput, FlagsOfRouterAndWorker) {
-  ExpectOneLine("bfio_router", {"--chain_slots=0"}, 2, "--chain_slots=0: must be within 1..4096");
-  ExpectOneLine("bfio_router", {"--chain_job=much"}, 2, "--chain_job=much: must be INPUT:OUTPUT");
-  ExpectOneLine("bfio_router", {"--chain_servers=2", "--plan_mode=lockstep"}, 2, "needs --coupling=barrier");
+  ExpectOneLine("bfio_router", {"--chains=slots=0"}, 2, "--chains=slots=0: slots must be within 1..4096");
+  ExpectOneLine("bfio_router", {"--chains=job=much"}, 2, "--chains=job=much: job must be INPUT:OUTPUT");
+  ExpectOneLine("bfio_router", {"--chains=servers=2", "--plan_mode=lockstep"}, 2, "needs --coupling=barrier");
   const std::string listen = "--pipeline_listen=127.0.0.1:0", model = "--model=/nonexistent";
   const std::string limit = "--memory_limit_mb=3", anywhere = "--pipeline_listen=0.0.0.0:0";
   const std::pair<std::vector<std::string>, std::string> rows[] = {

@@ -42,9 +42,9 @@ ClusterOptions FourServers() {
   ClusterOptions options;
   options.worker_processes = 4;
   options.ranks = 1;
-  // Worker speeds are off, so that the placement of blocks follows from memory alone.
-  options.router_flags = {"--chain_servers=4", "--chain_slots=8", "--chain_sequence_tokens=512",
-                          "--worker_speeds=off", absl::StrCat("--step_timeout=", 5 * kSlowdown, "s")};
+  // Servers are not measured, so that the placement of blocks follows from memory alone.
+  options.router_flags = {"--chains=servers=4,sequence_tokens=512,measure=false",
+                          absl::StrCat("--step_timeout=", 5 * kSlowdown, "s")};
   options.worker_flags = {"--engine=cpu", absl::StrCat("--model=", Model()), "--token_budget=48",
                           "--drain_timeout=5s", "--pipeline_listen=127.0.0.1:0"};
   for (int i = 0; i < 4; ++i) {
@@ -170,8 +170,8 @@ TEST(Chain, AChainOutlivesItsRouterAndTheNextTakesItOver) {
 ClusterOptions TwoChains() {
   ClusterOptions options = FourServers();
   options.ranks = 2;
-  options.router_flags = {"--chain_servers=4", "--chain_slots=2", "--chain_sequence_tokens=512",
-                          "--worker_speeds=off", absl::StrCat("--step_timeout=", 60 * kSlowdown, "s")};
+  options.router_flags = {"--chains=servers=4,slots=2,sequence_tokens=512,measure=false",
+                          absl::StrCat("--step_timeout=", 60 * kSlowdown, "s")};
   for (auto& flags : options.more_flags) flags[0] = "--memory_limit_mb=4.2";
   return options;
 }
@@ -220,7 +220,7 @@ TEST(Chain, OneOfTwoChainsIsLostAndTheOtherContinues) {
 // The same with memory for four requests per chain, and a barrier in which the chains meet in every step.
 ClusterOptions ChainsWithABarrier(const std::string& policy) {
   ClusterOptions options = TwoChains();
-  options.router_flags[1] = "--chain_slots=4";
+  options.router_flags[0] = "--chains=servers=4,slots=4,sequence_tokens=512,measure=false";
   options.router_flags.insert(options.router_flags.end(),
                               {"--coupling=barrier", absl::StrCat("--policy=", policy)});
   for (auto& flags : options.more_flags) flags[0] = "--memory_limit_mb=6.2";
@@ -273,9 +273,7 @@ TEST(Chain, ServersAreMeasuredAndThePlannerReadsThem) {
   const auto alone = TokensAlone(Model(), requests);
   const std::string folder = absl::StrCat(TestDirectory(), "/measured");
   ClusterOptions options = FourServers();
-  options.router_flags.push_back("--worker_speeds=auto");
-  options.router_flags.push_back("--chain_job=16:10");
-  options.router_flags.push_back(absl::StrCat("--chain_plan=", folder));
+  options.router_flags[0] = absl::StrCat("--chains=servers=4,sequence_tokens=512,job=16:10,plan=", folder);
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
   TokenClients(cluster, requests).ExpectTokens(alone);
@@ -294,10 +292,13 @@ TEST(Chain, ServersAreMeasuredAndThePlannerReadsThem) {
 // Three servers that hold four of the twelve blocks with memory for eight requests, or all blocks with memory
 // for one. Their links delay every message.
 struct SlowLinks {
-  SlowLinks(absl::Duration delay, double bytes_per_s, const std::string& settings = "") {
+  // `more`: items of --chains; servers are measured if there are any.
+  SlowLinks(absl::Duration delay, double bytes_per_s, const std::string& settings = "",
+            const std::string& more = "") {
     options = FourServers();
     options.worker_processes = kServers;
-    options.router_flags[0] = absl::StrCat("--chain_servers=", kServers);
+    options.router_flags[0] = absl::StrCat("--chains=sequence_tokens=512,servers=", kServers,
+                                           more.empty() ? ",measure=false" : more);
     options.router_flags.back() = absl::StrCat("--step_timeout=", 30 * kSlowdown, "s");
     options.worker_flags.pop_back();
     options.more_flags.clear();
@@ -322,10 +323,8 @@ struct SlowLinks {
 v1::RequestTotals ComposeAnew(const std::string& drain_timeout,
                               const std::vector<v1::GenerateRequest>& requests,
                               const std::vector<std::vector<uint32_t>>& alone) {
-  SlowLinks slow(absl::Milliseconds(15), 0);
-  for (const char* flag : {"--worker_speeds=auto", "--chain_job=16:4", "--chain_retune_after=0.2s"})
-    slow.options.router_flags.push_back(flag);
-  slow.options.router_flags.push_back(absl::StrCat("--chain_drain_timeout=", drain_timeout));
+  SlowLinks slow(absl::Milliseconds(15), 0, "",
+                 absl::StrCat(",job=16:4,retune_after=0.2s,drain_timeout=", drain_timeout));
   Cluster cluster(slow.options);
   if (!cluster.ok()) return {};
   EXPECT_TRUE(ServesWith(cluster.State(), 8)) << cluster.State().ShortDebugString();

@@ -34,10 +34,6 @@ std::vector<double> StepSeconds() {
           0.02, 0.025,  0.03, 0.04, 0.05,   0.075, 0.1,   0.25,   0.5,   1,      2.5,  10};
 }
 
-std::vector<double> GapShares() {
-  return {0, 1e-4, 2.5e-4, 5e-4, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1};
-}
-
 std::vector<double> TokenCounts() {
   std::vector<double> bounds;
   for (double bound = 1; bound <= 131072; bound *= 2) bounds.push_back(bound);

@@ -1,8 +1,7 @@
 // The distribution of a measurement in buckets with fixed bounds: the data of a Prometheus histogram.
-//
-// Purpose: collects latencies in the thread that measures them; a scrape reads a copy. stats/histogram.h
-// gives more precise quantiles, but its buckets do not match those of dashboards. Threads: owned by one
-// thread; copy it for another.
+// Collects latencies in the thread that measures them; a scrape reads a copy. stats/histogram.h gives more
+// precise quantiles, but its buckets do not match those of dashboards. Threads: owned by one thread; copy it
+// for another.
 #ifndef BFIO_COMMON_TELEMETRY_METRICS_DISTRIBUTION_H_
 #define BFIO_COMMON_TELEMETRY_METRICS_DISTRIBUTION_H_
 

@@ -1,9 +1,8 @@
-// Writes values that the caller owns in the text format of Prometheus.
-//
-// Purpose: router and worker already count in the thread that owns the state. A scrape takes a copy and
-// writes it here, so that nothing is counted twice and no counter is shared between threads. Names and
-// meanings of metrics are in one table per program (MetricInfo), from which docs/metrics.md is also
-// generated. The format is prometheus-cpp's. Threads: one thread per object.
+// Writes values that the caller owns in the text format of Prometheus. Router and worker already count in the
+// thread that owns the state. A scrape takes a copy and writes it here, so that nothing is counted twice and
+// no counter is shared between threads. Names and meanings of metrics are in one table per program
+// (MetricInfo), from which docs/metrics.md is also generated. The format is prometheus-cpp's. Threads: one
+// thread per object.
 #ifndef BFIO_COMMON_TELEMETRY_METRICS_EXPOSITION_H_
 #define BFIO_COMMON_TELEMETRY_METRICS_EXPOSITION_H_
 
@@ -12,7 +11,6 @@
 #include <cstdint>
 #include <initializer_list>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"

@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "common/base/rng.h"
-#include "router/core/solver/construction.h"
 #include "router/core/solver/solver.h"
 
 namespace bfio::core {

@@ -1,8 +1,7 @@
-// The last minutes of the groups' steps as samples of half a second, which the live page draws.
-//
-// Purpose: a page that is opened shows the past at once, and all open pages read the same samples, whatever
-// the number of steps per second. OnStep costs the decision thread one pass over the ranks under a lock that
-// readers hold only while they copy. Threads: any.
+// The last minutes of the groups' steps as samples of half a second, which the live page draws. A page that
+// is opened shows the past at once, and all open pages read the same samples, whatever the number of steps
+// per second. OnStep costs the decision thread one pass over the ranks under a lock that readers hold only
+// while they copy. Threads: any.
 #ifndef BFIO_ROUTER_ADMIN_LIVE_HISTORY_H_
 #define BFIO_ROUTER_ADMIN_LIVE_HISTORY_H_
 

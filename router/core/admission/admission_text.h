@@ -1,8 +1,7 @@
-// Parses `--admission`: a memory rule, a batch rule, or both.
-//
-// Purpose: one parser for router and simulator. The text is rules joined by "+": at most one of none,
-// kv_feasible[:confidence=P], mc_sf[:most=K,error=E,confidence=P] and protection:alpha=A (kv_admission.h), at
-// most one of wait and nested_wait (wait_admission.h). Threads: any, pure.
+// Parses `--admission`: a memory rule, a batch rule, or both. One parser for router and simulator. The text
+// is rules joined by "+": at most one of none, kv_feasible[:confidence=P],
+// mc_sf[:most=K,error=E,confidence=P] and protection:alpha=A (kv_admission.h), at most one of wait and
+// nested_wait (wait_admission.h). Threads: any, pure.
 #ifndef BFIO_ROUTER_CORE_ADMISSION_ADMISSION_TEXT_H_
 #define BFIO_ROUTER_CORE_ADMISSION_ADMISSION_TEXT_H_
 

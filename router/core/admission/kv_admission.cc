@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <limits>
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"

@@ -13,16 +13,14 @@
 // (worker/engine/engine.h). A request that reserves its KV (RequestSpec::reserves_kv) counts with its largest
 // size at every time, and enters only where it certainly fits.
 //
-// docs/design/admission.md derives the tests of kv_feasible and mc_sf, and their cost.
-//
-// Threads: the scheduler's. Deterministic. Tokens, steps.
+// docs/design/admission.md derives the tests of kv_feasible and mc_sf, and their cost. Threads: the
+// scheduler's. Deterministic. Tokens, steps.
 #ifndef BFIO_ROUTER_CORE_ADMISSION_KV_ADMISSION_H_
 #define BFIO_ROUTER_CORE_ADMISSION_KV_ADMISSION_H_
 
 #include <array>
 #include <cstdint>
 #include <limits>
-#include <string>
 #include <utility>
 #include <vector>
 

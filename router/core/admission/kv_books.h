@@ -1,16 +1,10 @@
-// The KV memory that each worker's requests will hold, where their lengths count as known.
-//
-// Purpose: MC-SF's memory (mc_sf.h) of every worker of a group, for the router's admission (kv_admission.h).
-// A plan enters only the requests that came, left or changed since the last plan, because the future memory
-// of the others has not changed. Lengths come from a lookahead that treats them as known (oracle,
-// max_tokens). Requests that are not known to have begun, or whose prompt is not computed, may grow from the
-// plan's step on and may stay longer by `late` steps: both are counted. These requests, and those that exceed
-// their length, are entered again with every plan.
-//
-// Lengths may be wrong by a share E of the prediction: memory is counted for the upper end.
-//
-// The books depend only on the residents and the time, not on the order of changes. Threads: one. Cost:
-// McSf's cost for each change and each request that is entered again; nothing for a worker without any.
+// The KV memory that each worker's requests will hold, where their lengths count as known: MC-SF's memory
+// (mc_sf.h) of every worker of a group. A plan enters only the requests that came, left or changed since the
+// last plan. Lengths come from a lookahead that treats them as known (oracle, max_tokens); with an error E
+// memory is counted for the upper end. Requests that are not known to have begun, whose prompt is not
+// computed, or that exceed their length are entered again with every plan: they may grow from the plan's step
+// on and stay longer by `late` steps. The books depend only on the residents and the time, not on the order
+// of changes. Threads: one.
 #ifndef BFIO_ROUTER_CORE_ADMISSION_KV_BOOKS_H_
 #define BFIO_ROUTER_CORE_ADMISSION_KV_BOOKS_H_
 

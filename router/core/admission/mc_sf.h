@@ -1,26 +1,93 @@
-// MC-SF: shortest first, while memory suffices until every end; incremental, for one memory.
-//
-// Purpose: the test of Algorithms 1 and 2 of "Online Scheduling for LLM Inference with KV Cache Constraints",
-// for the router's admission (kv_admission.h) and the paper's experiments (research/admission). A request may
-// begin if, at the end of every request, what all requests hold fits in memory (equation (1)). Between ends
-// this sum only grows, so it suffices to test the ends (kv_profile.h).
-//
-// Time in steps, sizes in tokens. Cost of McSf, with n requests of whatever length: memory O(n), O(log n) for
-// one that begins, ends or changes its course, O(n) to test another. Pure, deterministic. Threads: one.
+// MC-SF: shortest first, while memory suffices until every end; incremental, for one memory. The test of
+// Algorithms 1 and 2 of "Online Scheduling for LLM Inference with KV Cache Constraints", for the router's
+// admission (kv_admission.h) and the paper's experiments (research/admission). A request may begin if, at the
+// end of every request, what all requests hold fits in memory (equation (1)). Between ends this sum only
+// grows, so it suffices to test the ends. Time in steps, sizes in tokens. Cost of McSf, with n requests of
+// whatever length: memory O(n), O(log n) for one that begins, ends or changes its course, O(n) to test
+// another. Pure, deterministic. Threads: one.
 #ifndef BFIO_ROUTER_CORE_ADMISSION_MC_SF_H_
 #define BFIO_ROUTER_CORE_ADMISSION_MC_SF_H_
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
 #include <set>
 #include <utility>
 
+#include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/types/span.h"
-#include "router/core/admission/kv_profile.h"
 
 namespace bfio::core {
+
+// The KV memory that one worker's requests hold over time: inequality (1) of "Online Scheduling for LLM
+// Inference with KV Cache Constraints". A request that starts in round p with s prompt tokens and generates o
+// tokens holds s + (t - p) tokens at time t, p <= t <= p + o.
+
+// The tokens that a request holds over time: size + rate t at each time t from `from` to `to`, both included.
+struct KvLine {
+  int64_t size = 0;
+  int64_t from = 0, to = 0;
+  // Tokens per round, at least 0.
+  int32_t rate = 1;
+
+  int64_t At(int64_t t) const { return from <= t && t <= to ? size + rate * t : 0; }
+};
+
+class KvProfile {
+ public:
+  // Starts at time 0.
+  KvProfile() = default;
+
+  int64_t now() const { return now_; }
+  // Advances the time to `now`; earlier times are dropped. REQUIRES: now >= now().
+  void Advance(int64_t now);
+
+  // REQUIRES: now() <= line.to. The part of the line before now() is ignored.
+  void Add(const KvLine& line) { Change(line, {line.size, line.rate}); }
+  // Removes a line that was added, or its last part, at the same or a later now().
+  void Remove(const KvLine& line) {
+    if (line.to >= now_) Change(line, {-line.size, -line.rate});
+  }
+
+  // The largest sum at any time within [from, to]; 0 without lines. REQUIRES: now() <= from <= to.
+  int64_t Peak(int64_t from, int64_t to) const { return Peak(from, to, {}); }
+  // peaks[k] becomes the largest sum from starts[k] rounds after now() until before starts[k + 1]; the last
+  // peak covers all later times. REQUIRES: starts begin with 0 and ascend; both have the same size.
+  void Peaks(absl::Span<const int64_t> starts, absl::Span<int64_t> peaks) const;
+  // The peak over the line's own times if it were added. A request fits if this peak is within the memory.
+  int64_t PeakWith(const KvLine& line) const {
+    return Peak(std::max(line.from, now_), line.to, {line.size, line.rate});
+  }
+  // The sum at `t`.
+  int64_t At(int64_t t) const { return Peak(t, t); }
+
+ private:
+  // size + rate t at time t.
+  struct Sum {
+    int64_t size = 0, rate = 0;
+
+    int64_t At(int64_t t) const { return size + rate * t; }
+    Sum operator-() const { return {-size, -rate}; }
+    Sum& operator+=(const Sum& other) {
+      size += other.size;
+      rate += other.rate;
+      return *this;
+    }
+  };
+
+  void Change(const KvLine& line, const Sum& by);
+  void Bend(int64_t at, const Sum& by);
+  // The segment raised by `sum` at every time.
+  int64_t Peak(int64_t from, int64_t to, Sum sum) const;
+
+  int64_t now_ = 0;
+  // Sum of the lines at now_.
+  Sum here_;
+  // Keys: times after now_. Values: what is added to the sum from that time on, never zero.
+  absl::btree_map<int64_t, Sum> bends_;
+};
 
 // What a request holds from its first step to its last. A prompt that is computed in chunks fills memory as
 // it is computed, and tokens are generated from the step on that computes its end.

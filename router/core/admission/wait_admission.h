@@ -1,27 +1,18 @@
-// Admission in batches: WAIT and Nested WAIT for a group of workers.
+// Admission in batches: WAIT and Nested WAIT ("Fluid-Based Online Scheduling under Memory Constraints") for a
+// group of workers. Delays requests until enough similar ones wait to make a batch, then releases them to the
+// policy. Under wait a request's class is its expected length (predicted_output_tokens, else max_new_tokens),
+// to a factor of four; a class is released at its threshold of equation (7). Under nested_wait all requests
+// wait together for the first segment's threshold; segments are learnt from completed requests.
 //
-// Purpose: delays requests until enough similar ones wait to make a batch, then releases them to the policy,
-// which chooses workers. The rules are those of "Fluid-Based Online Scheduling under Memory Constraints", as
-// far as a router can apply them:
-//   wait          A request's class is its expected length (predicted_output_tokens, else
-//                 max_new_tokens), to a factor of four. A class is released when its threshold of equation
-//                 (7) is reached.
-//   nested_wait   Lengths are unknown. All requests wait together for the first segment's threshold; segments
-//                 and the share of requests that reach them are learnt from completed requests.
-// Differences from the paper: running requests do not pause for others of their class, because their tokens
-// are streamed to clients. So a class counts the requests that it holds, not whole batches, and a rare class,
-// with less than one request per iteration, never waits. Requests beyond a threshold are also released,
-// because another rule bounds memory (kv_admission.h). Batches of the thresholds hold no more tokens than the
-// workers' memory (OnMemory): larger ones would wait for requests that cannot start together.
+// Differences from the paper: a class counts the requests that it holds, not whole batches, because running
+// requests do not pause; a rare class never waits; requests beyond a threshold are also released, because
+// another rule bounds memory; thresholds fit the workers' memory (OnMemory). A group behind one barrier is
+// the paper's one worker: an iteration takes d0 + d1 / G times the tokens of all workers. Time is measured in
+// tokens: a step takes d0 / d1 tokens plus the largest load, where d0 / d1 is the setting `tokens`, or fitted
+// (OnCost). Time does not advance in a group without work, so it takes every waiting request. No request
+// waits here for more steps than a fixed limit.
 //
-// A group behind one barrier is the paper's one worker: with balanced loads, an iteration takes d0 + d1 / G
-// times the tokens that all G workers hold. Time is measured in tokens: a step takes d0 / d1 tokens plus the
-// largest load. d0 / d1 is the setting `tokens`, or comes from the costs that workers have fitted (OnCost).
-// Time does not advance in a group without work, so it takes every waiting request. Thresholds follow the
-// measured rates (common/stats/arrival_rate.h) and lengths. No request waits here for more steps than a fixed
-// limit, however rare its class. Within a class the order is first come, first served, whatever the
-// priorities. Deterministic. Threads: one. Cost: O(1) per request, but O(waiting requests of its class) to
-// remove one; thresholds are solved again when rates have changed.
+// Deterministic. Threads: one. Cost: O(1) per request, but O(waiting requests of its class) to remove one.
 #ifndef BFIO_ROUTER_CORE_ADMISSION_WAIT_ADMISSION_H_
 #define BFIO_ROUTER_CORE_ADMISSION_WAIT_ADMISSION_H_
 
@@ -34,11 +25,45 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "common/stats/arrival_rate.h"
-#include "router/core/admission/request_stages.h"
 #include "router/core/model/request.h"
 
 namespace bfio::core {
+
+// Types of requests, their stages, and segments of stages for requests of unknown type. The vocabulary of
+// "Fluid-Based Online Scheduling under Memory Constraints", for wait_admission.h. A request of a type passes
+// stages 0 (its prompt is read) to l'; at stage k it holds l + k tokens. Rates per unit of time, sizes in
+// tokens. Pure functions; any thread.
+struct RequestType {
+  double rate = 0;     // lambda_j
+  int64_t prompt = 0;  // l_j
+  int64_t output = 0;  // l'_j, at least 1
+};
+
+// Tokens that a request of this type holds, summed over its stages: (l' + 1)(l + l' / 2).
+double StageTokens(const RequestType& type);
+
+// For Nested WAIT (lengths unknown): segment i has the stages between the ends of types i - 1 and i; a
+// request's type is known when it ends. Types have one prompt length and are sorted by output.
+struct Segments {
+  int64_t prompt = 0;
+  // Last stage of each segment; the first segment begins at stage 0.
+  std::vector<int64_t> last_stage;
+  // Share of the requests of segment i - 1 that reach segment i; 1 for the first.
+  std::vector<double> survive;
+  double rate = 0;
+
+  int64_t first_stage(size_t i) const { return i == 0 ? 0 : last_stage[i - 1] + 1; }
+};
+// One segment per type. REQUIRES: types sorted by output, outputs distinct. The prompt length is the mean
+// over the rates, rounded up.
+Segments SegmentsOf(absl::Span<const RequestType> types);
+// Segments with these last stages, in ascending order.
+Segments SegmentsEndingAt(absl::Span<const RequestType> types, const std::vector<int64_t>& last_stages);
+
+// Tokens that a request holds, summed over the stages of segment i.
+double SegmentTokens(const Segments& segments, size_t i);
 
 struct WaitAdmissionOptions {
   enum class Kind { kNone, kWait, kNestedWait };

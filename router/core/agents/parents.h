@@ -1,16 +1,16 @@
 // The agents whose calls reach the router: their first step, generated tokens and deadline.
 //
-// Purpose: the inputs of senior_step.h for a parent, collected from its calls. Bounded
-// in three ways. When the table is full, the parent that has had no call for the longest time is removed. A
-// parent without calls for kIdleSteps is removed too. A parent that began kMaxAgeSteps ago starts again, so
-// that a name that is used permanently does not stay the oldest. Units: steps of the scheduler, generated
-// tokens, microseconds of the router's clock. Progress is counted in waves of parallel calls: of each
-// wave only the longest call counts. A wave is over when all its calls have ended, or when a call of a
-// higher stage arrives. Owned by one thread; no locks. Cost: O(1) per call, plus the number of its parent's
-// parallel calls.
+// The inputs of senior_step.h for a parent, collected from its calls. Bounded in three ways. When the table
+// is full, the parent that has had no call for the longest time is removed. A parent without calls for
+// kIdleSteps is removed too. A parent that began kMaxAgeSteps ago starts again, so that a name that is used
+// permanently does not stay the oldest. Units: steps of the scheduler, generated tokens, microseconds of the
+// router's clock. Progress is counted in waves of parallel calls: of each wave only the longest call counts.
+// A wave is over when all its calls have ended, or when a call of a higher stage arrives. Owned by one
+// thread; no locks. Cost: O(1) per call, plus the number of its parent's parallel calls.
 #ifndef BFIO_ROUTER_CORE_AGENTS_PARENTS_H_
 #define BFIO_ROUTER_CORE_AGENTS_PARENTS_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <list>
 #include <optional>
@@ -20,10 +20,36 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "router/core/agents/senior_step.h"
 #include "router/core/model/request.h"
 
 namespace bfio::core {
+
+// The order among the calls of agents: earliest due date first. A parent is due after twice the steps that
+// its tokens need one by one; a call's key is that due date less the parent's remaining work after the call.
+// Everything that is added to the age is bounded and known when the call arrives, so the order is stable
+// (Bramson, Queueing Systems 39, 2001); docs/agents.md describes it.
+
+// Tokens of a parent count up to this bound. Stability depends on a bound. The bound also limits how far a
+// client can move itself forward or a long history can push a parent back.
+inline constexpr int64_t kMaxParentTokens = 4096;
+
+// The step from which a call counts as waiting; a smaller one is more urgent. `generated_tokens`: tokens of
+// the calls before it. `tokens_after`: tokens on the longest path of calls after it.
+inline int64_t SeniorStep(int64_t parent_first_step, int64_t generated_tokens, int64_t tokens_after) {
+  return parent_first_step + 2 * std::clamp<int64_t>(generated_tokens, 0, kMaxParentTokens) +
+         std::clamp<int64_t>(tokens_after, 0, kMaxParentTokens);
+}
+
+// Steps that are added to a call's age; negative: it counts as younger. Both directions are bounded.
+// kMaxYoungerSteps protects a client that announces much remaining work from waiting behind all requests that
+// arrive in as many steps. kMaxOlderSteps keeps a client that names a long idle parent from passing all
+// requests that have waited as long; below capacity calls are due within a few hundred steps and do not reach
+// it.
+inline constexpr int64_t kMaxYoungerSteps = 64;
+inline constexpr int64_t kMaxOlderSteps = 1024;
+inline int64_t Seniority(int64_t now, int64_t senior_step) {
+  return std::clamp(now - senior_step, -kMaxYoungerSteps, kMaxOlderSteps);
+}
 
 class Parents {
  public:

@@ -1,18 +1,10 @@
-// Chooses the placement rule with the shortest steps for the present traffic, by replay.
-//
-// Purpose: below saturation no placement rule is the best for all traffic. Whether requests should be spread
-// by tokens, by number or by how long they stay depends on prompts, lengths, load and group at once. So with
-// every step of the group each rule makes a step in a small simulated group (replayed_group.h). As many
-// requests arrive there as were placed in the group, taken from the requests that ended last, whose lengths
-// are known. The longer steps of a rule may appear only after several mean stays of residents, so the first
-// kSettleStays are not counted. All rules get the same requests, so small differences are significant.
-//
-// Two policies of other routers, fcfs and least_requests, are replayed as well, but only watched: they are
-// never followed and do not affect the rules. They make the same steps, kWatchEvery of them at once.
-//
-// Ownership: owns the simulated groups; borrows what Step is given. Threads: one. Deterministic: no clock, no
-// random number. Cost per step and rule: a placement, and a pass over the residents of changed workers, of
-// kMostWorkers workers at most.
+// Chooses the placement rule with the shortest steps for the present traffic, by replay, because below
+// saturation no rule is the best for all traffic. With every step of the group each rule makes a step in a
+// small simulated group. As many requests arrive there as were placed in the group, taken from the requests
+// that ended last, whose lengths are known. The first kSettleStays mean stays are not counted. fcfs and
+// least_requests are replayed as well, kWatchEvery steps at once, but only watched. Owns the simulated
+// groups; borrows what Step is given. Threads: one. Deterministic. Cost per step and rule: a placement, and a
+// pass over the residents of changed workers, of kMostWorkers workers at most.
 #ifndef BFIO_ROUTER_CORE_CHOICE_RULE_CHOOSER_H_
 #define BFIO_ROUTER_CORE_CHOICE_RULE_CHOOSER_H_
 
@@ -20,17 +12,70 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "router/core/choice/ended_requests.h"
-#include "router/core/choice/replayed_group.h"
+#include "router/core/lookahead/far_outlook.h"
 #include "router/core/lookahead/lookahead.h"
 #include "router/core/model/snapshot.h"
+#include "router/core/policy/policy.h"
 
 namespace bfio::core {
+
+// A simulated small group whose requests are placed by one policy: the step times that it would give. A model
+// with slots and loads only; each request adds a token per step. KV limits, chunked prefill and pipelined
+// plans are left out, because rules are compared while slots are free. The requests have ended before, so
+// their lengths are known here, but the policy gets the same input as in the router: prompts and predictions.
+// Borrows the lookahead, which does not learn from it. Threads: one. Deterministic.
+class ReplayedGroup {
+ public:
+  // `workers`: the group's workers without requests; free_slots is the number of their slots. `rule` is
+  // Snapshot::rule of the policy's decisions.
+  ReplayedGroup(std::unique_ptr<Policy> policy, PlacementRule rule, absl::Span<const WorkerView> workers);
+
+  // Puts a request of this age on the least loaded worker, whatever the policy: this builds the state from
+  // which a replay starts. The request is dropped when no slot is free.
+  void Begin(const EndedRequest& request, int64_t age);
+
+  // One step: `arrivals` are placed while slots are free, then every request generates a token. Returns the
+  // time of the slowest worker (WorkerView::Time).
+  double Step(Lookahead& lookahead, absl::Span<const EndedRequest> arrivals);
+
+  // Sets the workers' step times from now on. REQUIRES: as many workers as before.
+  void SetWorkers(absl::Span<const WorkerView> workers);
+
+ private:
+  struct Worker {
+    WorkerView view;
+    std::vector<Resident> residents;
+    // The last step of each resident, and the smallest of them.
+    std::vector<int64_t> last_steps;
+    int64_t next_end = 0;
+    // Counts changes of `residents`.
+    int64_t version = 0;
+  };
+
+  void Put(Worker& worker, const EndedRequest& request, int64_t first_step);
+  void Place(Lookahead& lookahead);
+  void EndStep(Worker& worker);
+
+  std::unique_ptr<Policy> policy_;
+  PlacementRule rule_;
+  FarOutlookBuilder far_;
+  std::vector<Worker> workers_;
+  int64_t step_ = 1;
+  RequestId last_id_ = 0;
+  std::deque<EndedRequest> waiting_;
+  // Scratch.
+  std::vector<WorkerView> views_;
+  std::vector<WaitingView> shown_;
+  Decision decision_;
+};
 
 // "headroom", "horizon", "counts".
 absl::string_view PlacementRuleName(PlacementRule rule);

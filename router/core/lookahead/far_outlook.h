@@ -1,15 +1,10 @@
-// Fills Snapshot::far: expected loads as far ahead as requests stay.
-//
-// Purpose: `kKnots` steps ahead, 0 and then growing by one factor up to `kReach` mean stays, where a worker's
-// load is the sum over its residents of p (s + age + h), where p is the lookahead's probability that the
-// resident is still active. The variance of the load has two parts: departures, p (1 - p) (s + age + h)^2 of
-// each resident, and arrivals. In a steady stream the requests that arrive within h steps are distributed as
-// the present residents that arrived within the last h steps (Campbell's theorem), so these count
-// (s + age)^2.
-// Ownership: keeps its rows between plans; a worker's row is summed again when its residents have changed, or
-// after kRefreshSteps steps. In between it only grows with its residents. Spans of View are valid until the
-// next Begin. Threads: one. Cost: O(residents of changed workers * kKnots) per plan. Loads in tokens, ages
-// and knots in steps.
+// Fills Snapshot::far: expected loads `kKnots` steps ahead, 0 and then growing by one factor up to `kReach`
+// mean stays, where a worker's load is the sum over its residents of p (s + age + h), with p the lookahead's
+// probability that the resident is still active. The variance of the load has two parts: departures, p (1 -
+// p) (s + age + h)^2 of each resident, and arrivals, for which the residents that arrived within the last h
+// steps count (s + age)^2 (Campbell's theorem). A worker's row is summed again when its residents have
+// changed, or after kRefreshSteps steps. Spans of View are valid until the next Begin. Threads: one. Cost:
+// O(residents of changed workers * kKnots) per plan.
 #ifndef BFIO_ROUTER_CORE_LOOKAHEAD_FAR_OUTLOOK_H_
 #define BFIO_ROUTER_CORE_LOOKAHEAD_FAR_OUTLOOK_H_
 

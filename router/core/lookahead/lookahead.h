@@ -1,10 +1,8 @@
-// Predictors of completions behind one interface: which requests are still active h steps ahead.
-//
-// Purpose: the scheduler passes to a Lookahead how long requests have run and which have ended. It queries
-// the expected load of each worker 1 .. H steps ahead, and how long a waiting request may run
-// (model/snapshot.h, Outlook). Ownership: owned by the scheduler; residents are borrowed for the call.
-// Threads: the scheduler's (one). No I/O, no clock. Deterministic: the same calls in the same order give the
-// same bits.
+// Predictors of completions behind one interface: which requests are still active h steps ahead. The
+// scheduler passes to a Lookahead how long requests have run and which have ended. It queries the expected
+// load of each worker 1 .. H steps ahead, and how long a waiting request may run (model/snapshot.h, Outlook).
+// Ownership: owned by the scheduler; residents are borrowed for the call. Threads: the scheduler's (one). No
+// I/O, no clock. Deterministic: the same calls in the same order give the same bits.
 //
 // Terms. A request with o tokens to generate that first runs in step f runs in the steps f .. f + o - 1. Its
 // age is the number of tokens that it has generated. It is active after step r when it has not ended by then;

@@ -6,7 +6,6 @@
 #include "router/core/lookahead/fixed_length.h"
 #include "router/core/lookahead/hint.h"
 #include "router/core/lookahead/lookahead.h"
-#include "router/core/lookahead/no_lookahead.h"
 #include "router/core/lookahead/survival.h"
 
 namespace bfio::core {

@@ -1,8 +1,6 @@
 // The lookahead survival: P(length > age + h | age), learnt from similar requests of the same tenant
-// (survival_model.h).
-//
-// Cost: H + 1 multiplications per resident in Project, which reads one row of a table per resident.
-// Observations cost O(1). Threads: one, as for every Lookahead.
+// (survival_model.h). Cost: H + 1 multiplications per resident in Project, which reads one row of a table per
+// resident. Observations cost O(1). Threads: one, as for every Lookahead.
 #ifndef BFIO_ROUTER_CORE_LOOKAHEAD_SURVIVAL_H_
 #define BFIO_ROUTER_CORE_LOOKAHEAD_SURVIVAL_H_
 

@@ -1,6 +1,5 @@
 #include "router/core/lookahead/survival_model.h"
 
-#include <algorithm>
 #include <bit>
 
 namespace bfio::core {
@@ -21,6 +20,12 @@ constexpr double kMaxHazard = 1 - 1e-9;
 constexpr double kLeastEndings = 1e-3;
 // log2 of the prompt length at which the second prompt class begins.
 constexpr int kFirstPromptOctave = 5;
+
+constexpr double kRescaleAbove = 1e100;
+
+// Longest table, and smallest entry; beyond both the hazard is that of the tail.
+constexpr int64_t kMaxAge = 32768;
+constexpr double kMinSurvival = 1e-200;
 
 }  // namespace
 
@@ -132,6 +137,55 @@ void SurvivalModel::EstimateBelow(Class& c, const Class& above) const {
   }
   c.tail = {std::min(above.tail.hazard * factor, kMaxHazard),
             std::max(std::min(above.tail.endings, ended), kLeastEndings)};
+}
+
+void HazardCounts::Observe(int64_t from, int64_t to, bool finished) {
+  if (from >= to) return;
+  const int32_t last = lattice_.Bin(to);
+  if (last >= bins()) {
+    exposed_.resize(static_cast<size_t>(last) + 1, 0);
+    ended_.resize(static_cast<size_t>(last) + 1, 0);
+  }
+  for (int32_t bin = lattice_.Bin(from + 1); bin <= last; ++bin) {
+    const int64_t low = std::max(from + 1, lattice_.First(bin));
+    const int64_t high = bin == last ? to : lattice_.First(bin + 1) - 1;
+    exposed_[bin] += weight_ * static_cast<double>(high - low + 1);
+  }
+  if (!finished) return;
+  ended_[last] += weight_;
+  total_ended_ += weight_;
+  ++observed_;
+  weight_ *= growth_;
+  if (weight_ < kRescaleAbove) return;
+  for (double& v : exposed_) v /= weight_;
+  for (double& v : ended_) v /= weight_;
+  total_ended_ /= weight_;
+  weight_ = 1;
+}
+
+void SurvivalTable::Build(const AgeLattice& lattice, absl::Span<const double> hazards, const Tail& tail) {
+  survival_.assign(1, 1.0);
+  double alive = 1;
+  int64_t token = 1;
+  for (int32_t bin = 0; bin < static_cast<int32_t>(hazards.size()) && alive > kMinSurvival; ++bin) {
+    const double stay = 1 - hazards[bin];
+    for (const int64_t end = lattice.First(bin + 1); token < end && token <= kMaxAge; ++token) {
+      const double next = alive * stay;
+      if (next < kMinSurvival) {
+        alive = 0;  // ends the table here
+        break;
+      }
+      survival_.push_back(alive = next);
+    }
+  }
+  limit_ = static_cast<int64_t>(survival_.size()) - 1;
+  alive = survival_.back();
+  for (int64_t i = 0; i <= kReach; ++i) survival_.push_back(alive *= 1 - tail.hazard);
+  beyond_.clear();
+  for (int32_t bin = 0; bin < FarLattice().bins(); ++bin) {
+    const double expected = tail.hazard * static_cast<double>(FarLattice().First(bin));
+    beyond_.push_back(std::pow(1 + expected / tail.endings, -tail.endings));
+  }
 }
 
 }  // namespace bfio::core

@@ -1,6 +1,4 @@
-// An exponentially weighted mean.
-//
-// Purpose: recent statistics that follow from events alone. Plain data. Threads: any.
+// An exponentially weighted mean. Recent statistics that follow from events alone. Plain data. Threads: any.
 #ifndef BFIO_ROUTER_CORE_MODEL_FADING_MEAN_H_
 #define BFIO_ROUTER_CORE_MODEL_FADING_MEAN_H_
 

@@ -1,12 +1,10 @@
-// The slots and KV memory that workers have left while a decision is made.
-//
-// Purpose: the one account of free capacity. Policies, the solver, the scheduler's checks and the replay test
-// here whether a request fits, and record their placements here, so that no decision can overfill a worker. A
-// request fits a worker that has a free slot and either as many unreserved KV tokens as the request may need,
-// or, by admission's estimate, memory for it at every future time (kv_capacity.h).
-//
-// Ownership: copies the workers, borrows the needs of the outlook; reused between decisions, allocates only
-// to grow. Threads: one. Units: requests, tokens. Cost: O(1) per question, O(times * ways) with an outlook.
+// The slots and KV memory that workers have left while a decision is made. The one account of free capacity.
+// Policies, the solver, the scheduler's checks and the replay test here whether a request fits, and record
+// their placements here, so that no decision can overfill a worker. A request fits a worker that has a free
+// slot and either as many unreserved KV tokens as the request may need, or, by admission's estimate, memory
+// for it at every future time (kv_capacity.h). Ownership: copies the workers, borrows the needs of the
+// outlook; reused between decisions, allocates only to grow. Threads: one. Units: requests, tokens. Cost:
+// O(1) per question, O(times * ways) with an outlook.
 #ifndef BFIO_ROUTER_CORE_MODEL_FREE_CAPACITY_H_
 #define BFIO_ROUTER_CORE_MODEL_FREE_CAPACITY_H_
 

@@ -1,12 +1,10 @@
-// Capacity of the workers' KV memory at several future times, while a decision is made.
-//
-// Purpose: a request's KV grows while others end, so whether another request may start is not a comparison of
-// two numbers. Admission (router/core/admission/kv_admission.h) states, for several future times, what each
-// request may need and what each worker has left; FreeCapacity (free_capacity.h) keeps every decision within
-// it. For each time there may be several ways to show that memory suffices, each with its own needs and
-// capacity. A set of requests fits a worker when for every time there is a way whose needs add up to at most
-// its capacity. Needs are added and removed exactly, so a search may exchange requests without calling
-// admission again.
+// Capacity of the workers' KV memory at several future times, while a decision is made. A request's KV grows
+// while others end, so whether another request may start is not a comparison of two numbers. Admission
+// (router/core/admission/kv_admission.h) states, for several future times, what each request may need and
+// what each worker has left; FreeCapacity (free_capacity.h) keeps every decision within it. For each time
+// there may be several ways to show that memory suffices, each with its own needs and capacity. A set of
+// requests fits a worker when for every time there is a way whose needs add up to at most its capacity. Needs
+// are added and removed exactly, so a search may exchange requests without calling admission again.
 //
 // Ownership: borrows the outlook's needs. Threads: one. Units: tokens. Cost: O(times * ways) per question.
 #ifndef BFIO_ROUTER_CORE_MODEL_KV_CAPACITY_H_

@@ -1,6 +1,5 @@
 #include "router/core/model/prefix_blocks.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <utility>
 

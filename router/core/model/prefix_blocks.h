@@ -1,12 +1,9 @@
-// Names of a prompt's blocks: prompts with equal names begin with the same tokens.
-//
-// Purpose: the edges name the blocks of a prompt once, and decisions compare names instead of tokens. A name
-// is a hash of all tokens up to the block's end, so two prompts with the same i-th name share their first i +
-// 1 blocks. Different tokens with equal names lead to a worse placement and to no other harm. The probability
-// of a collision is 2^-64 for a pair, but a client can construct one.
-//
-// Threads: any. Cost: about 4 ns per token (measured at 2.5 GHz), because each token's hash depends on the
-// one before it.
+// Names of a prompt's blocks: prompts with equal names begin with the same tokens. The edges name the blocks
+// of a prompt once, and decisions compare names instead of tokens. A name is a hash of all tokens up to the
+// block's end, so two prompts with the same i-th name share their first i + 1 blocks. Different tokens with
+// equal names lead to a worse placement and to no other harm. The probability of a collision is 2^-64 for a
+// pair, but a client can construct one. Threads: any. Cost: about 4 ns per token (measured at 2.5 GHz),
+// because each token's hash depends on the one before it.
 #ifndef BFIO_ROUTER_CORE_MODEL_PREFIX_BLOCKS_H_
 #define BFIO_ROUTER_CORE_MODEL_PREFIX_BLOCKS_H_
 

@@ -1,7 +1,5 @@
-// One request in the decision core.
-//
-// Purpose: the vocabulary shared by policies, solver and scheduler. Plain data. Lengths are in tokens.
-// Threads: any.
+// One request in the decision core. The vocabulary shared by policies, solver and scheduler. Plain data.
+// Lengths are in tokens. Threads: any.
 #ifndef BFIO_ROUTER_CORE_MODEL_REQUEST_H_
 #define BFIO_ROUTER_CORE_MODEL_REQUEST_H_
 

@@ -1,9 +1,7 @@
-// The input and the output of a policy.
-//
-// Purpose: the one interface between scheduling state and decision. A Snapshot is an immutable view of the
-// group at the step in which the plan will be applied: loads are projected to that step and include
-// assignments in flight. Ownership: a Snapshot borrows; it is valid during one Policy::Decide call only.
-// Threads: any, plain data.
+// The input and the output of a policy. The one interface between scheduling state and decision. A Snapshot
+// is an immutable view of the group at the step in which the plan will be applied: loads are projected to
+// that step and include assignments in flight. Ownership: a Snapshot borrows; it is valid during one
+// Policy::Decide call only. Threads: any, plain data.
 #ifndef BFIO_ROUTER_CORE_MODEL_SNAPSHOT_H_
 #define BFIO_ROUTER_CORE_MODEL_SNAPSHOT_H_
 
@@ -202,9 +200,6 @@ struct Decision {
   // PolicyOptions::stop ended the search, so the result for the same snapshot may differ with more time or on
   // another machine.
   bool stopped_early = false;
-  // Proven upper bound of the distance from the optimum, where it was computed (PolicyOptions::gap_every).
-  // Unit: see solver/gap_probe.h.
-  std::optional<double> gap;
   // The level: step time in seconds up to which ranks fill their step with prompt tokens
   // (router/core/prefill). Empty: each rank computes up to its own budget.
   std::optional<double> level_s;
@@ -213,7 +208,6 @@ struct Decision {
   void Clear() {
     assignments.clear();
     stopped_early = false;
-    gap.reset();
     level_s.reset();
   }
 };

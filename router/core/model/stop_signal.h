@@ -1,6 +1,5 @@
-// How a caller ends a search of the core, which cannot read a clock.
-//
-// Purpose: shared by solver and policies. Threads: called by the deciding thread.
+// How a caller ends a search of the core, which cannot read a clock. Shared by solver and policies. Threads:
+// called by the deciding thread.
 #ifndef BFIO_ROUTER_CORE_MODEL_STOP_SIGNAL_H_
 #define BFIO_ROUTER_CORE_MODEL_STOP_SIGNAL_H_
 

@@ -1,8 +1,6 @@
 // Places one request after the other on the worker with the least key, in O(log workers) each where KV memory
-// suffices.
-//
-// Purpose: least-loaded placement of many requests in large groups. Ownership: borrows the capacity, in which
-// it enters the placements. Threads: one.
+// suffices. Least-loaded placement of many requests in large groups. Ownership: borrows the capacity, in
+// which it enters the placements. Threads: one.
 #ifndef BFIO_ROUTER_CORE_POLICY_LEAST_FIRST_H_
 #define BFIO_ROUTER_CORE_POLICY_LEAST_FIRST_H_
 

@@ -1,8 +1,7 @@
-// The workers whose loads determine the level that all should keep.
-//
-// Purpose: those that accept new requests and hold at least half of the median load of the accepting ones. A
-// worker that drains does not count, because its load is falling; one below half the median has just joined.
-// Threads: one (scratch memory). Deterministic. Cost: O(workers).
+// The workers whose loads determine the level that all should keep. Those that accept new requests and hold
+// at least half of the median load of the accepting ones. A worker that drains does not count, because its
+// load is falling; one below half the median has just joined. Threads: one (scratch memory). Deterministic.
+// Cost: O(workers).
 #ifndef BFIO_ROUTER_CORE_POLICY_LEVEL_WORKERS_H_
 #define BFIO_ROUTER_CORE_POLICY_LEVEL_WORKERS_H_
 

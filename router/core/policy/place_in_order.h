@@ -1,6 +1,4 @@
-// Shared code of policies that place one request after the other.
-//
-// Threads: any, no state.
+// Shared code of policies that place one request after the other. Threads: any, no state.
 #ifndef BFIO_ROUTER_CORE_POLICY_PLACE_IN_ORDER_H_
 #define BFIO_ROUTER_CORE_POLICY_PLACE_IN_ORDER_H_
 

@@ -1,6 +1,5 @@
-// A policy decides which waiting request goes to which worker, now.
-//
-// Purpose: the one interface of all rules, so that the scheduler and tests drive them alike.
+// A policy decides which waiting request goes to which worker, now. The one interface of all rules, so that
+// the scheduler and tests drive them alike.
 //
 // Contract of Decide, for every policy:
 //   - each waiting index is used at most once;
@@ -79,9 +78,6 @@ struct PolicyOptions {
   // bf_io, bf_io_auto, least_work: called while they search, about every thousand evaluations. While it
   // returns false, it does not affect the plans.
   StopSignal stop;
-  // bf_io, bf_io_auto: a proven bound (Decision::gap) is computed for one of every `gap_every` solved
-  // decisions, without an effect on the plan; 0: never.
-  int32_t gap_every = 0;
 };
 
 // What MakePolicy needs: name and settings.

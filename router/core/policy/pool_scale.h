@@ -1,7 +1,5 @@
-// The scale of the waiting requests' sizes.
-//
-// Purpose: the unit in which bf_io and bf_io_auto measure prompt lengths, so that nothing has to be tuned to
-// a workload. Threads: any, no state. Cost: O(waiting).
+// The scale of the waiting requests' sizes. The unit in which bf_io and bf_io_auto measure prompt lengths, so
+// that nothing has to be tuned to a workload. Threads: any, no state. Cost: O(waiting).
 #ifndef BFIO_ROUTER_CORE_POLICY_POOL_SCALE_H_
 #define BFIO_ROUTER_CORE_POLICY_POOL_SCALE_H_
 

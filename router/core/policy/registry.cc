@@ -5,7 +5,6 @@
 #include "router/core/policy/balance_route/balance_route.h"
 #include "router/core/policy/baselines/baselines.h"
 #include "router/core/policy/bf_io/bf_io.h"
-#include "router/core/policy/bf_io/options.h"
 #include "router/core/policy/bf_io_auto/bf_io_auto.h"
 #include "router/core/policy/least_work/least_work.h"
 #include "router/core/policy/metered/metered.h"
@@ -47,8 +46,8 @@ MadePolicy BrH(const PolicyOptions& options) {
 MadePolicy BfIo(const PolicyOptions& options) {
   absl::StatusOr<SolverSettings> settings = BfIoSettings(options);
   if (!settings.ok()) return settings.status();
-  return std::make_unique<MeteredPolicy>(std::make_unique<BfIoPolicy>(
-      *settings, options.horizon, options.discount, options.stop, options.gap_every));
+  return std::make_unique<MeteredPolicy>(
+      std::make_unique<BfIoPolicy>(*settings, options.horizon, options.discount, options.stop));
 }
 
 MadePolicy LeastWork(const PolicyOptions& options) {

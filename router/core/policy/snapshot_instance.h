@@ -1,9 +1,7 @@
-// Converts a snapshot to an instance of the integer program.
-//
-// Purpose: the one translation from a policy's input (model/snapshot.h) to the solver's (solver/instance.h):
-// bf_io, bf_io_auto and the LP files of the simulator describe the same program. Workers come from `free`,
-// including what the policy has placed already. Weights, precounted tokens, target and discount are left at
-// their defaults. Pure. Threads: any, no state.
+// Converts a snapshot to an instance of the integer program. The one translation from a policy's input
+// (model/snapshot.h) to the solver's (solver/instance.h): bf_io, bf_io_auto and the LP files of the simulator
+// describe the same program. Workers come from `free`, including what the policy has placed already. Weights,
+// precounted tokens, target and discount are left at their defaults. Pure. Threads: any, no state.
 #ifndef BFIO_ROUTER_CORE_POLICY_SNAPSHOT_INSTANCE_H_
 #define BFIO_ROUTER_CORE_POLICY_SNAPSHOT_INSTANCE_H_
 

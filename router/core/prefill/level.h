@@ -1,13 +1,10 @@
 // How many prompt tokens fit below a step time, and the level up to which all ranks of a group are filled.
-//
-// Purpose: the ranks of a group wait in a barrier for the slowest one, so the time below the slowest rank's
-// is free: prompt tokens computed there lengthen no step. Above it, each further second delays all requests
-// that decode, and lets every rank with prompts compute some: m ranks that share it compute m times as many
+// The ranks of a group wait in a barrier for the slowest one, so the time below the slowest rank's is free:
+// prompt tokens computed there lengthen no step. Above it, each further second delays all requests that
+// decode, and lets every rank with prompts compute some: m ranks that share it compute m times as many
 // tokens. So ranks are filled up to a common time, the level, which stops rising when too few ranks share the
 // rise. Rows below the knee of a rank's cost take the time of attention only, which is small but not zero, so
-// many tokens share a rise there.
-//
-// Units: tokens, seconds. Pure; any thread.
+// many tokens share a rise there. Units: tokens, seconds. Pure; any thread.
 #ifndef BFIO_ROUTER_CORE_PREFILL_LEVEL_H_
 #define BFIO_ROUTER_CORE_PREFILL_LEVEL_H_
 

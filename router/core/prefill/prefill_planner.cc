@@ -1,9 +1,6 @@
 #include "router/core/prefill/prefill_planner.h"
 
-#include <algorithm>
 #include <cmath>
-#include <cstddef>
-#include <limits>
 #include <numeric>
 
 #include "router/core/prefill/prompt_placement.h"

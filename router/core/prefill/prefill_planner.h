@@ -1,18 +1,15 @@
 // Which waiting prompt goes to which rank, and up to which step time ranks compute prompts: one plan for
-// prompts and decodes of a group that meets in a barrier.
-//
-// Purpose: minimises the mean number of requests in the system, which by Little's law is the mean time from
-// arrival to end. A step that is longer by dt delays all N decoding requests by dt, and computes prompt
-// tokens for dt on each of the m ranks that have prompts. So prompts are computed below the time that the
-// slowest rank needs anyway, where they are free, and together with others, which share the cost.
-// docs/design/prompts.md derives the rules, with objectives for first tokens and prefixes.
+// prompts and decodes of a group that meets in a barrier. Minimises the mean number of requests in the
+// system, which by Little's law is the mean time from arrival to end. A step that is longer by dt delays all
+// N decoding requests by dt, and computes prompt tokens for dt on each of the m ranks that have prompts. So
+// prompts are computed below the time that the slowest rank needs anyway, where they are free, and together
+// with others, which share the cost. docs/design/prompts.md derives the rules, with objectives for first
+// tokens and prefixes.
 //
 // Bounds. No rank computes beyond the level. The level is above the slowest rank's time by at most twice that
 // time, or twice a mean prompt's time if that is more. A prompt that has been bound for twice its intended
 // time gets its share in every step. A prompt that has waited at least sqrt(longest / shortest) times as long
-// as all others goes first.
-//
-// Pure and deterministic; any thread, no state. Units: tokens, seconds, steps.
+// as all others goes first. Pure and deterministic; any thread, no state. Units: tokens, seconds, steps.
 #ifndef BFIO_ROUTER_CORE_PREFILL_PREFILL_PLANNER_H_
 #define BFIO_ROUTER_CORE_PREFILL_PREFILL_PLANNER_H_
 

@@ -1,7 +1,6 @@
-// The prompts on the ranks of a group that meets in a barrier, for a policy.
-//
-// Purpose: the input of PlanPrefill or PlanRelease about ranks and traffic, as of the plan's step; waiting
-// prompts are in Snapshot::waiting. Plain data. Units: tokens, seconds, steps. Threads: any.
+// The prompts on the ranks of a group that meets in a barrier, for a policy. The input of PlanPrefill or
+// PlanRelease about ranks and traffic, as of the plan's step; waiting prompts are in Snapshot::waiting. Plain
+// data. Units: tokens, seconds, steps. Threads: any.
 #ifndef BFIO_ROUTER_CORE_PREFILL_PREFILL_VIEW_H_
 #define BFIO_ROUTER_CORE_PREFILL_PREFILL_VIEW_H_
 

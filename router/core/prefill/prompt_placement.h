@@ -1,9 +1,7 @@
-// The rank on which a prompt costs a group least, with prefix caches.
-//
-// Purpose: PlanPrefill and PlanRelease place a prompt where its cached part saves more than its decodes cost.
-// A prompt with S seconds left on a rank takes that time of what G ranks can compute. Its request makes the
-// decodes of the rank dE seconds longer for its o steps. The group waits for that with the probability w that
-// the rank is the slowest:
+// The rank on which a prompt costs a group least, with prefix caches. PlanPrefill and PlanRelease place a
+// prompt where its cached part saves more than its decodes cost. A prompt with S seconds left on a rank takes
+// that time of what G ranks can compute. Its request makes the decodes of the rank dE seconds longer for its
+// o steps. The group waits for that with the probability w that the rank is the slowest:
 //
 //   S / G + o w dE
 //

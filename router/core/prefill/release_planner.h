@@ -1,10 +1,9 @@
 // When waiting prompts are released to engines whose steps cannot be controlled, and to which rank: in waves
-// over the ranks of a group that meets in a barrier.
-//
-// Purpose: such an engine computes the prompts that it holds in order, after its decodes, as many tokens per
-// step as its budget allows. The router controls only the moment at which it sends a prompt. Prompts are
-// released together, with equal work for each rank; prompts that fit beside the slowest rank's decodes are
-// released at once. docs/design/prompts.md derives when, which, and the bound on a prompt's wait.
+// over the ranks of a group that meets in a barrier. Such an engine computes the prompts that it holds in
+// order, after its decodes, as many tokens per step as its budget allows. The router controls only the moment
+// at which it sends a prompt. Prompts are released together, with equal work for each rank; prompts that fit
+// beside the slowest rank's decodes are released at once. docs/design/prompts.md derives when, which, and the
+// bound on a prompt's wait.
 //
 // Use: MeteredPolicy calls it for engines that run unmodified and meet in a barrier (GroupKind::kCoupled),
 // with every event while requests wait.

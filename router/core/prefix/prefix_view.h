@@ -1,17 +1,13 @@
 // The prompt tokens that the workers of a group still have to compute, where prompts with equal prefixes
-// share KV.
-//
-// Purpose: a policy's input (Snapshot::prefixes). A prompt costs a worker only the tokens that its prefix
-// cache does not hold, and waits for the prompts that the worker has not computed yet.
-//
-// Ownership: borrows the caches; valid during one Policy::Decide. Threads: one. Units: tokens.
+// share KV. A policy's input (Snapshot::prefixes). A prompt costs a worker only the tokens that its prefix
+// cache does not hold, and waits for the prompts that the worker has not computed yet. Ownership: borrows the
+// caches; valid during one Policy::Decide. Threads: one. Units: tokens.
 #ifndef BFIO_ROUTER_CORE_PREFIX_PREFIX_VIEW_H_
 #define BFIO_ROUTER_CORE_PREFIX_PREFIX_VIEW_H_
 
 #include <cstdint>
 #include <vector>
 
-#include "absl/types/span.h"
 #include "router/core/model/request.h"
 #include "router/core/prefix/prefix_caches.h"
 

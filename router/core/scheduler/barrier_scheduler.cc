@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
 namespace bfio::core {
 
 bool BarrierScheduler::GroupIdle() const {

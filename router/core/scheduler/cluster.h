@@ -1,11 +1,9 @@
-// All groups of a router and the pool of requests that they share: events in, plans out.
-//
-// Purpose: holds all state of a router's groups and waiting pool, and makes every decision. The router's
-// decision thread, the simulator and the replay drive the same class through the same events
-// (scheduler_event.h): they differ only in where events come from and where plans go.
-//
-// Threads: none inside; owned and called by one thread. No I/O, no clock: steps are numbered by the events
-// themselves. Deterministic: the same events in the same order give the same outcomes.
+// All groups of a router and the pool of requests that they share: events in, plans out. Holds all state of a
+// router's groups and waiting pool, and makes every decision. The router's decision thread, the simulator and
+// the replay drive the same class through the same events (scheduler_event.h): they differ only in where
+// events come from and where plans go. Threads: none inside; owned and called by one thread. No I/O, no
+// clock: steps are numbered by the events themselves. Deterministic: the same events in the same order give
+// the same outcomes.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_CLUSTER_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_CLUSTER_H_
 

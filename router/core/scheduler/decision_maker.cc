@@ -1,8 +1,5 @@
 #include "router/core/scheduler/decision_maker.h"
 
-#include <algorithm>
-#include <utility>
-
 #include "router/core/policy/place_in_order.h"
 #include "router/core/scheduler/prefill_forecast.h"
 
@@ -72,9 +69,8 @@ std::optional<DecisionMaker::Answer> DecisionMaker::DecideByRule(const PlanSteps
   }
   slots_short_ = seen > free_slots_;
   plan.level_s = decision_.level_s;
-  Answer answer{decision_.stopped_early, decision_.gap};
-  if (!chooser_.candidates().empty()) answer.rule = snapshot.rule;
-  return answer;
+  if (chooser_.candidates().empty()) return Answer{decision_.stopped_early};
+  return Answer{decision_.stopped_early, snapshot.rule};
 }
 
 const PrefillView* DecisionMaker::ReadPrompts(const PlanSteps& steps, GroupKind kind, int64_t reported_step) {
@@ -95,7 +91,7 @@ std::optional<DecisionMaker::Answer> DecisionMaker::DecideLevelOnly(const PlanSt
   ++totals_->policy_calls;
   policy_->Decide(snapshot, decision_);
   plan.level_s = decision_.level_s;
-  return Answer{decision_.stopped_early, decision_.gap};
+  return Answer{decision_.stopped_early};
 }
 
 void DecisionMaker::BuildViews(const PlanSteps& steps) {

@@ -1,7 +1,6 @@
-// Calls the policy of one group, and enforces its contract.
-//
-// Purpose: builds a policy's snapshot from accounts and pool (projected loads, capacity, outlook, admission),
-// and converts its decision to placements. Borrows accounts and pool. Threads: one.
+// Calls the policy of one group, and enforces its contract. Builds a policy's snapshot from accounts and pool
+// (projected loads, capacity, outlook, admission), and converts its decision to placements. Borrows accounts
+// and pool. Threads: one.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_DECISION_MAKER_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_DECISION_MAKER_H_
 
@@ -35,7 +34,6 @@ class DecisionMaker {
   // The result of a call of the policy.
   struct Answer {
     bool stopped_early = false;
-    std::optional<double> gap;
     // The rule of placement that the policy had to follow, where it has any.
     std::optional<PlacementRule> rule = std::nullopt;
   };

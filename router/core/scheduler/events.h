@@ -1,6 +1,5 @@
-// The scheduler's inputs and outputs: membership, reports, plans.
-//
-// Purpose: the types that scheduler.h uses. Plain data. Units: tokens, steps. Threads: any.
+// The scheduler's inputs and outputs: membership, reports, plans. The types that scheduler.h uses. Plain
+// data. Units: tokens, steps. Threads: any.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_EVENTS_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_EVENTS_H_
 
@@ -166,8 +165,6 @@ struct Plan {
   std::vector<Drop> drops;
   // PolicyOptions::stop ended the policy's search, so the same events need not give this plan again.
   bool stopped_early = false;
-  // Decision::gap.
-  std::optional<double> gap;
   // Decision::level_s: each rank computes prompts from apply_step on, until the next plan, as long as its
   // steps end by then.
   std::optional<double> level_s;

@@ -5,8 +5,6 @@
 #include <cstddef>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
 namespace bfio::core {
 
 // --- membership ---

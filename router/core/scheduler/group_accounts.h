@@ -1,14 +1,9 @@
-// The router's account of the requests and tokens on the workers of one group.
-//
-// Purpose: the accounts that all kinds of groups keep. A worker's load is kept by dead reckoning: a request
-// in its j-th step counts s + j - 1, so a resident set grows by its size each step and O(1) work per report
-// keeps it exact. Reports take precedence: a difference is counted as drift and added to the account. The
-// difference is divided equally among the requests that were resident in the step before, so that the tokens
-// that a request frees when it ends are also right where all requests have the same difference. A request
-// whose prompt takes several steps begins with the last of them: until then it counts s and generates no
-// token, as its worker reports. An assignment occupies its slot and KV from the moment it is planned ("in
-// flight") until a report acknowledges its plan, so no worker is over-filled or double-counted when plans are
-// pipelined. Borrows the pool: refused requests go back there, and lookahead and tenants get the
+// The router's account of the requests and tokens on the workers of one group, of any kind. A worker's load
+// is kept by dead reckoning: a request in its j-th step counts s + j - 1, so O(1) work per report keeps it
+// exact. Reports take precedence: a difference is counted as drift, and divided equally among the requests
+// that were resident in the step before. A request whose prompt takes several steps begins with the last of
+// them. An assignment occupies its slot and KV from the moment it is planned ("in flight") until a report
+// acknowledges its plan. Borrows the pool: refused requests go back there, and lookahead and tenants get the
 // observations. Threads: one.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_GROUP_ACCOUNTS_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_GROUP_ACCOUNTS_H_
@@ -22,16 +17,49 @@
 #include "absl/types/span.h"
 #include "router/core/admission/kv_books.h"
 #include "router/core/choice/ended_requests.h"
+#include "router/core/model/fading_mean.h"
 #include "router/core/model/request.h"
 #include "router/core/prefix/prefix_caches.h"
 #include "router/core/prefix/prefix_view.h"
 #include "router/core/scheduler/events.h"
-#include "router/core/scheduler/prompt_traffic.h"
 #include "router/core/scheduler/request_pool.h"
 #include "router/core/scheduler/residents.h"
 #include "router/core/scheduler/scheduler_totals.h"
 
 namespace bfio::core {
+
+// Recent statistics of a group's traffic, for planning prompts. The scheduler has no clock, so rates are per
+// step; the mean planned step time converts them to seconds. All values follow from events, so a replay has
+// the same numbers. Plain data. Threads: any.
+struct PromptTraffic {
+  // Weights of one planned step, one request, and one step of a prompt, in the means.
+  static constexpr double kStepRateShare = 1.0 / 1024;
+  static constexpr double kStepShare = 1.0 / 64;
+  static constexpr double kRequestShare = 1.0 / 256;
+  static constexpr double kChunkShare = 1.0 / 256;
+
+  // Requests placed per planned step; the prompt tokens that have to be computed for them, and the squares of
+  // these.
+  FadingMean placed_per_step;
+  FadingMean prompt_tokens;
+  FadingMean prompt_squares;
+  // Tokens that a request had generated when it ended.
+  FadingMean output_tokens;
+  // Time of a step that was planned with a level, seconds.
+  FadingMean step_s;
+  // Tokens of a prompt computed in one step that did not complete it.
+  FadingMean chunk_tokens;
+
+  void Planned(int64_t placed) { placed_per_step.Add(static_cast<double>(placed), kStepRateShare); }
+  void PlannedSeconds(double seconds) { step_s.Add(seconds, kStepShare); }
+  void Placed(int64_t prompt) {
+    const auto tokens = static_cast<double>(prompt);
+    prompt_tokens.Add(tokens, kRequestShare);
+    prompt_squares.Add(tokens * tokens, kRequestShare);
+  }
+  void Ended(int64_t generated) { output_tokens.Add(static_cast<double>(generated), kRequestShare); }
+  void Computed(int64_t tokens) { chunk_tokens.Add(static_cast<double>(tokens), kChunkShare); }
+};
 
 // The steps for which a plan is made. Vectors are indexed by worker.
 struct PlanSteps {
@@ -201,8 +229,7 @@ class GroupAccounts {
     int64_t planned_for = 0;
     // A plan has dropped it.
     bool dropped = false;
-    // Number of its prompt tokens in its worker's cache when it was placed, by
-    // PrefixCaches::Find.
+    // Number of its prompt tokens in its worker's cache when it was placed, by PrefixCaches::Find.
     int64_t cached_tokens = 0;
   };
   using PlacedMap = absl::flat_hash_map<RequestId, Placed>;

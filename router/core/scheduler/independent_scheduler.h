@@ -1,18 +1,13 @@
 // The scheduler of ranks whose steps the router does not time: each counts its own steps and is idle
-// independently.
+// independently. A decision is made when a request arrives; only workers with changes get a plan, which has a
+// number instead of a step. The group's step is that of its mean rank. Plan mode, late reports and chunked
+// prompts do not apply here. Threads: as Scheduler.
 //
-// A decision is made when a request arrives; only workers with changes get a plan. Such plans have numbers
-// instead of steps: a worker applies all plans that have arrived at its next step boundary. The group's step
-// is that of its mean rank: it advances when as many reports have arrived as there are workers. Plan mode,
-// late reports and chunked prompts do not apply here.
-//
-// Coupled ranks (GroupKind::kCoupled) do step together, because they meet in a barrier inside their engine.
-// So the policy also gets the prompts on them, and sends further prompts by release_planner.h; rules of
-// placement are replayed once per step. A step of the group has ended when as many reports have arrived as
-// ranks have requests. Where all ranks compute prompts up to levels (PrefillReport::metered), prompts are
-// planned as for a barrier that the router times: once per step every rank with requests gets the level.
-//
-// Threads: as Scheduler.
+// Coupled ranks (GroupKind::kCoupled) do step together, in a barrier inside their engine. So the policy also
+// gets the prompts on them and sends further prompts by release_planner.h, and rules of placement are
+// replayed once per step, which has ended when as many reports have arrived as ranks have requests. Where all
+// ranks compute prompts up to levels (PrefillReport::metered), prompts are planned as for a barrier that the
+// router times.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_INDEPENDENT_SCHEDULER_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_INDEPENDENT_SCHEDULER_H_
 

@@ -1,7 +1,6 @@
 #include "router/core/scheduler/kv_hold.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <limits>
 
 namespace bfio::core {

@@ -1,15 +1,9 @@
-// The rule by which no request starves for lack of KV memory, the same for every policy.
-//
-// Purpose: a request that fits no worker now (slots are free, KV is not) is passed over, so that small
-// requests do not wait behind it. But the oldest such request that has waited long enough *holds* a worker:
-// of the workers that have a free slot and whose total KV memory suffices, the one with most unreserved KV
-// (ties: lowest index) takes no other request. A held worker only drains, so its unreserved KV does not
-// shrink. It grows until the request fits, at the latest when the last resident has ended. Then the request
-// is placed before the policy runs, because a policy would treat it as an ordinary candidate and might always
-// prefer others. One request holds at a time.
-//
-// Threads: the scheduler's. Pure. Cost: O(waiting * G) per decision while requests are kept out by KV, else
-// O(waiting).
+// The rule by which no request starves for lack of KV memory, the same for every policy. A request that fits
+// no worker now is passed over, but the oldest one that has waited long enough *holds* a worker: of those
+// that have a free slot and whose total KV memory suffices, the one with most unreserved KV (ties: lowest
+// index) takes no other request until the request fits. It is then placed before the policy runs, because a
+// policy might always prefer others. One request holds at a time. Threads: the scheduler's. Pure. Cost:
+// O(waiting * G) per decision while requests are kept out by KV, else O(waiting).
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_KV_HOLD_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_KV_HOLD_H_
 

@@ -1,8 +1,6 @@
-// Fills Snapshot::outlook.
-//
-// Purpose: gets from the lookahead a row per worker and one curve per kind of waiting request. Keeps the
-// arrays between plans; the spans that it returns are valid until the next Build. Owned by the scheduler.
-// Threads: the scheduler's.
+// Fills Snapshot::outlook. Gets from the lookahead a row per worker and one curve per kind of waiting
+// request. Keeps the arrays between plans; the spans that it returns are valid until the next Build. Owned by
+// the scheduler. Threads: the scheduler's.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_OUTLOOK_BUILDER_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_OUTLOOK_BUILDER_H_
 

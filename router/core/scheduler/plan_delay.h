@@ -1,14 +1,10 @@
-// How long a plan that is due may be delayed without being late.
-//
-// Purpose: a pipelined plan is made while the step before its own runs, and has no effect until that step has
-// ended. A request that arrives after the plan was made waits for the next plan, one step longer. So the plan
-// is made shortly before it is needed; it then also places the requests that have arrived by then. The
-// shortest of the recent steps predicts the earliest end of the present one. A quarter of it, since steps
-// vary, and kDelivery are reserved for making and sending the plan. Of the rest, a share is used as the
-// delay. The share grows with each step and is halved by each late plan, because a late plan delays its
-// placements by a step.
-//
-// Seconds. Pure; one thread.
+// How long a plan that is due may be delayed without being late. A pipelined plan is made while the step
+// before its own runs, and has no effect until that step has ended. A request that arrives after the plan was
+// made waits for the next plan, one step longer. So the plan is made shortly before it is needed; it then
+// also places the requests that have arrived by then. The shortest of the recent steps predicts the earliest
+// end of the present one. A quarter of it, since steps vary, and kDelivery are reserved for making and
+// sending the plan. Of the rest, a share is used as the delay. The share grows with each step and is halved
+// by each late plan, because a late plan delays its placements by a step. Seconds. Pure; one thread.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_PLAN_DELAY_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_PLAN_DELAY_H_
 

@@ -1,8 +1,7 @@
-// The prompt tokens that ranks will still have to compute when a plan's step begins.
-//
-// Purpose: the steps before a plan's own step are planned already. In each of them a rank computes prompts up
-// to the level of that step's plan, as a worker does. Completions in these steps are not known, and none are
-// assumed. Pure. Threads: any, no state.
+// The prompt tokens that ranks will still have to compute when a plan's step begins. The steps before a
+// plan's own step are planned already. In each of them a rank computes prompts up to the level of that step's
+// plan, as a worker does. Completions in these steps are not known, and none are assumed. Pure. Threads: any,
+// no state.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_PREFILL_FORECAST_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_PREFILL_FORECAST_H_
 

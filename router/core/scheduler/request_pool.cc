@@ -1,6 +1,5 @@
 #include "router/core/scheduler/request_pool.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

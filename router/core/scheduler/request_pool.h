@@ -1,13 +1,12 @@
 // The state that all groups of a router share: the waiting requests, and the inputs of decisions about all of
-// them.
-//
-// Purpose: the waiting pool with its bound, the requests that wait for a batch (wait_admission.h), the
-// service of each tenant, the lookahead, the reference wait (virtual_fcfs.h), and the clock of waiting ages
-// (pool_clock.h). Groups take requests out; a Cluster puts them in. Owned by a Cluster; schedulers and their
-// parts borrow it. Threads: one.
+// them. The waiting pool with its bound, the requests that wait for a batch (wait_admission.h), the service
+// of each tenant, the lookahead, the reference wait (virtual_fcfs.h), and the clock of waiting ages. Groups
+// take requests out; a Cluster puts them in. Owned by a Cluster; schedulers and their parts borrow it.
+// Threads: one.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_REQUEST_POOL_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_REQUEST_POOL_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -15,6 +14,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "router/core/admission/wait_admission.h"
@@ -22,14 +22,110 @@
 #include "router/core/model/free_capacity.h"
 #include "router/core/model/request.h"
 #include "router/core/model/snapshot.h"
-#include "router/core/scheduler/pool_clock.h"
-#include "router/core/scheduler/rank_queues.h"
 #include "router/core/scheduler/scheduler_options.h"
 #include "router/core/scheduler/tenant_service.h"
 #include "router/core/scheduler/virtual_fcfs.h"
 #include "router/core/scheduler/waiting_pool.h"
 
 namespace bfio::core {
+
+// The clock of waiting ages, common to all groups. Groups step at their own paces; ages, their priority
+// weights and the reference wait belong to the shared pool and need one clock. It ticks once in the time that
+// the mean rank of the open groups takes for a step: each completed step of a group adds its ranks (each
+// report of a rank without a barrier adds one), and the clock ticks when the sum has reached the ranks of all
+// open groups. With one group it counts that group's steps. A group that plans n steps ahead decides at the
+// clock's time plus n. Deterministic; never goes back. Threads: one.
+class PoolClock {
+ public:
+  // Ticks so far.
+  int64_t now() const { return now_; }
+  // The step from which the age of a request enqueued now counts; never decreases.
+  int64_t NextStep() const { return next_; }
+  // The time of a plan that reaches `ahead` steps beyond its group's reports. No waiting request counts from
+  // a later step.
+  int64_t At(int64_t ahead) const { return std::max(next_, now_ + ahead); }
+
+  // Sets the number of ranks in open groups from now on.
+  void SetOpenRanks(int64_t ranks) { open_ranks_ = ranks; }
+  int64_t open_ranks() const { return open_ranks_; }
+
+  // `ranks` ranks have made a step. `own_ranks`: number of ranks of their group, which may have been closed
+  // meanwhile. True when the clock ticks.
+  bool AddSteps(int64_t ranks, int64_t own_ranks);
+
+  // A group restarts; `latest` is the last time for which it has decided. The count towards the next tick
+  // starts again, because it came from other ranks.
+  void BeginEpoch(int64_t latest) {
+    now_ = std::max(now_, latest);
+    next_ = std::max(next_, now_ + 1);
+    counted_ = 0;
+  }
+
+  // `lead` is the smallest number of steps by which an open group's plans are ahead of its reports.
+  void Lead(int64_t lead) { next_ = std::max(next_, now_ + lead + 1); }
+
+ private:
+  int64_t now_ = 0;
+  int64_t next_ = 1;
+  int64_t counted_ = 0;
+  int64_t open_ranks_ = 0;
+};
+
+inline bool PoolClock::AddSteps(int64_t ranks, int64_t own_ranks) {
+  counted_ += ranks;
+  const int64_t per_tick = std::max({int64_t{1}, open_ranks_, own_ranks});
+  if (counted_ < per_tick) return false;
+  // Modulo instead of subtraction, because there may be fewer ranks now than when counting began.
+  counted_ %= per_tick;
+  ++now_;
+  return true;
+}
+
+// The requests that each wait for one rank, because their clients have named that rank
+// (RequestSpec::held_to). These requests are not part of a policy's input. They wait beside the pool, so that
+// a full rank delays only its own requests; DecisionMaker places them before it calls the policy. Each rank's
+// requests are in the order of WaitingPool. Owned by RequestPool; one thread. Cost: a look-up by rank or id,
+// plus that of WaitingPool.
+class RankQueues {
+ public:
+  // Null: none waits for that rank.
+  const WaitingPool* Find(const RequestSpec::HeldRank& rank) const {
+    const auto it = queues_.find(rank);
+    return it == queues_.end() ? nullptr : &it->second;
+  }
+  // Whether any request waits for a rank of the group.
+  bool Any(int32_t group) const {
+    const auto it = queues_.lower_bound({group, 0});
+    return it != queues_.end() && it->first.group == group;
+  }
+  bool Contains(RequestId id) const { return ranks_.contains(id); }
+  // REQUIRES: Contains(id).
+  const RequestSpec& Spec(RequestId id) const { return queues_.at(ranks_.at(id)).Spec(id); }
+  int64_t size() const { return static_cast<int64_t>(ranks_.size()); }
+  // By group and rank.
+  const std::map<RequestSpec::HeldRank, WaitingPool>& all() const { return queues_; }
+
+  // Returns the queue to which the caller must add `request` next. REQUIRES: held_to is set, and the request
+  // is in no queue.
+  WaitingPool& Enter(const RequestSpec& request) {
+    ranks_.emplace(request.id, *request.held_to);
+    return queues_[*request.held_to];
+  }
+  // False when it is in no queue.
+  bool Remove(RequestId id) {
+    const auto rank = ranks_.find(id);
+    if (rank == ranks_.end()) return false;
+    const auto queue = queues_.find(rank->second);
+    queue->second.Remove(id);
+    if (queue->second.empty()) queues_.erase(queue);
+    ranks_.erase(rank);
+    return true;
+  }
+
+ private:
+  std::map<RequestSpec::HeldRank, WaitingPool> queues_;
+  absl::flat_hash_map<RequestId, RequestSpec::HeldRank> ranks_;
+};
 
 class RequestPool {
  public:

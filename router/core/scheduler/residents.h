@@ -1,10 +1,9 @@
-// The requests that run on each worker, in dense arrays, and how far they have been observed and charged.
-//
-// Purpose: one array of Resident per worker (swap-remove, so its order follows from the events), and for each
-// the tokens that are settled. Settling reports exposure to the lookahead and charges generated tokens to
-// tenants. It happens when a resident leaves and every kSettleSteps steps, for a share of the workers at each
-// step, so that no step costs a pass over all residents. Owned by the scheduler; borrows its lookahead and
-// tenant counters. One thread.
+// The requests that run on each worker, in dense arrays, and how far they have been observed and charged. One
+// array of Resident per worker (swap-remove, so its order follows from the events), and for each the tokens
+// that are settled. Settling reports exposure to the lookahead and charges generated tokens to tenants. It
+// happens when a resident leaves and every kSettleSteps steps, for a share of the workers at each step, so
+// that no step costs a pass over all residents. Owned by the scheduler; borrows its lookahead and tenant
+// counters. One thread.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_RESIDENTS_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_RESIDENTS_H_
 

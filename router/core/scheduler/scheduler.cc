@@ -1,7 +1,6 @@
 #include "router/core/scheduler/scheduler.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "common/base/status_macros.h"
 #include "router/core/scheduler/barrier_scheduler.h"
@@ -76,7 +75,6 @@ std::optional<DecisionMaker::Answer> Scheduler::DecideAndRecord(const PlanSteps&
   if (!answer) return answer;
   decided_step_ = steps.step;
   plan.stopped_early = answer->stopped_early;
-  plan.gap = answer->gap;
   return answer;
 }
 

@@ -1,11 +1,8 @@
-// The scheduling state machine of one group: the requests on its workers, and the plans for them.
-//
-// Purpose: one interface for the kinds of groups, barrier_scheduler.h and independent_scheduler.h. A Cluster
-// drives it and hands out its views; it takes requests out of the pool that all groups share.
-// Accounts are those of group_accounts.h, decisions those of decision_maker.h; kinds differ in when a plan is
-// due and for which steps.
-//
-// Threads: none inside; the Cluster's. Pure and deterministic.
+// The scheduling state machine of one group: the requests on its workers, and the plans for them. One
+// interface for the kinds of groups, barrier_scheduler.h and independent_scheduler.h. A Cluster drives it and
+// hands out its views; it takes requests out of the pool that all groups share. Accounts are those of
+// group_accounts.h, decisions those of decision_maker.h; kinds differ in when a plan is due and for which
+// steps. Threads: none inside; the Cluster's. Pure and deterministic.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_SCHEDULER_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_SCHEDULER_H_
 

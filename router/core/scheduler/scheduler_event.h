@@ -1,7 +1,6 @@
-// The events of a router's groups and of the waiting pool that they share, as plain data.
-//
-// Purpose: the events of all code that drives a Cluster (cluster.h) or observes one: router, recorder,
-// replay and simulator. Spans inside a Report are borrowed for the call. Threads: any, plain data.
+// The events of a router's groups and of the waiting pool that they share, as plain data. The events of all
+// code that drives a Cluster (cluster.h) or observes one: router, recorder, replay and simulator. Spans
+// inside a Report are borrowed for the call. Threads: any, plain data.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_SCHEDULER_EVENT_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_SCHEDULER_EVENT_H_
 
@@ -117,10 +116,9 @@ struct Report {
 
 // Decides for one group. No Outcome::plan when none is due: the epoch is closed, the plan for the target step
 // is out already, or the group is idle and there is nothing to place or drop. `force`, for groups with a
-// barrier, plans one step further than the complete reports allow, from the reports received so far.
-//
-// `rule`, for replays: the rule of placement that was followed. The group follows it, and from then on
-// chooses none itself until SetPolicy. Ignored where the policy has no such rule.
+// barrier, plans one step further than the complete reports allow, from the reports received so far. `rule`,
+// for replays: the rule of placement that was followed. The group follows it, and from then on chooses none
+// itself until SetPolicy. Ignored where the policy has no such rule.
 struct MakePlan {
   GroupIndex group = 0;
   bool force = false;

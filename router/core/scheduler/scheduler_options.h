@@ -1,6 +1,4 @@
-// Settings of a cluster: its pool and all its groups.
-//
-// Threads: any, plain data.
+// Settings of a cluster: its pool and all its groups. Threads: any, plain data.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_SCHEDULER_OPTIONS_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_SCHEDULER_OPTIONS_H_
 

@@ -1,11 +1,9 @@
 // The service that each tenant has received: the virtual token counter of Sheng et al., "Fairness in Serving
-// Large Language Models" (OSDI 2024), algorithm 2.
-//
-// Purpose: the measure of tenant fairness. A tenant is charged for a prompt when its request is placed, and
-// for every generated token. A tenant without waiting requests accumulates no credit. When it returns, its
-// counter is raised to the least counter of the tenants with a waiting request that could run, or, when no
-// request waits, to that of the tenant that waited last. Owned by the scheduler; one thread. Cost: O(1) per
-// event, O(tenants) for the least counter.
+// Large Language Models" (OSDI 2024), algorithm 2. The measure of tenant fairness. A tenant is charged for a
+// prompt when its request is placed, and for every generated token. A tenant without waiting requests
+// accumulates no credit. When it returns, its counter is raised to the least counter of the tenants with a
+// waiting request that could run, or, when no request waits, to that of the tenant that waited last. Owned by
+// the scheduler; one thread. Cost: O(1) per event, O(tenants) for the least counter.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_TENANT_SERVICE_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_TENANT_SERVICE_H_
 

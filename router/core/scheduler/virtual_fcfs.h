@@ -1,24 +1,14 @@
-// How long requests would wait if the oldest always went first, in fair order of the tenants.
+// How long requests would wait if the oldest always went first, in fair order of the tenants: the reference
+// wait of a class of a pool, for all its groups. A first-come rule fills the same slots at the same steps as
+// any other rule that leaves none empty, so counting arrivals and admissions is enough to determine which
+// requests it would admit now (an estimate, because completions depend on which were admitted). The reference
+// admits the oldest request of the least served tenant: each admission charges its tenant the mean charge of
+// the tenant's requests (TenantService::MeanCharge), and the counter of a tenant that returns is raised to
+// that of the tenant served last.
 //
-// Purpose: the reference wait of a class of a pool, for all its groups. Whichever requests are admitted, a
-// first-come rule fills the same slots at the same steps as any other rule that leaves none empty, so its
-// pool holds as many requests as the real one. Counting arrivals and admissions is therefore enough to
-// determine which requests it would admit now and how long they have waited; no second group is simulated.
-// (Completions occur at the same steps only if the admitted requests have the same lengths, so this is an
-// estimate.)
-//
-// Tenants. First come, first served lets a tenant with many requests delay the others, so it is no reference
-// for a fair rule. The reference therefore admits the oldest request of the least served tenant: each
-// admission charges its tenant the mean charge of the tenant's requests (TenantService::MeanCharge), and the
-// counter of a tenant that returns is raised to that of the tenant served last. With one tenant this is first
-// come, first served.
-//
-// Where KV memory is the limit, the number of requests that fit depends on their sizes, so the premise does
-// not hold. The result is then the wait if the same number of requests were admitted, in this order.
-//
-// Arrivals count from the step at which they entered the pool, however late the next decision is. Threads:
-// one. Cost: O(log tenants) amortised per request; one quantile computation per query after an admission.
-// Memory: O(1) for each tenant that waits or is ahead of the one served last.
+// Where KV memory is the limit, the result is the wait if the same number of requests were admitted, in this
+// order. Arrivals count from the step at which they entered the pool. Threads: one. Cost: O(log tenants)
+// amortised per request; one quantile computation per query after an admission.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_VIRTUAL_FCFS_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_VIRTUAL_FCFS_H_
 
@@ -27,12 +17,44 @@
 #include <cstdint>
 #include <deque>
 #include <set>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
-#include "router/core/scheduler/recent_waits.h"
 
 namespace bfio::core {
+
+// The distribution of recent waits. A quantile over the recent samples of a stream, in constant memory and a
+// few hundred additions per quantile. It covers the last full block of samples and the block that is being
+// filled, so a burst no longer counts after two blocks at the latest. (With exponential decay a burst would
+// determine the 99th percentile until its weight has decayed by a factor of 100.) Waits are whole steps,
+// exact up to kExact and within 3 % beyond. Threads: one.
+class RecentWaits {
+ public:
+  // A block ends after `block` samples. REQUIRES: block >= 1, steps >= 0.
+  void Add(int64_t steps, int64_t block);
+
+  // The least wait that at most a share `above` of the samples exceeds; 0 before the first sample.
+  int64_t Quantile(double above) const;
+
+ private:
+  static constexpr int64_t kExact = 256;
+  static constexpr int64_t kPerDoubling = 32;
+
+  struct Block {
+    // By bucket.
+    std::vector<int64_t> counts;
+    int64_t samples = 0;
+
+    int64_t At(size_t bucket) const { return bucket < counts.size() ? counts[bucket] : 0; }
+  };
+
+  static size_t Bucket(int64_t steps);
+  // The smallest wait that falls into the bucket.
+  static int64_t Lowest(size_t bucket);
+
+  Block full_, filling_;
+};
 
 class VirtualFcfs {
  public:

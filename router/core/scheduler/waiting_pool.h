@@ -1,9 +1,8 @@
-// The waiting pool: requests that the router has accepted and not yet placed.
-//
-// Purpose: keeps WaitingView records ready for a policy, so that a snapshot costs nothing per waiting
-// request. Order: higher priority first, then least senior_step (oldest first where none is senior), then
-// the earlier deadline, then order of arrival. Owned by Scheduler; one thread. Cost: Add is O(1) at the back
-// of its priority class (O(n) when a more urgent request overtakes), RemoveMany is one pass over the pool.
+// The waiting pool: requests that the router has accepted and not yet placed. Keeps WaitingView records ready
+// for a policy, so that a snapshot costs nothing per waiting request. Order: higher priority first, then
+// least senior_step (oldest first where none is senior), then the earlier deadline, then order of arrival.
+// Owned by Scheduler; one thread. Cost: Add is O(1) at the back of its priority class (O(n) when a more
+// urgent request overtakes), RemoveMany is one pass over the pool.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_WAITING_POOL_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_WAITING_POOL_H_
 

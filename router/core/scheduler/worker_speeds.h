@@ -1,13 +1,9 @@
-// How much slower or faster each worker is than an ordinary one, from the step costs that workers report.
-//
-// Purpose: converts fits of C and t_l (common/cost/online_fit.h), which are uncertain and change all the
-// time, to the times that plans balance (model/snapshot.h, WorkerView). time_per_token = t_l / t_l of the
-// ordinary worker, the lower median of the known ones. time_offset = (C - the least C) in the ordinary
-// worker's tokens. A worker whose costs are not known well enough counts as ordinary. Plans must not follow
-// the noise of the fits. So times change only when that changes a worker's step, relative to the others, by a
-// share kStep of an ordinary worker's step. Workers whose steps differ by less than kEqual get exactly 1 and
-// 0, for which planning is faster. prefill_time is the cost of a prompt token divided by t_l, where that is
-// known. Threads: any, no state. Pure.
+// How much slower or faster each worker is than an ordinary one, from the step costs that workers report
+// (common/cost/online_fit.h). time_per_token = t_l / t_l of the ordinary worker, the lower median of the
+// known ones. time_offset = (C - the least C) in the ordinary worker's tokens. prefill_time is the cost of a
+// prompt token divided by t_l, where known. A worker whose costs are not known well enough counts as
+// ordinary. Times change only when that changes a worker's step, relative to the others, by a share kStep of
+// an ordinary step; workers whose steps differ by less than kEqual get exactly 1 and 0. Pure.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_WORKER_SPEEDS_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_WORKER_SPEEDS_H_
 

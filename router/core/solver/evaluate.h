@@ -1,15 +1,11 @@
 // The objectives by their definition (settings.h), computed from scratch: the reference for the faster
-// computations.
-//
-// Threads: any, no state.
+// computations. Threads: any, no state.
 #ifndef BFIO_ROUTER_CORE_SOLVER_EVALUATE_H_
 #define BFIO_ROUTER_CORE_SOLVER_EVALUATE_H_
 
 #include <vector>
 
 #include "router/core/solver/instance.h"
-#include "router/core/solver/settings.h"
-#include "router/core/solver/solution.h"
 
 namespace bfio::core {
 

@@ -1,9 +1,8 @@
-// One decision of the BF-IO integer program (BF-IO paper, section 3, equations IO).
-//
-// Purpose: the solver's input. Given workers with loads and free capacity, and a pool of items, choose which
-// items go to which worker, so that an objective of the resulting loads is minimal. Exactly U = min(|items|,
-// sum of slots) items are chosen when KV allows it. Plain data, filled by the caller and reused between
-// decisions. Loads and KV are in tokens. Threads: any.
+// One decision of the BF-IO integer program (BF-IO paper, section 3, equations IO). The solver's input. Given
+// workers with loads and free capacity, and a pool of items, choose which items go to which worker, so that
+// an objective of the resulting loads is minimal. Exactly U = min(|items|, sum of slots) items are chosen
+// when KV allows it. Plain data, filled by the caller and reused between decisions. Loads and KV are in
+// tokens. Threads: any.
 #ifndef BFIO_ROUTER_CORE_SOLVER_INSTANCE_H_
 #define BFIO_ROUTER_CORE_SOLVER_INSTANCE_H_
 
@@ -11,9 +10,38 @@
 #include <cstdint>
 #include <vector>
 
+#include "router/core/model/free_capacity.h"
 #include "router/core/model/snapshot.h"
 
 namespace bfio::core {
+
+// T_g(h) is worker g's time h steps ahead with the items placed on it, d_h the discount (instance.h).
+enum class ObjectiveKind {
+  // J = sum_h d_h (G max_g T_g(h) - sum_g T_g(h)): the paper's imbalance, tokens.
+  kPaper,
+  // sum_h d_h sum_g (T_g(h) - target(h))^2 - sum of the admitted weights, tokens^2. For given items this is
+  // the squared deviation from the mean. The target determines how much load is admitted, the weights which
+  // requests are urgent.
+  kSquare,
+};
+
+struct SolverSettings {
+  ObjectiveKind objective = ObjectiveKind::kSquare;
+  // Work budget, in evaluated exchanges (a few nanoseconds each; an exchange over a horizon counts as
+  // several). Counted, not timed, so the same instance gives the same plan on a slower machine.
+  int64_t max_evaluations = 400'000;
+  // Number of attempts to leave a local optimum, within the budget; matters with few free slots and the
+  // paper's J.
+  int32_t kicks = 2;
+};
+
+// The item stays waiting.
+inline constexpr int32_t kUnassigned = -1;
+
+struct Solution {
+  // The worker of each item, or kUnassigned.
+  std::vector<int32_t> worker_of;
+};
 
 // SolverItem::reserved_worker of an item without one.
 inline constexpr int32_t kNoReservedWorker = -1;
@@ -24,8 +52,7 @@ struct SolverItem {
   int64_t kv_reserve = 0;
   // An item is never passed over for one of a lower class while KV admits it.
   int32_t priority = 0;
-  // Square: the gain of admitting the item, without its effect on balance, in the objective's
-  // unit, time^2.
+  // Square: the gain of admitting the item, without its effect on balance, in the objective's unit, time^2.
   double weight = 0;
   // The worker reserved for the item: `precounted_tokens` of the item's load are already counted there
   // (WorkerView::Precount, and in its row of `ahead`).
@@ -90,6 +117,65 @@ struct Instance {
   }
   // U of the paper.
   int64_t Target() const { return std::min<int64_t>(TotalSlots(), static_cast<int64_t>(items.size())); }
+};
+
+// A feasible plan under construction: the worker of each item, and the remaining capacity. Couples items to
+// the account of free capacity, so that construction and improvement cannot exceed a capacity. Ownership:
+// borrows the instance between Reset and the last call. Reused between decisions; allocates only to grow.
+// Threads: one.
+class Allocation {
+ public:
+  // Starts with every item waiting. The plan is written to `worker_of`.
+  void Reset(const Instance& instance, std::vector<int32_t>& worker_of) {
+    instance_ = &instance;
+    worker_of_ = &worker_of;
+    worker_of.assign(instance.items.size(), kUnassigned);
+    free_.Reset(instance.workers, instance.kv);
+  }
+
+  const Instance& instance() const { return *instance_; }
+  int32_t workers() const { return free_.workers(); }
+  int32_t items() const { return static_cast<int32_t>(worker_of_->size()); }
+  int32_t WorkerOf(int32_t item) const { return (*worker_of_)[item]; }
+  const SolverItem& item(int32_t item) const { return instance_->items[item]; }
+
+  // L_g with the items placed on it.
+  int64_t load(int32_t worker) const { return free_[worker].load_tokens; }
+  // The worker's step time at load(). Computed from loads, because sums and differences of times are not
+  // exact.
+  double time(int32_t worker) const {
+    const WorkerView& before = instance_->workers[worker];
+    return before.TimeAt(static_cast<double>(load(worker))) +
+           before.prefill_weight * static_cast<double>(load(worker) - before.load_tokens);
+  }
+  int32_t slots(int32_t worker) const { return free_[worker].free_slots; }
+  int64_t kv(int32_t worker) const { return free_[worker].free_kv_tokens; }
+  int64_t slots_left() const { return free_.free_slots(); }
+
+  bool Fits(int32_t item, int32_t worker) const { return free_.Fits(this->item(item).kv(), worker); }
+
+  // Whether KV memory permits `worker` to exchange its item `leaving` for `coming`.
+  bool KvFitsInstead(int32_t coming, int32_t leaving, int32_t worker) const {
+    return free_.KvHoldsInstead(item(coming).kv(), item(leaving).kv(), worker);
+  }
+
+  // REQUIRES: Fits(item, worker), and the item waits.
+  void Place(int32_t item, int32_t worker) {
+    free_.Take(this->item(item).kv(), this->item(item).LoadOn(worker), worker);
+    (*worker_of_)[item] = worker;
+  }
+
+  // REQUIRES: the item is placed.
+  void Remove(int32_t item) {
+    const int32_t worker = WorkerOf(item);
+    free_.Return(this->item(item).kv(), this->item(item).LoadOn(worker), worker);
+    (*worker_of_)[item] = kUnassigned;
+  }
+
+ private:
+  const Instance* instance_ = nullptr;
+  std::vector<int32_t>* worker_of_ = nullptr;
+  FreeCapacity free_;
 };
 
 }  // namespace bfio::core

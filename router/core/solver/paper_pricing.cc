@@ -66,7 +66,10 @@ double PaperPricing::Value() const {
 }
 
 void PaperPricing::Open(int32_t g, int32_t out) {
-  StartSlot(g, group_);
+  slot_.worker = g;
+  slot_.rate = instance_->workers[g].time_per_token;
+  slot_.load_rate = instance_->workers[g].load_rate();
+  slot_.base = 0;
   const double* row = Row(g);
   const double* d = terms_->discount();
   const TimeAdded leaving = Added(std::max(out, 0), g);
@@ -77,29 +80,6 @@ void PaperPricing::Open(int32_t g, int32_t out) {
     slot_.slack[h] = others - (row[h] - removed);
     slot_.base += d[h] * (group_ * (others - top_[h][0].time) + removed);
   }
-  FinishSlot();
-}
-
-double PaperPricing::OpenAlone(int32_t g, double share) {
-  StartSlot(g, share);
-  for (int32_t h = 0; h < steps_; ++h) {
-    slot_.slack[h] = top_[h][0].time - Row(g)[h];
-    slot_.base += terms_->discount()[h] * slot_.slack[h];
-  }
-  FinishSlot();
-  return slot_.base + slot_.price * slot_.tail[0];
-}
-
-void PaperPricing::StartSlot(int32_t g, double price) {
-  slot_.worker = g;
-  slot_.rate = instance_->workers[g].time_per_token;
-  slot_.load_rate = instance_->workers[g].load_rate();
-  slot_.price = price;
-  slot_.base = 0;
-}
-
-void PaperPricing::FinishSlot() {
-  const double* d = terms_->discount();
   const double per_time = 1 / slot_.load_rate, growth = slot_.rate / slot_.load_rate;
   slot_.within[0] = kInfinity;
   for (int32_t h = 0; h < steps_; ++h) {
@@ -126,14 +106,14 @@ double PaperPricing::Gain(double load, int32_t curve) const {
     odd += d[h + 1] * std::max(0.0, time * p[h + 1] + rate * q[h + 1] - slack[h + 1]);
   }
   if (h < area.end) even += d[h] * std::max(0.0, time * p[h] + rate * q[h] - slack[h]);
-  return slot_.base + slot_.price * (even + odd) - time * area.per_token - rate * area.growth;
+  return slot_.base + group_ * (even + odd) - time * area.per_token - rate * area.growth;
 }
 
 SlotPrice PaperPricing::Lowest(int32_t curve) {
   const Terms::Area& area = terms_->area(curve);
-  if (!area.step || slot_.price * area.least < area.per_token) return Select(curve);
+  if (!area.step || group_ * area.least < area.per_token) return Select(curve);
   const double load = slot_.within[area.end];
-  return {load, slot_.base + slot_.price * slot_.tail[area.end] - slot_.load_rate * load * area.per_token -
+  return {load, slot_.base + group_ * slot_.tail[area.end] - slot_.load_rate * load * area.per_token -
                     slot_.rate * area.growth};
 }
 
@@ -150,7 +130,7 @@ SlotPrice PaperPricing::Select(int32_t curve) {
   while (true) {
     const auto next = std::min_element(first, last);
     if (next == last || *next == kInfinity) return {kInfinity, -kInfinity};
-    slope += slot_.price * terms_->discount()[next - first] * p[next - first];
+    slope += group_ * terms_->discount()[next - first] * p[next - first];
     if (slope >= 0) return {*next, Gain(*next, curve)};
     *next = kInfinity;
   }

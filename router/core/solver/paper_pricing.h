@@ -1,15 +1,12 @@
-// Prices of exchanges under J = sum_h d_h (G max_g T_g(h) - sum_g T_g(h)) (BF-IO paper, section 3).
-//
-// Purpose: one of the two pricings of the search (search.h defines a pricing). Keeps every worker's time at
-// every step and the three largest of each step, so that an exchange costs O(H) whatever G is.
+// Prices of exchanges under J = sum_h d_h (G max_g T_g(h) - sum_g T_g(h)) (BF-IO paper, section 3). One of
+// the two pricings of the search (search.h defines a pricing). Keeps every worker's time at every step and
+// the three largest of each step, so that an exchange costs O(H) whatever G is.
 //
 // The price of giving a slot to an item is piecewise linear and convex in the item's load s for a given
 // curve: it falls while the worker stays below the others' maximum and rises beyond. Lowest() is its minimum.
 // When one step beyond the maximum costs more than all steps together earn (always with G > H + 1 and known
 // ends), the minimum is at the first step that reaches the maximum, and one pass over h finds it for every
-// curve.
-//
-// Ownership: borrows instance and terms from Reset on. Threads: one at a time.
+// curve. Ownership: borrows instance and terms from Reset on. Threads: one at a time.
 #ifndef BFIO_ROUTER_CORE_SOLVER_PAPER_PRICING_H_
 #define BFIO_ROUTER_CORE_SOLVER_PAPER_PRICING_H_
 
@@ -18,7 +15,6 @@
 #include <limits>
 #include <vector>
 
-#include "router/core/solver/allocation.h"
 #include "router/core/solver/instance.h"
 #include "router/core/solver/terms.h"
 
@@ -33,10 +29,6 @@ class PaperPricing {
   // Opens a slot: worker g without item `out` (kUnassigned: unchanged). Lowest and Gain refer to the open
   // slot.
   void Open(int32_t g, int32_t out);
-  // Opens a slot on worker g for a bound: prices are then the costs of the worker alone, when F_h, the
-  // largest time at step h, may only rise and every token above F_h costs `share`. Returns the cost without
-  // an item.
-  double OpenAlone(int32_t g, double share);
   // For items of that curve: the load at which Gain is minimal, and its value there.
   SlotPrice Lowest(int32_t curve);
   // Change of the objective when an item of this load and curve takes the slot.
@@ -73,8 +65,6 @@ class PaperPricing {
   struct Slot {
     int32_t worker = 0;
     double rate = 1, load_rate = 1;
-    // Cost of a token beyond the slack, before the discount: G, or `share`.
-    double price = 1;
     // Gain of an item that adds nothing and exceeds no slack.
     double base = 0;
     // [h]: how much the worker may add before it is the largest; negative when it already is.
@@ -93,8 +83,6 @@ class PaperPricing {
     return static_cast<double>(instance_->items[item].LoadOn(g));
   }
   int32_t CurveOf(int32_t item) const { return instance_->CurveOf(instance_->items[item]); }
-  void StartSlot(int32_t g, double price);
-  void FinishSlot();
   SlotPrice Select(int32_t curve);
   TimeAdded Added(int32_t item, int32_t g) const { return terms_->Added(*instance_, item, g); }
   static void Insert(Top& top, Entry entry);

@@ -1,20 +1,16 @@
-// The waiting items, by class and curve, sorted by load.
-//
-// Purpose: finds the best item for a slot without visiting the whole pool. Within one class of priority and
-// one curve, an item's price is convex in its load, so the best item is next to the ideal load. The search
-// moves outward from there only as long as a weight or KV can still compensate for the distance. Items with a
-// reserved worker (SolverItem::reserved_worker) add a different load there; these items are kept separately,
-// unsorted. Ownership: borrows the instance from Reset on. Reused between decisions; allocates only to grow.
-// Threads: one.
+// The waiting items, by class and curve, sorted by load. Finds the best item for a slot without visiting the
+// whole pool. Within one class of priority and one curve, an item's price is convex in its load, so the best
+// item is next to the ideal load. The search moves outward from there only as long as a weight or KV can
+// still compensate for the distance. Items with a reserved worker (SolverItem::reserved_worker) add a
+// different load there; these items are kept separately, unsorted. Ownership: borrows the instance from Reset
+// on. Reused between decisions; allocates only to grow. Threads: one.
 #ifndef BFIO_ROUTER_CORE_SOLVER_POOL_INDEX_H_
 #define BFIO_ROUTER_CORE_SOLVER_POOL_INDEX_H_
 
-#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <vector>
 
-#include "router/core/solver/allocation.h"
 #include "router/core/solver/instance.h"
 
 namespace bfio::core {

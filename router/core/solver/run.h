@@ -1,18 +1,30 @@
-// The state of one run: how much more work may be done.
-//
-// Purpose: the anytime contract. A run ends when its budget of counted work is spent, or at the caller's
-// deadline; the present plan is feasible at every moment. The core has no clock, so the deadline is a
-// function of the caller, called once per some thousand evaluations or capacity tests.
-// Threads: one; `stop` is called on it.
+// The state of one run: how much more work may be done. The anytime contract. A run ends when its budget of
+// counted work is spent, or at the caller's deadline; the present plan is feasible at every moment. The core
+// has no clock, so the deadline is a function of the caller, called once per some thousand evaluations or
+// capacity tests. Threads: one; `stop` is called on it.
 #ifndef BFIO_ROUTER_CORE_SOLVER_RUN_H_
 #define BFIO_ROUTER_CORE_SOLVER_RUN_H_
 
 #include <cstdint>
 
 #include "router/core/model/stop_signal.h"
-#include "router/core/solver/statistics.h"
 
 namespace bfio::core {
+
+// Statistics of one run of the solver. Threads: any, plain data.
+struct SolverStatistics {
+  int64_t evaluations = 0;
+  int64_t improvements = 0;
+  // The search ended at a local optimum, not at the work budget or the deadline.
+  bool converged = false;
+  // The caller's deadline ended the search.
+  bool deadline = false;
+  // All plans were tried: the plan is optimal.
+  bool exact = false;
+
+  // True: more time might have given another plan.
+  bool CutShort() const { return deadline && !exact; }
+};
 
 // Smaller gains are rounding errors: accepting them could make a search cycle.
 inline constexpr double kLeastGain = 1e-3;

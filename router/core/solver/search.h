@@ -13,11 +13,9 @@
 //   MayTrade(g), epoch(g)            let the search skip exchanges that cannot improve
 //
 // An item is considered again only when its worker or, for the paper's J, a maximum that concerns it has
-// changed. At the end all items are considered again, if they are few.
-//
-// Cost of one round over U admitted items: U C (H + log |waiting|) for the swaps, C being the number of
-// curves in the pool, and at most U min(U, 64) H for the trades, with 16 partners each when U > 64. Threads:
-// one.
+// changed. At the end all items are considered again, if they are few. Cost of one round over U admitted
+// items: U C (H + log |waiting|) for the swaps, C being the number of curves in the pool, and at most U
+// min(U, 64) H for the trades, with 16 partners each when U > 64. Threads: one.
 #ifndef BFIO_ROUTER_CORE_SOLVER_SEARCH_H_
 #define BFIO_ROUTER_CORE_SOLVER_SEARCH_H_
 
@@ -26,7 +24,7 @@
 #include <vector>
 
 #include "common/base/rng.h"
-#include "router/core/solver/allocation.h"
+#include "router/core/solver/instance.h"
 #include "router/core/solver/paper_pricing.h"
 #include "router/core/solver/pool_index.h"
 #include "router/core/solver/run.h"

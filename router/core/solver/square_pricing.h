@@ -1,19 +1,15 @@
-// Prices of exchanges under the squared deviations from a target (settings.h, kSquare).
-//
-// Purpose: one of the two pricings of the search (search.h defines a pricing). A worker costs sum_h d_h
-// y(h)^2 with y its time less the target, so no worker's price depends on another's. An item of load s adds
-// R s p(h) + r q(h) to y(h), with r the worker's time_per_token and R its load_rate. So the price of giving a
-// slot to an item is a parabola in s for a given curve: its coefficients cost O(H) once per slot and curve,
-// and every further item O(1). Lowest() is its minimum.
-//
-// Ownership: borrows instance and terms from Reset on. Threads: one at a time.
+// Prices of exchanges under the squared deviations from a target (settings.h, kSquare). One of the two
+// pricings of the search (search.h defines a pricing). A worker costs sum_h d_h y(h)^2 with y its time less
+// the target, so no worker's price depends on another's. An item of load s adds R s p(h) + r q(h) to y(h),
+// with r the worker's time_per_token and R its load_rate. So the price of giving a slot to an item is a
+// parabola in s for a given curve: its coefficients cost O(H) once per slot and curve, and every further item
+// O(1). Lowest() is its minimum. Ownership: borrows instance and terms from Reset on. Threads: one at a time.
 #ifndef BFIO_ROUTER_CORE_SOLVER_SQUARE_PRICING_H_
 #define BFIO_ROUTER_CORE_SOLVER_SQUARE_PRICING_H_
 
 #include <cstdint>
 #include <vector>
 
-#include "router/core/solver/allocation.h"
 #include "router/core/solver/instance.h"
 #include "router/core/solver/terms.h"
 
@@ -25,9 +21,6 @@ class SquarePricing {
   void Reset(const Instance& instance, const Terms& terms, const Allocation& allocation);
   // The objective without the weights.
   double Value() const;
-
-  // The cost of one worker.
-  double CostOf(int32_t g) const;
 
   // Opens a slot: worker g without item `out` (kUnassigned: unchanged). Lowest and Gain refer to the open
   // slot.
@@ -54,6 +47,8 @@ class SquarePricing {
   int64_t epoch(int32_t) const { return 0; }
 
  private:
+  // The cost of one worker.
+  double CostOf(int32_t g) const;
   double* Row(int32_t g) { return y_.data() + static_cast<size_t>(g) * steps_; }
   const double* Row(int32_t g) const { return y_.data() + static_cast<size_t>(g) * steps_; }
   double LoadOn(int32_t item, int32_t g) const {

@@ -1,9 +1,7 @@
-// The arrays that all prices over a horizon use.
-//
-// Purpose: discounts, and per curve the survival p(h) and growth q(h) = h p(h) of an item, as plain rows;
-// computed once per instance. An item of load s adds rate (s p(h) + q(h)) to its worker's time at step h.
-// Ownership: reused between decisions; allocates only to grow. Threads: one fills it; any may read it
-// afterwards.
+// The arrays that all prices over a horizon use. Discounts, and per curve the survival p(h) and growth q(h) =
+// h p(h) of an item, as plain rows; computed once per instance. An item of load s adds rate (s p(h) + q(h))
+// to its worker's time at step h. Ownership: reused between decisions; allocates only to grow. Threads: one
+// fills it; any may read it afterwards.
 #ifndef BFIO_ROUTER_CORE_SOLVER_TERMS_H_
 #define BFIO_ROUTER_CORE_SOLVER_TERMS_H_
 

@@ -1,20 +1,21 @@
-// An engine's protocol as the router calls it.
-//
-// Purpose: the client (protocol_client.h) is the same for all protocols and holds messages as
-// google::protobuf::Message; an EngineProtocol makes and reads them. To implement one, derive from
-// EngineProtocolOf (engine_protocol_of.h). Pure; any thread.
+// An engine's protocol as the router calls it. The client (protocol_client.h) is the same for all protocols
+// and holds messages as google::protobuf::Message; an EngineProtocol makes and reads them. To implement one,
+// derive from EngineProtocolOf (engine_protocol_of.h). Pure; any thread.
 #ifndef BFIO_ROUTER_ENGINE_LINK_PROTOCOL_ENGINE_PROTOCOL_H_
 #define BFIO_ROUTER_ENGINE_LINK_PROTOCOL_ENGINE_PROTOCOL_H_
 
 #include <google/protobuf/message.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "router/engine_link/engine_call.h"
 #include "router/engine_link/engine_client.h"
@@ -95,6 +96,114 @@ class EngineProtocol {
 // `protocol` lives forever. `pinned`: as in NewSglangClient.
 std::unique_ptr<EngineClient> NewProtocolClient(const EngineProtocol& protocol, const std::string& server,
                                                 bool pinned);
+
+// What the engines' protocols have in common: messages with the same fields, under other numbers. `Messages`
+// names a protocol's messages. Pure; any thread.
+inline EngineFinish EngineFinishOf(const std::string& reason) {
+  if (reason == "stop") return EngineFinish::kStop;
+  if (reason == "length") return EngineFinish::kLength;
+  if (reason == "abort") return EngineFinish::kAbort;
+  // Other reasons are the engine's own, such as "repetition", and count as a stop.
+  return reason == "error" || reason.empty() ? EngineFinish::kError : EngineFinish::kStop;
+}
+
+template <typename Messages>
+class EngineProtocolOf : public EngineProtocol {
+ public:
+  using Request = typename Messages::GenerateRequest;
+  using Response = typename Messages::GenerateResponse;
+  using Server = typename Messages::GetServerInfoResponse;
+  using Model = typename Messages::GetModelInfoResponse;
+  using LoadsResponse = typename Messages::GetLoadsResponse;
+  using HealthResponse = typename Messages::HealthCheckResponse;
+
+  explicit EngineProtocolOf(const Traits& traits)
+      : EngineProtocol(traits,
+                       {Response::default_instance(), Server::default_instance(), Model::default_instance(),
+                        LoadsResponse::default_instance(), HealthResponse::default_instance()}) {}
+
+  MessagePtr RequestOf(const EngineCall& call, std::optional<int32_t> rank,
+                       const std::string& name) const final {
+    const auto* const passed = PassedMessage<Request>::In(call.passed.message.get());
+    auto request = std::make_unique<Request>(passed != nullptr ? ToPass(call, *passed) : Translate(call));
+    request->set_request_id(name);
+    // The client's rank counts over all servers, the engine's over its own.
+    request->clear_data_parallel_rank();
+    if (rank) request->set_data_parallel_rank(*rank);
+    return request;
+  }
+  EngineOutput Read(const Message& message) const final {
+    const auto& response = static_cast<const Response&>(message);
+    EngineOutput output;
+    const auto fill = [&output](const auto& part, const auto& ids) {
+      output.index = part.index();
+      output.ids = {ids.data(), static_cast<size_t>(ids.size())};
+      output.completion_tokens = part.completion_tokens();
+      output.prompt_tokens = part.prompt_tokens();
+      output.cached_tokens = part.cached_tokens();
+    };
+    output.ends = response.has_complete();
+    if (output.ends) {
+      fill(response.complete(), response.complete().output_ids());
+      output.finish = EngineFinishOf(response.complete().finish_reason());
+    } else {
+      fill(response.chunk(), response.chunk().token_ids());
+    }
+    return output;
+  }
+  PassedPtr Pass(Message& message, uint32_t before) const final {
+    auto& response = static_cast<Response&>(message);
+    const auto fewer = [before](uint32_t tokens) { return tokens - std::min(tokens, before); };
+    if (before > 0 && response.has_chunk()) {
+      auto& chunk = *response.mutable_chunk();
+      chunk.set_prompt_tokens(fewer(chunk.prompt_tokens()));
+      if (traits.chunks_count_all) chunk.set_completion_tokens(chunk.completion_tokens() + before);
+    } else if (before > 0 && response.has_complete()) {
+      auto& complete = *response.mutable_complete();
+      complete.set_prompt_tokens(fewer(complete.prompt_tokens()));
+      // vLLM counts only the last chunk's tokens, which its output_ids repeat; clients add up the counts.
+      const bool of_last_chunk =
+          !traits.chunks_count_all &&
+          complete.completion_tokens() == static_cast<uint32_t>(complete.output_ids_size());
+      if (!of_last_chunk) complete.set_completion_tokens(complete.completion_tokens() + before);
+    }
+    return PassedMessage<Response>::Make(std::move(response));
+  }
+
+  void DescribeServer(const Message& server, EngineDescription& description) const final {
+    Describe(static_cast<const Server&>(server), description);
+  }
+  void DescribeModel(const Message& message, EngineDescription& description) const final {
+    const auto& model = static_cast<const Model&>(message);
+    description.max_sequence_tokens = model.max_context_length();
+    description.vocabulary = static_cast<uint32_t>(model.vocab_size());
+    description.model = model.served_model_name().empty() ? model.model_path() : model.served_model_name();
+  }
+  std::vector<EngineRankReport> Loads(const Message& message) const final {
+    std::vector<EngineRankReport> reports;
+    for (const auto& load : static_cast<const LoadsResponse&>(message).loads()) {
+      reports.push_back({.load = {load.dp_rank(),
+                                  {int64_t{load.num_running_reqs()} + load.num_waiting_reqs(),
+                                   std::max<int64_t>(0, load.num_used_tokens())}},
+                         .kv_tokens = load.max_total_num_tokens(),
+                         .slots = load.max_running_requests()});
+    }
+    return reports;
+  }
+  absl::Status Health(const Message& message) const final {
+    const auto& health = static_cast<const HealthResponse&>(message);
+    if (health.healthy()) return absl::OkStatus();
+    return absl::UnavailableError(absl::StrCat("it reports that it is not healthy: ", health.message()));
+  }
+
+ protected:
+  // The client's request, except for the fields that the router sets: one output, the bound of its length,
+  // and the tokens of earlier placements.
+  virtual Request ToPass(const EngineCall& call, Request request) const = 0;
+  // A request for a stream.
+  virtual Request Translate(const EngineCall& call) const = 0;
+  virtual void Describe(const Server& server, EngineDescription& description) const = 0;
+};
 
 }  // namespace bfio::router
 

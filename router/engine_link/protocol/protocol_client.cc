@@ -6,11 +6,8 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <functional>
 #include <limits>
-#include <memory>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 

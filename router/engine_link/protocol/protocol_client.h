@@ -1,12 +1,10 @@
 // Clients of engines with the protocols that gateways use: vLLM's (vllm.grpc.engine.VllmEngine) and SGLang's
-// (sglang.grpc.scheduler.SglangScheduler), used as gateways use them.
-//
-// Purpose: implements EngineClient for one server. Requests name the rank, unless the server chooses among
-// its ranks itself: the router then treats them as one. Requests that are made here request a stream. A
-// stream that breaks the protocol (more tokens than requested, another output than the first, counts that do
-// not fit the tokens received; stream_counts.h) ends with DATA_LOSS. Messages after the end of an output are
-// ignored. Ownership and threads: as EngineClient; gRPC's callbacks. A client may be destroyed while its
-// calls are under way.
+// (sglang.grpc.scheduler.SglangScheduler), used as gateways use them. Implements EngineClient for one server.
+// Requests name the rank, unless the server chooses among its ranks itself: the router then treats them as
+// one. Requests that are made here request a stream. A stream that breaks the protocol (more tokens than
+// requested, another output than the first, counts that do not fit the tokens received; stream_counts.h) ends
+// with DATA_LOSS. Messages after the end of an output are ignored. Ownership and threads: as EngineClient;
+// gRPC's callbacks. A client may be destroyed while its calls are under way.
 #ifndef BFIO_ROUTER_ENGINE_LINK_PROTOCOL_PROTOCOL_CLIENT_H_
 #define BFIO_ROUTER_ENGINE_LINK_PROTOCOL_PROTOCOL_CLIENT_H_
 

@@ -1,8 +1,7 @@
-// Checks whether all tokens that the engine has sent for an output have been received.
-//
-// Purpose: engines count the tokens of their messages. A count that does not fit the tokens received means
-// that a message is missing, came twice, or came in another order. What each protocol counts is in Options. A
-// count of 0 in a message with tokens is no count. Pure. Threads: one. Tokens. Errors: DATA_LOSS.
+// Checks whether all tokens that the engine has sent for an output have been received. Engines count the
+// tokens of their messages. A count that does not fit the tokens received means that a message is missing,
+// came twice, or came in another order. What each protocol counts is in Options. A count of 0 in a message
+// with tokens is no count. Pure. Threads: one. Tokens. Errors: DATA_LOSS.
 #ifndef BFIO_ROUTER_ENGINE_LINK_PROTOCOL_STREAM_COUNTS_H_
 #define BFIO_ROUTER_ENGINE_LINK_PROTOCOL_STREAM_COUNTS_H_
 

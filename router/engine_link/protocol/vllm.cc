@@ -3,10 +3,9 @@
 #include <limits>
 #include <memory>
 #include <string>
-#include <utility>
 
 #include "engines/vllm.pb.h"
-#include "router/engine_link/protocol/engine_protocol_of.h"
+#include "router/engine_link/protocol/engine_protocol.h"
 #include "router/engine_link/protocol/protocol_client.h"
 
 namespace bfio::router {

@@ -9,7 +9,7 @@
 #include "common/base/spdlog.h"
 #include "common/cost/batch_time.h"
 #include "common/net/status.h"
-#include "router/worker_link/worker_session_impl.h"
+#include "router/worker_link/worker_session.h"
 
 namespace bfio::router {
 namespace {
@@ -46,7 +46,7 @@ absl::StatusOr<EngineStep> FromWire(const v1::EngineStep& wire) {
 
 EngineStepsService::EngineStepsService(EngineLink* link, Authenticator* authenticator,
                                        FirstMessages::Limits messages)
-    : link_(link), authenticator_(authenticator), bounds_{.first_messages = FirstMessages(messages)} {
+    : WorkerPortService(messages), link_(link), authenticator_(authenticator) {
   Add<v1::EngineStep, v1::Allotment>(
       "/bfio.v1.EngineSteps/Follow",
       [this](grpc::CallbackServerContext* context) { return Follow(context); });

@@ -1,9 +1,8 @@
-// The service bfio.v1.EngineSteps at the workers' port: engines behind the router report their steps.
-//
-// Purpose: wire types end here. A message that contradicts itself ends its stream; the engine continues
-// without the router. The caller is authorized like a worker, by its certificate; the names of its requests
-// identify the rank. Threads: gRPC's; answers on the link's thread. `link` outlives the server with which the
-// service is registered.
+// The service bfio.v1.EngineSteps at the workers' port: engines behind the router report their steps. Wire
+// types end here. A message that contradicts itself ends its stream; the engine continues without the router.
+// The caller is authorized like a worker, by its certificate; the names of its requests identify the rank.
+// Threads: gRPC's; answers on the link's thread. `link` outlives the server with which the service is
+// registered.
 #ifndef BFIO_ROUTER_ENGINE_LINK_STEPS_ENGINE_STEPS_SERVICE_H_
 #define BFIO_ROUTER_ENGINE_LINK_STEPS_ENGINE_STEPS_SERVICE_H_
 
@@ -16,7 +15,6 @@
 #include "bfio/v1/engine_steps.pb.h"
 #include "router/engine_link/engine_link.h"
 #include "router/worker_link/worker_port_service.h"
-#include "router/worker_link/worker_session.h"
 
 namespace bfio::router {
 
@@ -27,21 +25,11 @@ class EngineStepsService final : public WorkerPortService {
  public:
   EngineStepsService(EngineLink* link, Authenticator* authenticator, FirstMessages::Limits messages = {});
 
-  // It has no threads; its streams end with the server.
-  void Stop() override {}
-  FirstMessages::Counts messages() const override { return bounds_.first_messages.counts(); }
-  int64_t sessions() const override { return bounds_.open.load(std::memory_order_relaxed); }
-  int64_t unconsumed_bytes() const override {
-    return bounds_.unconsumed_bytes.load(std::memory_order_relaxed);
-  }
-  int64_t queued_bytes() const override { return bounds_.queued_bytes.load(std::memory_order_relaxed); }
-
  private:
   grpc::ServerBidiReactor<v1::EngineStep, v1::Allotment>* Follow(grpc::CallbackServerContext* context);
 
   EngineLink* const link_;
   Authenticator* const authenticator_;
-  SessionBounds bounds_;
   std::atomic<uint64_t> next_stream_{1};
 };
 

@@ -1,7 +1,6 @@
-// Answers to a gateway about the ranks and the model.
-//
-// Purpose: a gateway sees all ranks as one engine of data-parallel size 1 with their total load, because the
-// router chooses a rank better than a gateway could. Pure; any thread.
+// Answers to a gateway about the ranks and the model. A gateway sees all ranks as one engine of data-parallel
+// size 1 with their total load, because the router chooses a rank better than a gateway could. Pure; any
+// thread.
 #ifndef BFIO_ROUTER_FRONTEND_GATEWAY_ANSWERS_H_
 #define BFIO_ROUTER_FRONTEND_GATEWAY_ANSWERS_H_
 

@@ -1,10 +1,9 @@
-// An engine's API as gateways call it, on the callback API.
-//
-// Purpose: presents the handler as one engine; the handler balances among the ranks. Authenticates by the
-// headers, before any message is received; then receives, checks and converts. Protocols have no field for
-// what headers carry: the tenant ("bfio-tenant"; the token's owner without it) and the objective for the
-// first token ("x-slo-ttft-ms", as in llm-d). Threads: methods run on gRPC's threads and never block. Handler
-// and authenticator outlive the server that the service is registered with.
+// An engine's API as gateways call it, on the callback API. Presents the handler as one engine; the handler
+// balances among the ranks. Authenticates by the headers, before any message is received; then receives,
+// checks and converts. Protocols have no field for what headers carry: the tenant ("bfio-tenant"; the token's
+// owner without it) and the objective for the first token ("x-slo-ttft-ms", as in llm-d). Threads: methods
+// run on gRPC's threads and never block. Handler and authenticator outlive the server that the service is
+// registered with.
 #ifndef BFIO_ROUTER_FRONTEND_GATEWAY_GATEWAY_SERVICE_H_
 #define BFIO_ROUTER_FRONTEND_GATEWAY_GATEWAY_SERVICE_H_
 
@@ -17,28 +16,35 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
-#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/net/any_message.h"
 #include "common/net/authenticator.h"
 #include "common/net/call_service.h"
 #include "common/net/first_messages.h"
-#include "common/net/unary_call.h"
 #include "router/frontend/gateway/answers.h"
 #include "router/frontend/gateway/generate_stream.h"
 #include "router/frontend/gateway/load_feed.h"
 #include "router/frontend/gateway/protocol.h"
 #include "router/frontend/gateway/request_fields.h"
-#include "router/frontend/gateway/tokenizer_stream.h"
 #include "router/frontend/request_handler.h"
 #include "router/frontend/tokenizer/model_files.h"
 #include "router/frontend/tokenizer/model_source.h"
 #include "router/requests/limits.h"
 
 namespace bfio::router::gateway {
+
+// A tokenizer's archive, in parts. For gateways that have no copy of the model's tokenizer. A part is written
+// when the client has read the last one, so a call holds one part, however slowly the client reads.
+// Ownership, threads: ServerCall.
+using TokenizerStream = grpc::ServerBidiReactor<AnyMessage, AnyMessage>;
+
+// gRPC owns the result. The stream ends with `allowed` if that is an error, before its request is received
+// (by `messages`, which outlives it), and with FAILED_PRECONDITION where `model` is null.
+TokenizerStream* StreamTokenizer(grpc::CallbackServerContext* context, const absl::Status& allowed,
+                                 FirstMessages* messages, std::shared_ptr<const ModelFiles> model);
 
 struct GatewayOptions {
   RequestLimits request_limits;

@@ -1,11 +1,6 @@
 #include "router/frontend/gateway/generate_stream.h"
 
 #include <algorithm>
-#include <memory>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "common/net/status.h"
 #include "router/requests/passed_trailers.h"

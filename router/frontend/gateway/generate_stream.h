@@ -1,11 +1,10 @@
-// A gateway's Generate call: one or several outputs of one request.
-//
-// Purpose: every output is a request of its own to the router, with a sink of its own; this call writes the
-// tokens of all. With stream=true it writes a chunk with the tokens since the last one, then `complete`.
-// Otherwise it keeps the tokens until all outputs have ended (at most max_new_tokens per output), and then
-// writes a `complete` each, in order. It searches for texts that end an output. Outputs fail together: after
-// an error of one, or when the client is gone, the others are cancelled. An engine's messages, if the request
-// passes, are written unchanged except for output index and request id.
+// A gateway's Generate call: one or several outputs of one request. Every output is a request of its own to
+// the router, with a sink of its own; this call writes the tokens of all. With stream=true it writes a chunk
+// with the tokens since the last one, then `complete`. Otherwise it keeps the tokens until all outputs have
+// ended (at most max_new_tokens per output), and then writes a `complete` each, in order. It searches for
+// texts that end an output. Outputs fail together: after an error of one, or when the client is gone, the
+// others are cancelled. An engine's messages, if the request passes, are written unchanged except for output
+// index and request id.
 //
 // Ownership: the call owns itself (RequestCall); the sinks are part of it. Threads: those of ClientStream,
 // whose rules for clients that do not read apply here, too.
@@ -21,7 +20,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"

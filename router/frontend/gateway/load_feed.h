@@ -1,10 +1,8 @@
-// Load records for gateways that subscribe to them.
-//
-// Purpose: engines attach a load record to every batch of KV cache events on this stream. The router has no
-// such events, so the records are sent alone: at most one per rank every 100 ms when the load has changed,
-// and one per second otherwise. Without subscribers the load is not read. A subscriber that reads slowly gets
-// only the newest record. Ownership: outlived by the handler; outlives the server, and Close ends its
-// streams. Threads: any, plus one of its own.
+// Load records for gateways that subscribe to them. Engines attach a load record to every batch of KV cache
+// events on this stream. The router has no such events, so the records are sent alone: at most one per rank
+// every 100 ms when the load has changed, and one per second otherwise. Without subscribers the load is not
+// read. A subscriber that reads slowly gets only the newest record. Ownership: outlived by the handler;
+// outlives the server, and Close ends its streams. Threads: any, plus one of its own.
 #ifndef BFIO_ROUTER_FRONTEND_GATEWAY_LOAD_FEED_H_
 #define BFIO_ROUTER_FRONTEND_GATEWAY_LOAD_FEED_H_
 

@@ -1,6 +1,5 @@
 #include "router/frontend/gateway/request_fields.h"
 
-#include "common/base/out_of_range.h"
 #include "google/protobuf/unknown_field_set.h"
 
 namespace bfio::router::gateway {

@@ -1,6 +1,5 @@
 // SGLang's scheduler API (sglang.grpc.scheduler.SglangScheduler) for gateways.
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,7 +8,7 @@
 #include "common/base/out_of_range.h"
 #include "common/base/status_macros.h"
 #include "engines/sglang.pb.h"
-#include "router/frontend/gateway/protocol_of.h"
+#include "router/frontend/gateway/protocol.h"
 
 namespace bfio::router::gateway {
 namespace sglang {

@@ -11,7 +11,7 @@
 #include "common/base/status_macros.h"
 #include "engines/vllm.pb.h"
 #include "nlohmann/json.hpp"
-#include "router/frontend/gateway/protocol_of.h"
+#include "router/frontend/gateway/protocol.h"
 
 namespace bfio::router::gateway {
 namespace vllm {

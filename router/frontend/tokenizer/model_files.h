@@ -1,13 +1,13 @@
-// The files of a model that a gateway needs: its tokenizer, and the model's properties in config.json.
-//
-// Purpose: read once at startup from --tokenizer=DIR (a checkpoint's directory, or one with only the
-// tokenizer), or sent by a worker (model_source.h). Weights are not read. Threads: immutable once made; any.
+// The files of a model that a gateway needs: its tokenizer, and the model's properties in config.json. Read
+// once at startup from --tokenizer=DIR (a checkpoint's directory, or one with only the tokenizer), or sent by
+// a worker (model_source.h). Weights are not read. Threads: immutable once made; any.
 #ifndef BFIO_ROUTER_FRONTEND_TOKENIZER_MODEL_FILES_H_
 #define BFIO_ROUTER_FRONTEND_TOKENIZER_MODEL_FILES_H_
 
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -16,6 +16,10 @@
 #include "router/frontend/tokenizer/token_text.h"
 
 namespace bfio::router {
+
+// An archive of these names and contents, in this order; the same input gives the same bytes. REQUIRES: names
+// are short, and the total is below 4 GiB, the limit of the format.
+std::string ZipArchive(const std::vector<std::pair<std::string, std::string>>& files);
 
 struct ModelFiles {
   // The path as given, without a slash at its end.

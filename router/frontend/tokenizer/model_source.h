@@ -1,8 +1,7 @@
-// The model's files, from --tokenizer=DIR, or from the first worker that sends them.
-//
-// Purpose: client protocols read the files with every call, because they may arrive after startup. They never
-// change once present: workers of a group have the same model. Threads: any. Converting a worker's files may
-// take a second, and runs on a thread of its own, which the destructor joins.
+// The model's files, from --tokenizer=DIR, or from the first worker that sends them. Client protocols read
+// the files with every call, because they may arrive after startup. They never change once present: workers
+// of a group have the same model. Threads: any. Converting a worker's files may take a second, and runs on a
+// thread of its own, which the destructor joins.
 #ifndef BFIO_ROUTER_FRONTEND_TOKENIZER_MODEL_SOURCE_H_
 #define BFIO_ROUTER_FRONTEND_TOKENIZER_MODEL_SOURCE_H_
 

@@ -1,8 +1,6 @@
-// Finds the end of an output whose request names texts that end it (stops).
-//
-// Purpose: engines process tokens only, so the router searches the text of an output's tokens as they come. A
-// stop may begin and end in the middle of tokens. Keeps only as much of the text as could be the beginning of
-// a stop. Threads: one.
+// Finds the end of an output whose request names texts that end it (stops). Engines process tokens only, so
+// the router searches the text of an output's tokens as they come. A stop may begin and end in the middle of
+// tokens. Keeps only as much of the text as could be the beginning of a stop. Threads: one.
 #ifndef BFIO_ROUTER_FRONTEND_TOKENIZER_STOP_TEXT_H_
 #define BFIO_ROUTER_FRONTEND_TOKENIZER_STOP_TEXT_H_
 

@@ -1,8 +1,7 @@
-// The time of a step as a function of its batch's tokens, from the workers' step logs.
-//
-// Purpose: local time = c + a max(0, x - b0) + k1 pairs + k2 context (common/cost/batch_time.h), fitted
-// robustly for each of several b0; the fit with the smallest residuals is used. Coefficients that the data
-// does not determine, or that would be negative, are left out. Pure. Any thread.
+// The time of a step as a function of its batch's tokens, from the workers' step logs. Local time = c + a
+// max(0, x - b0) + k1 pairs + k2 context (common/cost/batch_time.h), fitted robustly for each of several b0;
+// the fit with the smallest residuals is used. Coefficients that the data does not determine, or that would
+// be negative, are left out. Pure. Any thread.
 #ifndef BFIO_TOOLS_SIM_CALIBRATE_BATCH_CALIBRATION_H_
 #define BFIO_TOOLS_SIM_CALIBRATE_BATCH_CALIBRATION_H_
 

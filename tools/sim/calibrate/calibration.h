@@ -1,9 +1,7 @@
-// The time of a step, fitted to the workers' step logs: C, t_l and the prefill cost for the simulator.
-//
-// Purpose: local time = C + t_l * L + c_p * prefill, fitted robustly; a term that the data does not determine
-// is left out with a warning. A second fit is by the batch's tokens (batch_calibration.h). Also reports which
-// workers are slower than the others, and the time of the barrier and of the gap between steps. Pure. Any
-// thread.
+// The time of a step, fitted to the workers' step logs: C, t_l and the prefill cost for the simulator. Local
+// time = C + t_l * L + c_p * prefill, fitted robustly; a term that the data does not determine is left out
+// with a warning. A second fit is by the batch's tokens (batch_calibration.h). Also reports which workers are
+// slower than the others, and the time of the barrier and of the gap between steps. Pure. Any thread.
 #ifndef BFIO_TOOLS_SIM_CALIBRATE_CALIBRATION_H_
 #define BFIO_TOOLS_SIM_CALIBRATE_CALIBRATION_H_
 

@@ -1,10 +1,9 @@
-// A linear fit through many points of which some are outliers.
-//
-// Purpose: y = b0 + b1 x1 + .. by an M-estimator. It starts with least absolute deviations, so that a few
-// outliers do not determine where the fit converges. Then it uses Tukey's bisquare (c = 4.685: 95 % of least
-// squares' efficiency on normal noise) on the scale of the median absolute deviation. Points beyond have no
-// weight and are counted. Standard errors are those of the sandwich estimator, which holds when the noise
-// grows with y, too (Huber and Ronchetti, Robust Statistics, 7.6). Pure. Any thread.
+// A linear fit through many points of which some are outliers. Y = b0 + b1 x1 + .. by an M-estimator. It
+// starts with least absolute deviations, so that a few outliers do not determine where the fit converges.
+// Then it uses Tukey's bisquare (c = 4.685: 95 % of least squares' efficiency on normal noise) on the scale
+// of the median absolute deviation. Points beyond have no weight and are counted. Standard errors are those
+// of the sandwich estimator, which holds when the noise grows with y, too (Huber and Ronchetti, Robust
+// Statistics, 7.6). Pure. Any thread.
 #ifndef BFIO_TOOLS_SIM_CALIBRATE_ROBUST_FIT_H_
 #define BFIO_TOOLS_SIM_CALIBRATE_ROBUST_FIT_H_
 

@@ -1,7 +1,5 @@
-// Reads the workers' step logs (worker/link/step_log.h).
-//
-// Purpose: columns are found by name, so logs with columns added or reordered can be read. Threads: any. The
-// only I/O is reading the files.
+// Reads the workers' step logs (worker/link/step_log.h). Columns are found by name, so logs with columns
+// added or reordered can be read. Threads: any. The only I/O is reading the files.
 #ifndef BFIO_TOOLS_SIM_CALIBRATE_STEP_ROWS_H_
 #define BFIO_TOOLS_SIM_CALIBRATE_STEP_ROWS_H_
 

@@ -1,16 +1,9 @@
-// Compares one policy with all others over a grid of workloads, loads and groups.
-//
-// Purpose: runs a candidate and its baselines on every cell of workloads x group sizes x (arrival loads,
-// reveal depths) x seeds and compares them cell by cell.
-//
-// Loads. `load` means the same utilisation everywhere: arrivals come at load / 72 of FullSlotRequestRate
-// (workload.h). With the Azure conversation trace of 2023, G = 16 and B = 72 this plays the trace `load`
-// times as fast; 72 is saturation. Arrival times of a trace are stretched to the rate; a workload without
-// them gets Poisson arrivals. Depths. In overload mode the pool is kept at max(1, round(depth x
-// MeanFreeSlots)) requests. Seeds. A seed rotates a trace (Rotated) or samples a profile again, and changes
-// the policies' random draws.
-//
-// Threads: Dominance::Run distributes runs over its own threads; the result does not depend on their number.
+// Compares one policy with all others on every cell of workloads x group sizes x (arrival loads, reveal
+// depths) x seeds. `load` means the same utilisation everywhere: arrivals come at load / 72 of
+// FullSlotRequestRate (workload.h); arrival times of a trace are stretched to the rate, a workload without
+// them gets Poisson arrivals. In overload mode the pool is kept at max(1, round(depth x MeanFreeSlots))
+// requests. A seed rotates a trace (Rotated) or samples a profile again, and changes the policies' random
+// draws. Threads: Run distributes runs over its own threads; the result does not depend on their number.
 // `done` is called by any of them, under a lock.
 #ifndef BFIO_TOOLS_SIM_DOMINANCE_DOMINANCE_H_
 #define BFIO_TOOLS_SIM_DOMINANCE_DOMINANCE_H_

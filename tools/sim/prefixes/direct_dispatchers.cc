@@ -1,5 +1,4 @@
-// Rules of other routers, as far as they are public. Each sends a request to a rank as soon as it
-// arrives.
+// Rules of other routers, as far as they are public. Each sends a request to a rank as soon as it arrives.
 //
 //   direct_least_requests  to the rank with the fewest requests.
 //   sglang_cache_aware     SGLang's gateway: if ranks' requests differ by more than 64 and a factor of 1.5,
@@ -10,12 +9,10 @@
 //                          prompt blocks to compute and blocks of active requests' prompts, where each block
 //                          counts once. The contents of the ranks' caches are known exactly.
 #include <algorithm>
-#include <cstdlib>
 #include <limits>
-#include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "router/core/prefix/prefix_cache.h"
+#include "router/core/prefix/prefix_caches.h"
 #include "tools/sim/prefixes/dispatcher.h"
 
 namespace bfio::sim {

@@ -1,6 +1,5 @@
-// The interface of rules that place requests on ranks in the simulation of prefix caches.
-//
-// Threads: one. Units: tokens.
+// The interface of rules that place requests on ranks in the simulation of prefix caches. Threads: one.
+// Units: tokens.
 #ifndef BFIO_TOOLS_SIM_PREFIXES_DISPATCHER_H_
 #define BFIO_TOOLS_SIM_PREFIXES_DISPATCHER_H_
 
@@ -11,8 +10,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "tools/sim/prefixes/block_pool.h"
 #include "tools/sim/prefixes/engine_model.h"
-#include "tools/sim/prefixes/prefix_request.h"
 #include "tools/sim/prefixes/prefix_run.h"
 
 namespace bfio::sim {

@@ -1,12 +1,9 @@
 // One rank of an engine with continuous batching, like vLLM: slots, a token budget, KV blocks with prefix
-// caching.
-//
-// Purpose: the cost of a placement. A step first computes the next tokens of running requests in order of
+// caching. The cost of a placement. A step first computes the next tokens of running requests in order of
 // admission. Then it admits waiting ones, first come, first served, while slot, budget and the whole prompt's
 // blocks are free. If a running request gets no block, the one admitted last is preempted: it returns to the
-// front of the queue and is recomputed. A request that ends releases its blocks, last block first.
-//
-// Ownership: borrows the requests. Threads: one. Units: tokens, seconds.
+// front of the queue and is recomputed. A request that ends releases its blocks, last block first. Ownership:
+// borrows the requests. Threads: one. Units: tokens, seconds.
 #ifndef BFIO_TOOLS_SIM_PREFIXES_ENGINE_MODEL_H_
 #define BFIO_TOOLS_SIM_PREFIXES_ENGINE_MODEL_H_
 
@@ -17,7 +14,6 @@
 
 #include "common/cost/batch_time.h"
 #include "tools/sim/prefixes/block_pool.h"
-#include "tools/sim/prefixes/prefix_request.h"
 
 namespace bfio::sim {
 

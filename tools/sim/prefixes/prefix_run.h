@@ -1,15 +1,12 @@
-// One run of a workload on ranks with one placement rule.
-//
-// Purpose: compares placement rules in front of engines whose ranks step independently, or meet in a barrier
-// after every step. Requests that arrive in the first fifth of the arrival period are not counted; all others
-// are followed to their ends. Messages take no time. Deterministic for a seed; all rules get the same
-// sessions. Threads: one. Units: seconds, tokens.
+// One run of a workload on ranks with one placement rule. Compares placement rules in front of engines whose
+// ranks step independently, or meet in a barrier after every step. Requests that arrive in the first fifth of
+// the arrival period are not counted; all others are followed to their ends. Messages take no time.
+// Deterministic for a seed; all rules get the same sessions. Threads: one. Units: seconds, tokens.
 #ifndef BFIO_TOOLS_SIM_PREFIXES_PREFIX_RUN_H_
 #define BFIO_TOOLS_SIM_PREFIXES_PREFIX_RUN_H_
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "nlohmann/json_fwd.hpp"

@@ -1,25 +1,21 @@
-// Traffic of sessions of one or more turns, whose prompts may share prefixes.
-//
-// Purpose: the requests of `bfio_sim prefixes`. If its workload has shared texts, a session begins with one
-// of them. Each turn's prompt consists of all earlier prompts and outputs and a new message. Sessions arrive
-// as a Poisson process; the next turn arrives a think time after the end of the last one. At time 0 as many
-// sessions are under way as the load implies; their earlier turns are in no cache.
-//
-// Deterministic for a seed: a session's lengths and times do not depend on how its requests are served.
-// Threads: one. Units: tokens, seconds.
+// Traffic of sessions of one or more turns, whose prompts may share prefixes. The requests of `bfio_sim
+// prefixes`. If its workload has shared texts, a session begins with one of them. Each turn's prompt consists
+// of all earlier prompts and outputs and a new message. Sessions arrive as a Poisson process; the next turn
+// arrives a think time after the end of the last one. At time 0 as many sessions are under way as the load
+// implies; their earlier turns are in no cache. Deterministic for a seed: a session's lengths and times do
+// not depend on how its requests are served. Threads: one. Units: tokens, seconds.
 #ifndef BFIO_TOOLS_SIM_PREFIXES_PREFIX_WORKLOAD_H_
 #define BFIO_TOOLS_SIM_PREFIXES_PREFIX_WORKLOAD_H_
 
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/base/rng.h"
+#include "tools/sim/prefixes/block_pool.h"
 #include "tools/sim/prefixes/engine_model.h"
-#include "tools/sim/prefixes/prefix_request.h"
 
 namespace bfio::sim {
 

@@ -1,5 +1,4 @@
 #include <iostream>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"

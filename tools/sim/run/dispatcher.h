@@ -1,8 +1,7 @@
-// How waiting requests reach workers: the interface between a simulated group and the code that decides.
-//
-// Purpose: two implementations, a central pool (pool_dispatcher.h) and instant dispatch to queues at the
-// workers (instant_dispatcher.h). Ownership: the simulation owns one. Threads: none. Steps are numbered from
-// 1; the calls of a step are Enqueue (any number), Start, OnReport, in this order.
+// How waiting requests reach workers: the interface between a simulated group and the code that decides. Two
+// implementations, a central pool (pool_dispatcher.h) and instant dispatch to queues at the workers
+// (instant_dispatcher.h). Ownership: the simulation owns one. Threads: none. Steps are numbered from 1; the
+// calls of a step are Enqueue (any number), Start, OnReport, in this order.
 #ifndef BFIO_TOOLS_SIM_RUN_DISPATCHER_H_
 #define BFIO_TOOLS_SIM_RUN_DISPATCHER_H_
 

@@ -1,10 +1,9 @@
-// How a request's load grows while it runs, and how many tokens a step generates.
-//
-// Purpose: the common increment sequence delta_k of the BF-IO paper's Definition 2, in cumulative form, so
-// that a group's loads cost O(1) per worker and step for every drift. All active requests share the sequence.
-// With D(k) = delta_1 + .. + delta_k, a request of s tokens that first runs in step f loads its worker with s
-// + D(k - 1) - D(f - 1) tokens in step k. With A(k) the tokens that each request generates through step k,
-// the request ends in the first step k with A(k) - A(f - 1) >= o.
+// How a request's load grows while it runs, and how many tokens a step generates. The common increment
+// sequence delta_k of the BF-IO paper's Definition 2, in cumulative form, so that a group's loads cost O(1)
+// per worker and step for every drift. All active requests share the sequence. With D(k) = delta_1 + .. +
+// delta_k, a request of s tokens that first runs in step f loads its worker with s + D(k - 1) - D(f - 1)
+// tokens in step k. With A(k) the tokens that each request generates through step k, the request ends in the
+// first step k with A(k) - A(f - 1) >= o.
 //
 //   growth             delta = 1: each token adds its KV (the default; plain decode)
 //   constant           delta = 0: every step of a request costs the same

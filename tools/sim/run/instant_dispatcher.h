@@ -1,11 +1,10 @@
 // Instant dispatch: every request is sent to a worker in the step in which it arrives, and waits there.
-//
-// Purpose: models a router without a waiting pool (the interface that the BF-IO paper leaves open), with the
-// same policies. The policy is called once per step with the requests that arrived. In its snapshot every
-// worker has capacity for all of them; a worker's load includes the prompt tokens of its queue, and its
-// active requests include the queue. Each worker starts the head of its queue when a slot and KV memory are
-// free; no request overtakes another. Loads and completions are as old as the reports; what the dispatcher
-// itself has sent is known at once. Threads: none.
+// Models a router without a waiting pool (the interface that the BF-IO paper leaves open), with the same
+// policies. The policy is called once per step with the requests that arrived. In its snapshot every worker
+// has capacity for all of them; a worker's load includes the prompt tokens of its queue, and its active
+// requests include the queue. Each worker starts the head of its queue when a slot and KV memory are free; no
+// request overtakes another. Loads and completions are as old as the reports; what the dispatcher itself has
+// sent is known at once. Threads: none.
 #ifndef BFIO_TOOLS_SIM_RUN_INSTANT_DISPATCHER_H_
 #define BFIO_TOOLS_SIM_RUN_INSTANT_DISPATCHER_H_
 

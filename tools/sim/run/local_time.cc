@@ -1,6 +1,5 @@
 #include "tools/sim/run/local_time.h"
 
-#include <algorithm>
 #include <cmath>
 #include <numeric>
 

@@ -1,7 +1,5 @@
 #include "tools/sim/run/options.h"
 
-#include <cmath>
-
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"

@@ -1,7 +1,5 @@
-// The settings of one simulation run.
-//
-// Purpose: plain settings, one struct for the command line, the experiments and the tests. Threads: any,
-// plain data. Units: tokens, steps and seconds.
+// The settings of one simulation run. Plain settings, one struct for the command line, the experiments and
+// the tests. Threads: any, plain data. Units: tokens, steps and seconds.
 #ifndef BFIO_TOOLS_SIM_RUN_OPTIONS_H_
 #define BFIO_TOOLS_SIM_RUN_OPTIONS_H_
 
@@ -87,7 +85,7 @@ struct SimOptions {
   // lookahead=oracle: lengths are multiplied by an error factor uniform in [1 - x, 1 + x].
   double prediction_error = 0;
   // lookahead=hint: `hint_lead` is the number of tokens before its end from which a request shows a hint,
-  // `hint_noise` the standard deviation of the logarithm of the hint's error (hints.h).
+  // `hint_noise` the standard deviation of the logarithm of the hint's error (HintModel).
   double hint_lead = 8;
   double hint_noise = 0.5;
 };

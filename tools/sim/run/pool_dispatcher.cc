@@ -1,7 +1,6 @@
 #include "tools/sim/run/pool_dispatcher.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"

@@ -1,7 +1,6 @@
 // The central waiting pool: the router's own Cluster with one group, driven as the router drives it.
-//
-// Purpose: simulates lockstep and pipelined plans and late reports with the code that runs in production.
-// Threads: none.
+// Simulates lockstep and pipelined plans and late reports with the code that runs in production. Threads:
+// none.
 #ifndef BFIO_TOOLS_SIM_RUN_POOL_DISPATCHER_H_
 #define BFIO_TOOLS_SIM_RUN_POOL_DISPATCHER_H_
 

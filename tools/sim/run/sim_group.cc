@@ -1,7 +1,6 @@
 #include "tools/sim/run/sim_group.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace bfio::sim {
 

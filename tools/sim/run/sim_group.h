@@ -1,11 +1,9 @@
-// The simulated workers: running requests, their loads, and their ends.
-//
-// Purpose: the workers' side of a step in O(G + requests admitted + requests finishing). The last step of a
-// request is known when it is admitted, and the request is stored in a ring indexed by that step. Loads are
-// computed in closed form (drift.h: all residents grow alike), so no step visits the residents. This is the
-// discrete model of the BF-IO paper, in which a prompt takes one step and all residents generate in every
-// step; the engines' model is worker/scheduler/engine_model.h. Threads: none. Memory: O(residents + longest
-// output).
+// The simulated workers: running requests, their loads, and their ends. The workers' side of a step in O(G +
+// requests admitted + requests finishing). The last step of a request is known when it is admitted, and the
+// request is stored in a ring indexed by that step. Loads are computed in closed form (drift.h: all residents
+// grow alike), so no step visits the residents. This is the discrete model of the BF-IO paper, in which a
+// prompt takes one step and all residents generate in every step; the engines' model is
+// worker/scheduler/engine_model.h. Threads: none. Memory: O(residents + longest output).
 #ifndef BFIO_TOOLS_SIM_RUN_SIM_GROUP_H_
 #define BFIO_TOOLS_SIM_RUN_SIM_GROUP_H_
 
@@ -16,7 +14,7 @@
 
 #include "router/core/model/request.h"
 #include "tools/sim/run/drift.h"
-#include "tools/sim/run/request_source.h"
+#include "tools/sim/run/workload.h"
 
 namespace bfio::sim {
 

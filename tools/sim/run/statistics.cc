@@ -1,6 +1,5 @@
 #include "tools/sim/run/statistics.h"
 
-#include <algorithm>
 #include <numeric>
 
 #include "absl/strings/str_format.h"
@@ -109,6 +108,26 @@ std::string TableLine(const nlohmann::ordered_json& run) {
       number("throughput_tokens_per_s"), 1e3 * number("step_s_mean"), 1e3 * number("tpot_s_mean"),
       number("ttft_s_mean"), number("wait_steps_mean"), number("wait_steps_p99"), number("wait_steps_max"),
       1e-3 * number("energy_j"), number("decide_us_p50"), number("decide_us_p99"));
+}
+
+void WaitCounts::Add(int64_t steps) {
+  steps = std::max<int64_t>(0, steps);
+  if (steps >= static_cast<int64_t>(counts_.size())) counts_.resize(static_cast<size_t>(steps) + 1);
+  ++counts_[static_cast<size_t>(steps)];
+  ++count_;
+  sum_ += steps;
+}
+
+int64_t WaitCounts::Quantile(double q) const {
+  if (count_ == 0) return 0;
+  const int64_t rank = std::max<int64_t>(
+      1, static_cast<int64_t>(std::ceil(std::clamp(q, 0.0, 1.0) * static_cast<double>(count_))));
+  int64_t below = 0;
+  for (int64_t steps = 0; steps < static_cast<int64_t>(counts_.size()); ++steps) {
+    below += counts_[static_cast<size_t>(steps)];
+    if (below >= rank) return steps;
+  }
+  return max();
 }
 
 }  // namespace bfio::sim

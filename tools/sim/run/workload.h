@@ -1,16 +1,58 @@
 // Changes that a simulation makes to a trace before it runs, and the demand that a trace places on a group.
-//
-// Purpose: one definition of seed and of load for traces and profiles. Pure; deterministic for a seed.
-// Lengths in tokens, times in seconds, rates in requests per second.
+// One definition of seed and of load for traces and profiles. Pure; deterministic for a seed. Lengths in
+// tokens, times in seconds, rates in requests per second.
 #ifndef BFIO_TOOLS_SIM_RUN_WORKLOAD_H_
 #define BFIO_TOOLS_SIM_RUN_WORKLOAD_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "common/cost/step_time.h"
 #include "common/workload/trace.h"
+#include "router/core/model/request.h"
 
 namespace bfio::sim {
+
+// The source of the simulated requests: a trace that is repeated without end. Reveals requests in trace
+// order. Arrival times are those of the trace divided by the load factor; every repetition is shifted by the
+// trace's span. Ids count from 1. Ownership: borrows the trace. Threads: none.
+struct SimRequest {
+  core::RequestId id = 0;
+  int64_t prefill_tokens = 0;
+  int64_t output_tokens = 0;
+  // Simulated seconds. In overload mode set when the request is revealed.
+  double arrival_s = 0;
+  // Tokens generated before the last preemption, which are now part of the prompt, and when it first started.
+  int64_t made = 0;
+  std::optional<double> began_s;
+  // Steps waited before all its placements so far; empty until it is first placed.
+  std::optional<int64_t> waited_steps;
+};
+
+class RequestSource {
+ public:
+  // `limit`: number of requests; 0: without end. REQUIRES: the trace is not empty and load > 0.
+  RequestSource(const Trace& trace, double load, int64_t limit);
+
+  // All `limit` requests have been revealed.
+  bool Exhausted() const { return limit_ > 0 && revealed_ >= limit_; }
+
+  // The next request, whenever it arrives. REQUIRES: not exhausted.
+  SimRequest Next();
+
+  // Arrival time of the next request.
+  double NextArrival() const;
+
+  int64_t revealed() const { return revealed_; }
+
+ private:
+  const Trace& trace_;
+  double load_;
+  int64_t limit_;
+  // Seconds from the first request of one repetition to the first of the next, before the load factor.
+  double span_s_;
+  int64_t revealed_ = 0;
+};
 
 // The trace rotated to a start that the seed draws, with arrivals shifted to begin at 0; at the wrap the gap
 // is the mean gap. Seed 1 is the trace unchanged.

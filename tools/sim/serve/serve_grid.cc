@@ -3,11 +3,8 @@
 #include <algorithm>
 #include <atomic>
 #include <limits>
-#include <optional>
 #include <set>
-#include <string>
 #include <thread>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -15,7 +12,6 @@
 #include "nlohmann/json.hpp"
 #include "tools/sim/serve/serve_rule.h"
 #include "tools/sim/serve/serve_run.h"
-#include "tools/sim/serve/serve_workload.h"
 
 namespace bfio::sim {
 namespace {

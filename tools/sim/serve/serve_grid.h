@@ -1,11 +1,9 @@
-// Compares one rule with all others over workloads, cost models, loads and group sizes.
-//
-// Purpose: evaluates a rule that has one fixed setting. In every cell each rule with a budget is run with
-// budgets from 128 to 8,192 tokens. The candidate is compared with the run that has the least mean
-// end-to-end time: a choice in hindsight that is not available in advance. Runs that do not keep up with
-// the load are excluded. It is an error when a rule keeps up with none of its budgets in a cell, or when
-// the candidate does not keep up. Threads: RunServeGrid starts its own; call it from one thread.
-// Deterministic.
+// Compares one rule with all others over workloads, cost models, loads and group sizes. Evaluates a rule that
+// has one fixed setting. In every cell each rule with a budget is run with budgets from 128 to 8,192 tokens.
+// The candidate is compared with the run that has the least mean end-to-end time: a choice in hindsight that
+// is not available in advance. Runs that do not keep up with the load are excluded. It is an error when a
+// rule keeps up with none of its budgets in a cell, or when the candidate does not keep up. Threads:
+// RunServeGrid starts its own; call it from one thread. Deterministic.
 #ifndef BFIO_TOOLS_SIM_SERVE_SERVE_GRID_H_
 #define BFIO_TOOLS_SIM_SERVE_SERVE_GRID_H_
 
@@ -15,7 +13,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "common/cost/batch_time.h"
 #include "common/workload/trace.h"
 #include "nlohmann/json_fwd.hpp"

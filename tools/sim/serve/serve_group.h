@@ -1,10 +1,8 @@
-// A group of engine ranks that compute prompts in chunks, decode, and meet in a barrier after every step.
-//
-// Purpose: the effect of a step on the group, for every rule. Prompts are computed in the order in which they
-// were bound; the step with a prompt's last token generates the first output token. Every decode generates
-// one token. The step takes as long as the slowest rank. Slots are limited, KV memory is not.
-//
-// Threads: none; a group belongs to its run. Deterministic for a seed. Units: tokens, seconds, steps.
+// A group of engine ranks that compute prompts in chunks, decode, and meet in a barrier after every step. The
+// effect of a step on the group, for every rule. Prompts are computed in the order in which they were bound;
+// the step with a prompt's last token generates the first output token. Every decode generates one token. The
+// step takes as long as the slowest rank. Slots are limited, KV memory is not. Threads: none; a group belongs
+// to its run. Deterministic for a seed. Units: tokens, seconds, steps.
 #ifndef BFIO_TOOLS_SIM_SERVE_SERVE_GROUP_H_
 #define BFIO_TOOLS_SIM_SERVE_SERVE_GROUP_H_
 

@@ -1,8 +1,7 @@
-// The interface of rules that place a group's prompts and limit the prompt tokens per step.
-//
-// Purpose: one interface for bfio's rule and those of today's engines, so that runs differ only in the rule.
-// The engines' rules follow their descriptions and tests (docs/simulator.md names the sources); each uses its
-// engine's placement. Threads: a rule belongs to its run. Deterministic.
+// The interface of rules that place a group's prompts and limit the prompt tokens per step. One interface for
+// bfio's rule and those of today's engines, so that runs differ only in the rule. The engines' rules follow
+// their descriptions and tests (docs/simulator.md names the sources); each uses its engine's placement.
+// Threads: a rule belongs to its run. Deterministic.
 #ifndef BFIO_TOOLS_SIM_SERVE_SERVE_RULE_H_
 #define BFIO_TOOLS_SIM_SERVE_SERVE_RULE_H_
 

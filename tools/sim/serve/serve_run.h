@@ -1,9 +1,8 @@
-// One run of a rule on a workload, and its results.
-//
-// Purpose: requests arrive as a Poisson process at a share of the group's capacity or, in a closed loop,
-// whenever another one ends; their order and lengths are those of a trace. The rule plans every step, `lag`
-// steps ahead. Counting begins after a warm-up and ends when the last counted request has ended; requests
-// keep arriving until then. Deterministic for a seed. Threads: runs in different threads share nothing.
+// One run of a rule on a workload, and its results. Requests arrive as a Poisson process at a share of the
+// group's capacity or, in a closed loop, whenever another one ends; their order and lengths are those of a
+// trace. The rule plans every step, `lag` steps ahead. Counting begins after a warm-up and ends when the last
+// counted request has ended; requests keep arriving until then. Deterministic for a seed. Threads: runs in
+// different threads share nothing.
 #ifndef BFIO_TOOLS_SIM_SERVE_SERVE_RUN_H_
 #define BFIO_TOOLS_SIM_SERVE_SERVE_RUN_H_
 

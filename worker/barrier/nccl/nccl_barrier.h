@@ -1,23 +1,12 @@
-// The NCCL barrier, for ranks that own one GPU each.
+// The NCCL barrier (2.28), for ranks that own one GPU each. One all-reduce per step: every rank writes its
+// contribution, epoch and step into its own row of a zeroed [world][6] table of int64, and the ranks sum the
+// tables. From the rows each computes maxima and sums, and checks that all ranks are at the same step.
 //
-// Compiled and linked against NCCL 2.28. Tests run it over emulated NCCL functions; docs/benchmarks.md lists
-// the runs on GPUs.
-//
-// One all-reduce per step. Every rank writes its contribution, epoch and step into its own row of a zeroed
-// [world][6] table of int64, and the ranks sum the tables, so that each gets every rank's row. From the rows
-// it computes maxima and sums, and checks that all ranks are at the same step. A maximum and a sum as two
-// grouped all-reduces would carry fewer bytes (3 KiB at 64 ranks is still a small message), but they would be
-// two operations and could not name a rank that is out of step.
-//
-// All waits are bounded: the communicator is non-blocking (config.blocking = 0) and nothing here calls a
-// synchronising CUDA function; the step polls the event, ncclCommGetAsyncError, the abort flag and the
-// deadline. NCCL does not report a peer that died on NVLink: then the deadline or the router's next Epoch
-// (Barrier::Abort) ends the wait. ncclCommAbort itself can hang. It runs on its own thread, and when it
-// exceeds abort_patience the process exits at once with a message and code 1: a spinning kernel blocks every
-// call that frees memory of its GPU, so an orderly shutdown is impossible. A supervisor must restart the
-// worker.
-//
-// Threads: as in barrier.h; all NCCL calls except that ncclCommAbort come from the calling thread. Does not
+// All waits are bounded: the communicator is non-blocking and nothing here calls a synchronising CUDA
+// function; the step polls the event, ncclCommGetAsyncError, the abort flag and the deadline. NCCL does not
+// report a peer that died on NVLink: then the deadline or Barrier::Abort ends the wait. ncclCommAbort itself
+// can hang. It runs on its own thread, and when it exceeds abort_patience the process exits at once with code
+// 1: a spinning kernel blocks every call that frees memory of its GPU. Threads: as in barrier.h. Does not
 // allocate per step.
 #ifndef BFIO_WORKER_BARRIER_NCCL_NCCL_BARRIER_H_
 #define BFIO_WORKER_BARRIER_NCCL_NCCL_BARRIER_H_

@@ -1,15 +1,9 @@
-// Authentication of a barrier's connections: both ends prove knowledge of the epoch's secret.
-//
-// Purpose: any program can connect to a rank's port, and epoch, rank and size can be guessed. Rank 0 draws a
-// secret with each offer; the communicator id carries it to the other ranks over the link to the router,
-// which authenticates workers. The secret is never sent over the barrier's own connections. Those use
-// challenge and response: each end draws a nonce, and each message is followed by an HMAC-SHA256 under the
-// secret over both nonces, the sender's role and the message. So no message can be replayed on another
-// connection, reflected or changed. The acceptor proves itself first, so a joiner reveals neither epoch nor
-// address to an impostor. Messages after the handshake are not protected by this: an
-// attacker on the path between ranks can change them, unless TLS starts after the handshake (tls.h).
-//
-// The caller provides the nonces. Pure; any thread may use it.
+// Authentication of a barrier's connections: both ends prove knowledge of the epoch's secret, which rank 0
+// draws with each offer and the communicator id carries over the authenticated links to the router. It is
+// never sent over the barrier's own connections: each end draws a nonce, and each message of the handshake is
+// followed by an HMAC-SHA256 under the secret over both nonces, the sender's role and the message. The
+// acceptor proves itself first. Messages after the handshake are not protected, unless TLS starts then
+// (tls.h). The caller provides the nonces. Pure; any thread.
 #ifndef BFIO_WORKER_BARRIER_STAR_JOIN_PROOF_H_
 #define BFIO_WORKER_BARRIER_STAR_JOIN_PROOF_H_
 

@@ -1,14 +1,12 @@
 #include "worker/barrier/star/rendezvous.h"
 
-#include <algorithm>
-#include <string>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
-#include "worker/barrier/missing_ranks.h"
+#include "worker/barrier/barrier.h"
 
 namespace bfio::worker {
 namespace {

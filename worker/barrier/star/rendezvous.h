@@ -1,12 +1,12 @@
-// Connects the ranks of a star or tree: every rank joins at rank 0, which assigns each its parent.
-//
-// A connection that does not prove knowledge of the epoch's secret (join_proof.h) gets no information and is
+// Connects the ranks of a star or tree: every rank joins at rank 0, which assigns each its parent. A
+// connection that does not prove knowledge of the epoch's secret (join_proof.h) gets no information and is
 // dropped: port scanners, attackers, ranks of another epoch, a peer that never sends. Such connections are
 // bounded in bytes, time and number, and a flood drops its own connections first. No connection is served
 // between rendezvous, so none delays a step. Threads: used by one thread.
 #ifndef BFIO_WORKER_BARRIER_STAR_RENDEZVOUS_H_
 #define BFIO_WORKER_BARRIER_STAR_RENDEZVOUS_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <list>
 #include <optional>
@@ -17,9 +17,26 @@
 #include "worker/barrier/barrier.h"
 #include "worker/barrier/star/join_proof.h"
 #include "worker/barrier/star/socket.h"
-#include "worker/barrier/star/topology.h"
 
 namespace bfio::worker {
+
+// REQUIRES: rank >= 1, fan_out >= 1.
+constexpr int32_t ParentOf(int32_t rank, int32_t fan_out) {
+  return (rank - 1) / fan_out;
+}
+
+struct RankRange {
+  int32_t begin = 0;
+  // Exclusive.
+  int32_t end = 0;
+  constexpr int32_t size() const { return end - begin; }
+};
+
+constexpr RankRange ChildrenOf(int32_t rank, int32_t fan_out, int32_t world_size) {
+  const int64_t first = int64_t{rank} * fan_out + 1;
+  return {static_cast<int32_t>(std::min<int64_t>(first, world_size)),
+          static_cast<int32_t>(std::min<int64_t>(first + fan_out, world_size))};
+}
 
 // A rank's connections; children[i] is the i-th rank of ChildrenOf.
 struct Links {

@@ -13,7 +13,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <memory>
 #include <thread>
 
 #include "absl/strings/str_cat.h"

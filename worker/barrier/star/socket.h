@@ -1,8 +1,7 @@
-// Sockets of the star barrier: owned descriptors, listening, connecting, fixed-size messages.
-//
-// Errors are statuses; nothing throws. Threads: each object belongs to one thread, except that any thread may
-// call Signal::Set. All sockets are non-blocking and waited for with poll, so that every wait has a deadline
-// and can be interrupted.
+// Sockets of the star barrier: owned descriptors, listening, connecting, fixed-size messages. Errors are
+// statuses; nothing throws. Threads: each object belongs to one thread, except that any thread may call
+// Signal::Set. All sockets are non-blocking and waited for with poll, so that every wait has a deadline and
+// can be interrupted.
 #ifndef BFIO_WORKER_BARRIER_STAR_SOCKET_H_
 #define BFIO_WORKER_BARRIER_STAR_SOCKET_H_
 
@@ -14,7 +13,6 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
-#include "worker/barrier/missing_ranks.h"
+#include "worker/barrier/barrier.h"
 #include "worker/barrier/view.h"
 
 namespace bfio::worker {

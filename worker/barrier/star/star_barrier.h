@@ -1,15 +1,13 @@
-// The barrier over TCP: contributions are combined up a tree, and the result is sent down.
-//
-// Cost: two messages per rank and all-reduce, no allocation. A rank that leaves is seen as the end of its
-// connection. Every failure is passed on to all neighbours at once, so no rank waits for a deadline because
-// another rank failed. Threads: as in barrier.h.
+// The barrier over TCP: contributions are combined up a tree, and the result is sent down. Cost: two messages
+// per rank and all-reduce, no allocation. A rank that leaves is seen as the end of its connection. Every
+// failure is passed on to all neighbours at once, so no rank waits for a deadline because another rank
+// failed. Threads: as in barrier.h.
 #ifndef BFIO_WORKER_BARRIER_STAR_STAR_BARRIER_H_
 #define BFIO_WORKER_BARRIER_STAR_STAR_BARRIER_H_
 
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"

@@ -1,12 +1,9 @@
 // TLS on a connection of the star barrier: protects the ranks' data against reading and changes on the
-// network.
-//
-// TLS 1.3 with the epoch's secret as pre-shared key and an ephemeral key exchange (RFC 8446, psk_dhe_ke): no
-// certificates, and a secret that leaks later does not decrypt recorded traffic. The only cipher is
-// ChaCha20-Poly1305, whose keys need no renewal in an epoch of any length. TLS starts after the handshake of
-// join_proof.h, when both ends are already authenticated by the same secret.
-//
-// Threads: the connection's thread.
+// network. TLS 1.3 with the epoch's secret as pre-shared key and an ephemeral key exchange (RFC 8446,
+// psk_dhe_ke): no certificates, and a secret that leaks later does not decrypt recorded traffic. The only
+// cipher is ChaCha20-Poly1305, whose keys need no renewal in an epoch of any length. TLS starts after the
+// handshake of join_proof.h, when both ends are already authenticated by the same secret. Threads: the
+// connection's thread.
 #ifndef BFIO_WORKER_BARRIER_STAR_TLS_H_
 #define BFIO_WORKER_BARRIER_STAR_TLS_H_
 
@@ -14,7 +11,6 @@
 #include <memory>
 #include <optional>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "worker/barrier/star/join_proof.h"

@@ -21,7 +21,6 @@
 #include <array>
 #include <cstdint>
 #include <optional>
-#include <string>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"

@@ -1,14 +1,12 @@
-// The CPU engine: runs a Llama-family model on a machine without a GPU.
-//
-// Purpose: the backend of a DecodeEngine that uses Forward, and the functions that assemble both. Threads: as
-// engine.h describes. Each engine has its own thread team, so a process has ranks x threads of them.
+// The CPU engine: runs a Llama-family model on a machine without a GPU. The backend of a DecodeEngine that
+// uses Forward, and the functions that assemble both. Threads: as engine.h describes. Each engine has its own
+// thread team, so a process has ranks x threads of them.
 #ifndef BFIO_WORKER_ENGINE_CPU_CPU_ENGINE_H_
 #define BFIO_WORKER_ENGINE_CPU_CPU_ENGINE_H_
 
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "worker/engine/cpu/forward.h"

@@ -1,9 +1,8 @@
-// One step of the model on the CPU: from a plan's tokens to logits.
-//
-// Purpose: the reference implementation that other engines are tested against, and an engine in its own
-// right. All activations and sums are fp32. A row's logits depend only on its sequence's tokens, to the last
-// bit (kernels.h). Several Forwards that each have a part of the blocks (RunHead, RunBlocks, Logits) give the
-// same bits. Threads: used by one thread, which leads its own team.
+// One step of the model on the CPU: from a plan's tokens to logits. The reference implementation that other
+// engines are tested against, and an engine in its own right. All activations and sums are fp32. A row's
+// logits depend only on its sequence's tokens, to the last bit (kernels.h). Several Forwards that each have a
+// part of the blocks (RunHead, RunBlocks, Logits) give the same bits. Threads: used by one thread, which
+// leads its own team.
 #ifndef BFIO_WORKER_ENGINE_CPU_FORWARD_H_
 #define BFIO_WORKER_ENGINE_CPU_FORWARD_H_
 
@@ -12,7 +11,6 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "worker/engine/cpu/aligned.h"
 #include "worker/engine/cpu/kernels.h"
 #include "worker/engine/cpu/kv_cache.h"
 #include "worker/engine/cpu/threads.h"

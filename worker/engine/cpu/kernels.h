@@ -1,17 +1,14 @@
-// The arithmetic of the CPU engine, in one version per instruction set.
-//
-// Purpose: matrix products, attention, norms and activation functions on fp32 activations and KV, with
-// weights in fp32 or bf16 (widened in registers; all sums are fp32). The version is chosen at run time, so
-// one program runs on any x86-64.
+// The arithmetic of the CPU engine, in one version per instruction set. Matrix products, attention, norms and
+// activation functions on fp32 activations and KV, with weights in fp32 or bf16 (widened in registers; all
+// sums are fp32). The version is chosen at run time, so one program runs on any x86-64.
 //
 // Batch invariance. A row's result depends on that row alone, to the last bit: not on the number of rows in
 // the batch, nor on how columns are divided among threads, nor on how a prompt was cut into chunks. Every sum
 // runs over 16 lanes in blocks of fixed size and ends in a fixed tree; tiles of rows and columns only share
 // loads. A BLAS chooses its kernels by the number of rows and cannot guarantee this
-// (research/tests/bench/gemm_bench.cc measures what it costs). The avx2 and avx512 versions agree to the last
-// bit too; generic, which has no fused multiply-add, agrees to rounding.
-//
-// Threads: pure functions; the caller divides rows or columns among threads.
+// (research/tests/bench/gemm_bench.cc measures what it costs). The avx2 and avx512 versions agree to the last bit
+// too; generic, which has no fused multiply-add, agrees to rounding. Threads: pure functions; the caller
+// divides rows or columns among threads.
 #ifndef BFIO_WORKER_ENGINE_CPU_KERNELS_H_
 #define BFIO_WORKER_ENGINE_CPU_KERNELS_H_
 

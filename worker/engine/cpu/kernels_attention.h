@@ -28,10 +28,9 @@ struct CacheBlock {
   const float* values[kBlockVectors];
 };
 
-// Computes scores, their exponentials into `weights`, and the factor by which earlier sums shrink.
-//
-// With the block's first queries, the same positions of `next` are prefetched, here and in AddValues: a block
-// is loaded from memory while the one before it is used.
+// Computes scores, their exponentials into `weights`, and the factor by which earlier sums shrink. With the
+// block's first queries, the same positions of `next` are prefetched, here and in AddValues: a block is
+// loaded from memory while the one before it is used.
 template <int H, bool first>
 BFIO_INLINE void Weigh(const Attention& a, const CacheBlock& block, const CacheBlock& next,
                        const Query* queries, int64_t value_dim, float weights[][kBlockTokens],

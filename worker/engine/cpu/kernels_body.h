@@ -1,10 +1,9 @@
 // The source of the kernels, compiled once per instruction set: kernels_avx512.cc, kernels_avx2.cc and
 // kernels_generic.cc include it with different compiler options, BFIO_REGISTER_BYTES, BFIO_TILE_ROWS and
-// BFIO_TILE_COLUMNS.
-//
-// This file and those it includes may include only kernels.h and fixed-width integers: an inline function of
-// the standard library, compiled here for AVX-512 and merged by the linker with copies from elsewhere, would
-// crash older processors. Threads: a kernel accesses only memory that its arguments name.
+// BFIO_TILE_COLUMNS. This file and those it includes may include only kernels.h and fixed-width integers: an
+// inline function of the standard library, compiled here for AVX-512 and merged by the linker with copies
+// from elsewhere, would crash older processors. Threads: a kernel accesses only memory that its arguments
+// name.
 #include <cstdint>
 
 #include "worker/engine/cpu/kernels.h"

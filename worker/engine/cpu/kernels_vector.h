@@ -1,8 +1,6 @@
 // Vectors of 16 floats, and exp. Part of kernels_body.h, which limits what it may include; compiled once per
-// instruction set.
-//
-// A vector has 16 lanes in every version: one register of AVX-512, two of AVX2, four of SSE2. So all versions
-// sum in the same order.
+// instruction set. A vector has 16 lanes in every version: one register of AVX-512, two of AVX2, four of
+// SSE2. So all versions sum in the same order.
 #include <cstdint>
 
 #include "worker/engine/cpu/kernels.h"

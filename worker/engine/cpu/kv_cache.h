@@ -1,14 +1,12 @@
-// The CPU engine's KV cache: the memory that the page table's page numbers refer to.
-//
-// Purpose: one block of memory per layer, page after page. A page has for each KV head its keys, [tokens /
-// 16][head_dim][16], then its values, [tokens][value_dim] (kernels.h has the reasons). The page of one head
-// is contiguous. Threads: different tokens or heads may be written by different threads.
+// The CPU engine's KV cache: the memory that the page table's page numbers refer to. One block of memory per
+// layer, page after page. A page has for each KV head its keys, [tokens / 16][head_dim][16], then its values,
+// [tokens][value_dim] (kernels.h has the reasons). The page of one head is contiguous. Threads: different
+// tokens or heads may be written by different threads.
 #ifndef BFIO_WORKER_ENGINE_CPU_KV_CACHE_H_
 #define BFIO_WORKER_ENGINE_CPU_KV_CACHE_H_
 
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "worker/engine/cpu/kernels.h"
@@ -39,7 +37,7 @@ struct KvShape {
 class KvCache {
  public:
   // RESOURCE_EXHAUSTED when the address space is too small. Memory is allocated when it is first used; the
-  // code that makes caches checks that the machine has enough (machine_memory.h).
+  // code that makes caches checks that the machine has enough (part_memory.h).
   static absl::StatusOr<std::unique_ptr<KvCache>> Create(const KvShape& shape);
   ~KvCache();
   KvCache(const KvCache&) = delete;

@@ -1,6 +1,5 @@
-// Draws tokens from logits on an engine's threads.
-//
-// Purpose: shared by the CPU engine and the head of a chain. Threads: used by the thread that leads the team.
+// Draws tokens from logits on an engine's threads. Shared by the CPU engine and the head of a chain. Threads:
+// used by the thread that leads the team.
 #ifndef BFIO_WORKER_ENGINE_CPU_SAMPLE_TEAM_H_
 #define BFIO_WORKER_ENGINE_CPU_SAMPLE_TEAM_H_
 

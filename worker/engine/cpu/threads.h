@@ -1,9 +1,7 @@
-// A thread team for parallel loops.
-//
-// Purpose: the CPU engine's parallel loops. A step has about sixty of them, microseconds apart. Waking a
-// thread takes longer than that, so the team spins for a while after each loop and only then sleeps (ranks of
-// a group may share cores, and the slowest rank sets the pace). A team with more threads than the machine has
-// cores sleeps at once. Threads: Run and For from one thread at a time.
+// A thread team for parallel loops. The CPU engine's parallel loops. A step has about sixty of them,
+// microseconds apart. Waking a thread takes longer than that, so the team spins for a while after each loop
+// and only then sleeps (ranks of a group may share cores, and the slowest rank sets the pace). A team with
+// more threads than the machine has cores sleeps at once. Threads: Run and For from one thread at a time.
 #ifndef BFIO_WORKER_ENGINE_CPU_THREADS_H_
 #define BFIO_WORKER_ENGINE_CPU_THREADS_H_
 

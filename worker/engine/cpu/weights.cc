@@ -5,7 +5,6 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "worker/engine/model/element.h"
 
 namespace bfio::worker::cpu {
 namespace {

@@ -1,12 +1,10 @@
-// Divides a step's attention into items for the GPU: once per step, for all layers.
-//
-// Purpose: host code only, pure. The keys and values of short runs (mostly decodes) are divided into chunks
-// that are computed independently and combined: work is divided by KV tokens, not by sequence. Chunk borders
-// are multiples of kChunkTokens from the sequence's start, so a row's result depends neither on the batch nor
-// on how its prompt was cut. Longer runs are divided into tiles of query tokens, each of which processes all
-// chunks in the same order; when there are too few tiles to fill the GPU, they are divided by chunks as well.
-// Items are sorted by size, largest first, so that blocks that take them one after the other finish at about
-// the same time.
+// Divides a step's attention into items for the GPU: once per step, for all layers. Host code only, pure. The
+// keys and values of short runs (mostly decodes) are divided into chunks that are computed independently and
+// combined: work is divided by KV tokens, not by sequence. Chunk borders are multiples of kChunkTokens from
+// the sequence's start, so a row's result depends neither on the batch nor on how its prompt was cut. Longer
+// runs are divided into tiles of query tokens, each of which processes all chunks in the same order; when
+// there are too few tiles to fill the GPU, they are divided by chunks as well. Items are sorted by size,
+// largest first, so that blocks that take them one after the other finish at about the same time.
 //
 // Costs: O(items); nothing is allocated after the constructor. Threads: used by one thread.
 #ifndef BFIO_WORKER_ENGINE_CUDA_ATTENTION_PLAN_H_

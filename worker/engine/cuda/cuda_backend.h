@@ -1,16 +1,10 @@
-// The GPU backend of a decode engine.
-//
-// Purpose: runs plans on a device behind DeviceOps. A step is padded to a bucket; its inputs are staged in
-// one pinned block and copied at once; the graph recorded for the bucket is replayed; the host polls for the
-// end, with a deadline. Everything is allocated, chosen and recorded on construction; a step allocates
-// nothing. A backend with a part of the weights is one server's part of a chain: its steps begin or end with
-// hidden rows, which have their own pinned memory.
-//
-// Attention gives a row the same bits in any batch (attention_plan.h). Matrix products are chosen by bucket,
-// so between buckets a row's logits agree to bf16 rounding, not to the last bit. A replay repeats the tokens
-// unless a draw depends on a smaller difference.
-//
-// Threads: as in backend.h. After an error every further Run returns the same error.
+// The GPU backend of a decode engine: runs plans on a device behind DeviceOps. A step is padded to a bucket;
+// its inputs are staged in one pinned block and copied at once; the graph recorded for the bucket is
+// replayed; the host polls for the end, with a deadline. A step allocates nothing. A backend with a part of
+// the weights is one server's part of a chain. Attention gives a row the same bits in any batch
+// (attention_plan.h); between buckets a row's logits agree to bf16 rounding, so a replay repeats the tokens
+// unless a draw depends on a smaller difference. Threads: as in backend.h. After an error every further Run
+// returns the same error.
 #ifndef BFIO_WORKER_ENGINE_CUDA_CUDA_BACKEND_H_
 #define BFIO_WORKER_ENGINE_CUDA_CUDA_BACKEND_H_
 
@@ -18,12 +12,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "worker/engine/cuda/attention_plan.h"
 #include "worker/engine/cuda/device_ops.h"
 #include "worker/engine/cuda/device_weights.h"
 #include "worker/engine/cuda/forward.h"
-#include "worker/engine/cuda/row_buckets.h"
 #include "worker/engine/cuda/step_inputs.h"
 #include "worker/engine/decode/decode_engine.h"
 #include "worker/engine/decode/part_backend.h"

@@ -1,20 +1,27 @@
-// The parts of chains on a server with a GPU (part_backend.h).
-//
-// Purpose: the hosted blocks are uploaded once, to memory of their own, and shared by the parts that exist at
-// the same time. Each part has its own stream, activations and KV pools on the same device, so that parts run
-// concurrently. Threads: used by one thread.
+// The parts of chains on a server with a GPU (part_backend.h). The hosted blocks are uploaded once, to memory
+// of their own, and shared by the parts that exist at the same time. Each part has its own stream,
+// activations and KV pools on the same device, so that parts run concurrently. Threads: used by one thread.
 #ifndef BFIO_WORKER_ENGINE_CUDA_CUDA_PARTS_H_
 #define BFIO_WORKER_ENGINE_CUDA_CUDA_PARTS_H_
 
 #include <functional>
 #include <memory>
 
+#include "absl/status/statusor.h"
 #include "worker/engine/cuda/device_ops.h"
 #include "worker/engine/cuda/device_weights.h"
+#include "worker/engine/decode/decode_engine.h"
 #include "worker/engine/decode/part_backend.h"
 #include "worker/engine/model/model.h"
 
 namespace bfio::worker::gpu {
+
+// `fit_kv`: options.limits.kv_tokens is an upper bound, lowered to what fits in the device's memory; the
+// engine's limits() give the result. Errors: those of CudaBackend::Check, UploadWeights and
+// CudaBackend::Create.
+absl::StatusOr<std::unique_ptr<DecodeEngine>> MakeEngineOn(std::unique_ptr<DeviceOps> ops,
+                                                           const DecodeOptions& options, bool fit_kv,
+                                                           const Model& model, const Progress& progress);
 
 // Opens another DeviceOps on the server's device.
 using OpenDevice = std::function<absl::StatusOr<std::unique_ptr<DeviceOps>>()>;

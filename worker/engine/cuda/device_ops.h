@@ -1,10 +1,8 @@
-// The device interface of the CUDA engine: memory, copies, matrix products, replayed work.
-//
-// Purpose: separates the engine's logic from CUDA, so that all of the engine but one file runs in tests
-// without a GPU, with the same kernels. Everything is queued in one stream and runs in order; only Wait
-// waits. Threads: used by one thread. Errors: UNAVAILABLE with the failed call's name; RESOURCE_EXHAUSTED
-// when memory is short; DEADLINE_EXCEEDED from Wait. After any error except RESOURCE_EXHAUSTED the device
-// must not be used again.
+// The device interface of the CUDA engine: memory, copies, matrix products, replayed work. Separates the
+// engine's logic from CUDA, so that all of the engine but one file runs in tests without a GPU, with the same
+// kernels. Everything is queued in one stream and runs in order; only Wait waits. Threads: used by one
+// thread. Errors: UNAVAILABLE with the failed call's name; RESOURCE_EXHAUSTED when memory is short;
+// DEADLINE_EXCEEDED from Wait. After any error except RESOURCE_EXHAUSTED the device must not be used again.
 #ifndef BFIO_WORKER_ENGINE_CUDA_DEVICE_OPS_H_
 #define BFIO_WORKER_ENGINE_CUDA_DEVICE_OPS_H_
 

@@ -1,8 +1,6 @@
-// A model's weights in device memory.
-//
-// Purpose: everything in bf16 (fp32 and fp16 are rounded once), in one allocation. q, k and v are one matrix,
-// gate and up another, so that a layer has four products. A server of a chain has a part of the weights
-// (model_part.h). Threads: immutable once made.
+// A model's weights in device memory. Everything in bf16 (fp32 and fp16 are rounded once), in one allocation.
+// q, k and v are one matrix, gate and up another, so that a layer has four products. A server of a chain has
+// a part of the weights (model_part.h). Threads: immutable once made.
 #ifndef BFIO_WORKER_ENGINE_CUDA_DEVICE_WEIGHTS_H_
 #define BFIO_WORKER_ENGINE_CUDA_DEVICE_WEIGHTS_H_
 

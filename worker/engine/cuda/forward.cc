@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "worker/engine/cuda/kernels/attention.h"
 #include "worker/engine/cuda/kernels/row_kernels.h"
 #include "worker/engine/model/rope.h"
 

@@ -1,9 +1,8 @@
-// One step of the model on the device: queues a layer's kernels and products, layer after layer.
-//
-// Purpose: owns activations and KV pools, and defines the order of kernels. A step's inputs are read from
-// device memory (step_inputs.h), so the work that Enqueue queues can be recorded once per bucket and
-// replayed. Activations are bf16, the residual and all sums fp32, logits fp32. A part of the model's layers
-// begins or ends with the residual: hidden rows. Threads: used by one thread.
+// One step of the model on the device: queues a layer's kernels and products, layer after layer. Owns
+// activations and KV pools, and defines the order of kernels. A step's inputs are read from device memory
+// (step_inputs.h), so the work that Enqueue queues can be recorded once per bucket and replayed. Activations
+// are bf16, the residual and all sums fp32, logits fp32. A part of the model's layers begins or ends with the
+// residual: hidden rows. Threads: used by one thread.
 #ifndef BFIO_WORKER_ENGINE_CUDA_FORWARD_H_
 #define BFIO_WORKER_ENGINE_CUDA_FORWARD_H_
 

@@ -1,13 +1,12 @@
-// A step's inputs on the device, in one block of memory with the same layout on host and device.
-//
-// Purpose: the host fills the block in pinned memory and one copy transfers it. Every array has a fixed
-// offset for the engine's lifetime, so captured graphs may hold pointers; the longest array comes last, so
-// that only its used part is copied. Host only, pure; tested without a GPU. Threads: plain data.
+// A step's inputs on the device, in one block of memory with the same layout on host and device. The host
+// fills the block in pinned memory and one copy transfers it. Every array has a fixed offset for the engine's
+// lifetime, so captured graphs may hold pointers; the longest array comes last, so that only its used part is
+// copied. Host only, pure; tested without a GPU. Threads: plain data.
 #ifndef BFIO_WORKER_ENGINE_CUDA_STEP_INPUTS_H_
 #define BFIO_WORKER_ENGINE_CUDA_STEP_INPUTS_H_
 
-#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "absl/types/span.h"
 #include "worker/engine/cuda/attention_plan.h"
@@ -17,6 +16,25 @@
 #include "worker/scheduler/step_plan.h"
 
 namespace bfio::worker::gpu {
+
+// The numbers of rows that steps are padded to. A captured graph and a chosen matrix product fit one number
+// of rows, so a step runs in the smallest bucket that holds it. Buckets are powers of two up to 64 (decode
+// steps are bound by memory bandwidth, where padding costs nothing), and above that also the midpoints
+// between them (steps with long prompts are compute-bound: at most a third is padding). Threads: immutable.
+class RowBuckets {
+ public:
+  // The largest bucket is `max_rows`. REQUIRES: max_rows >= 1.
+  explicit RowBuckets(int32_t max_rows);
+
+  // Ascending.
+  const std::vector<int32_t>& sizes() const { return sizes_; }
+  int count() const { return static_cast<int>(sizes_.size()); }
+  // Index of the smallest bucket that holds `rows`. REQUIRES: 0 <= rows <= max_rows.
+  int Index(int32_t rows) const;
+
+ private:
+  std::vector<int32_t> sizes_;
+};
 
 struct StepLimits {
   int32_t rows = 0;

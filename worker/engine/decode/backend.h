@@ -1,13 +1,10 @@
 // The device-specific half of a decode engine: runs a step on the CPU, on the GPU, or as a sleep
-// (worker/engine/sim).
-//
-// Purpose: separates what a step computes (decode_engine.h: host code, the same for all devices) from how a
-// device computes it. Threads: used by one thread.
+// (worker/engine/sim). Separates what a step computes (decode_engine.h: host code, the same for all devices)
+// from how a device computes it. Threads: used by one thread.
 #ifndef BFIO_WORKER_ENGINE_DECODE_BACKEND_H_
 #define BFIO_WORKER_ENGINE_DECODE_BACKEND_H_
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"

@@ -1,26 +1,15 @@
 // The engine on top of a backend: continuous batching, chunked prefill and a paged KV cache, the same for all
-// devices.
-//
-// Purpose: keeps the requests' tokens and the page table, makes each step's plan (worker/scheduler), has a
-// backend run it, and converts the drawn tokens to the step's output. Threads: as in engine.h.
-//
-// A request's tokens depend only on its prompt, its sampling parameters and the model. A replay with token
-// ids has the delivered tokens as part of its prompt and continues after them. A replay of synthetic load has
-// none, because the router does not store them: the engine generates them again, one per step, without
-// reporting them (first_index steps without a token).
+// devices. Keeps the requests' tokens and the page table, makes each step's plan (worker/scheduler), has a
+// backend run it, and converts the drawn tokens to the step's output. A request's tokens depend only on its
+// prompt, its sampling parameters and the model. A replay of synthetic load has no token ids: the engine
+// generates them again, one per step, without reporting them (first_index steps). Threads: as in engine.h.
 //
 // With a backend that has several plans under way (Backend::depth), a step's rows are divided into that many
-// micro-batches. A step collects each micro-batch of the step before, in the order in which they were
-// started, and starts a micro-batch of the next rows as soon as one is collected, without waiting for the
-// others. All are under way between two steps. So a request still has one token per step, but a request that
-// is admitted while others are under way has its first token a step later (prefill_state() lists it until
-// then). Rows of a request that has left are ignored when their micro-batch is collected.
-//
-// A backend without a model (ModelFacts::has_model) gets requests and indices instead of rows: no ids are
-// kept, and every replay continues at once.
-//
-// Synthetic prompts: a token id is a hash of the sampling seed, the original prompt's length and the
-// position, modulo the vocabulary.
+// micro-batches. A step collects each micro-batch of the step before, in order, and starts one of the next
+// rows as soon as one is collected. So a request still has one token per step, but one that is admitted while
+// others are under way has its first token a step later (prefill_state() lists it until then). A backend
+// without a model (ModelFacts::has_model) gets requests and indices instead of rows, and every replay
+// continues at once.
 #ifndef BFIO_WORKER_ENGINE_DECODE_DECODE_ENGINE_H_
 #define BFIO_WORKER_ENGINE_DECODE_DECODE_ENGINE_H_
 

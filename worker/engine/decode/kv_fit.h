@@ -1,7 +1,6 @@
-// Lowers the number of tokens in a rank's KV cache to what fits in memory.
-//
-// Purpose: one rule for all engines. A device reports how many bytes a cache of a given number of tokens
-// takes, with all memory that grows with it, and how many bytes are free. Threads: pure functions.
+// Lowers the number of tokens in a rank's KV cache to what fits in memory. One rule for all engines. A device
+// reports how many bytes a cache of a given number of tokens takes, with all memory that grows with it, and
+// how many bytes are free. Threads: pure functions.
 #ifndef BFIO_WORKER_ENGINE_DECODE_KV_FIT_H_
 #define BFIO_WORKER_ENGINE_DECODE_KV_FIT_H_
 

@@ -1,9 +1,8 @@
-// A backend that may hold only a part of a model's blocks, on one server of a chain.
-//
-// Purpose: the stages and heads of chains (chains/pipeline) run on it, on any device. Hidden rows travel
-// between servers in fp32, the type in which all engines keep the residual stream, so splitting a model loses
-// no precision. Where a row's products do not depend on its batch (CPU), a chain gives exactly the bits of
-// one backend with all blocks; on GPUs results agree to bf16 rounding. Threads: as backend.h.
+// A backend that may hold only a part of a model's blocks, on one server of a chain. The stages and heads of
+// chains (chains/pipeline) run on it, on any device. Hidden rows travel between servers in fp32, the type in
+// which all engines keep the residual stream, so splitting a model loses no precision. Where a row's products
+// do not depend on its batch (CPU), a chain gives exactly the bits of one backend with all blocks; on GPUs
+// results agree to bf16 rounding. Threads: as backend.h.
 #ifndef BFIO_WORKER_ENGINE_DECODE_PART_BACKEND_H_
 #define BFIO_WORKER_ENGINE_DECODE_PART_BACKEND_H_
 

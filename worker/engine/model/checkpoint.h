@@ -1,11 +1,8 @@
-// The tensors of a checkpoint in one or more files.
-//
-// Purpose: locates each tensor, and checks the index and the shards against each other. Threads: immutable
-// once open; any thread may read.
+// The tensors of a checkpoint in one or more files. Locates each tensor, and checks the index and the shards
+// against each other. Threads: immutable once open; any thread may read.
 #ifndef BFIO_WORKER_ENGINE_MODEL_CHECKPOINT_H_
 #define BFIO_WORKER_ENGINE_MODEL_CHECKPOINT_H_
 
-#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>

@@ -1,6 +1,5 @@
-// Converts elements of a checkpoint's tensors to numbers, and rounds to bf16.
-//
-// Purpose: used by engines that store weights in another type than the file's. Threads: pure functions.
+// Converts elements of a checkpoint's tensors to numbers, and rounds to bf16. Used by engines that store
+// weights in another type than the file's. Threads: pure functions.
 #ifndef BFIO_WORKER_ENGINE_MODEL_ELEMENT_H_
 #define BFIO_WORKER_ENGINE_MODEL_ELEMENT_H_
 

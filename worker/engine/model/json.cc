@@ -1,8 +1,6 @@
 #include "worker/engine/model/json.h"
 
-#include <cstdint>
 #include <set>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"

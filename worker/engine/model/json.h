@@ -1,8 +1,6 @@
-// JSON from untrusted files.
-//
-// Purpose: the two ways in which this module reads JSON: a small document as a tree, of bounded size and
-// depth and without repeated fields; and the common part of all event handlers for streams. Threads: pure
-// functions.
+// JSON from untrusted files. The two ways in which this module reads JSON: a small document as a tree, of
+// bounded size and depth and without repeated fields; and the common part of all event handlers for streams.
+// Threads: pure functions.
 #ifndef BFIO_WORKER_ENGINE_MODEL_JSON_H_
 #define BFIO_WORKER_ENGINE_MODEL_JSON_H_
 

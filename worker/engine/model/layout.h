@@ -1,7 +1,5 @@
-// The tensors of a model, with their shapes.
-//
-// Purpose: the one list that loading checks a checkpoint against and that a generator of checkpoints fills.
-// Threads: pure functions.
+// The tensors of a model, with their shapes. The one list that loading checks a checkpoint against and that a
+// generator of checkpoints fills. Threads: pure functions.
 #ifndef BFIO_WORKER_ENGINE_MODEL_LAYOUT_H_
 #define BFIO_WORKER_ENGINE_MODEL_LAYOUT_H_
 

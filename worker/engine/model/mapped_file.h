@@ -1,6 +1,5 @@
-// A regular file, mapped read-only.
-//
-// Purpose: gives a file's bytes without a copy; errors name the file. Threads: immutable once open.
+// A regular file, mapped read-only. Gives a file's bytes without a copy; errors name the file. Threads:
+// immutable once open.
 #ifndef BFIO_WORKER_ENGINE_MODEL_MAPPED_FILE_H_
 #define BFIO_WORKER_ENGINE_MODEL_MAPPED_FILE_H_
 
@@ -13,6 +12,18 @@
 #include "absl/types/span.h"
 
 namespace bfio::worker {
+
+// A mapped file that is truncated or becomes unreadable raises SIGBUS; no check beforehand can prevent it. A
+// program that maps checkpoints installs ExitOnBusError once: then one line names the file, and the exit code
+// is 1.
+
+// From now on a bus error in a registered range writes "PROGRAM: FILE: ..." to standard error and exits with
+// 1. A bus error elsewhere ends the process by the signal. `program` is a literal.
+void ExitOnBusError(const char* program);
+
+// The handler looks up files by these ranges. Ranges beyond a few thousand at a time are not registered.
+void RegisterMappedRange(const void* begin, size_t size, const std::string& path);
+void ForgetMappedRange(const void* begin);
 
 class MappedFile {
  public:

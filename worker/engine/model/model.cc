@@ -3,16 +3,15 @@
 #include <algorithm>
 #include <cstring>
 #include <set>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
-#include "worker/engine/model/eos_tokens.h"
 #include "worker/engine/model/layout.h"
 #include "worker/engine/model/mapped_file.h"
+#include "worker/engine/model/model_config.h"
 #include "worker/engine/model/quote.h"
 
 namespace bfio::worker {

@@ -1,8 +1,7 @@
-// A checkpoint, checked and mapped, for an engine to use.
-//
-// Purpose: configuration and weights of one model directory. All tensors that the configuration demands are
-// present with the right shape, and no others. Weights stay in the files' pages and types; an engine converts
-// or uploads what it needs. Threads: immutable once loaded; any thread may read.
+// A checkpoint, checked and mapped, for an engine to use. Configuration and weights of one model directory.
+// All tensors that the configuration demands are present with the right shape, and no others. Weights stay in
+// the files' pages and types; an engine converts or uploads what it needs. Threads: immutable once loaded;
+// any thread may read.
 #ifndef BFIO_WORKER_ENGINE_MODEL_MODEL_H_
 #define BFIO_WORKER_ENGINE_MODEL_MODEL_H_
 

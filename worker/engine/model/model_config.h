@@ -1,8 +1,7 @@
-// The part of a checkpoint's config.json that describes the model: sizes, biases, rotary embedding.
-//
-// Purpose: one struct for the supported families (Llama, Mistral, Qwen2, Qwen3), with the defaults of
-// transformers for absent and null fields. Fields that would change the computation and are not implemented
-// are rejected by name. Threads: plain data and pure functions.
+// The part of a checkpoint's config.json that describes the model: sizes, biases, rotary embedding. One
+// struct for the supported families (Llama, Mistral, Qwen2, Qwen3), with the defaults of transformers for
+// absent and null fields. Fields that would change the computation and are not implemented are rejected by
+// name. Threads: plain data and pure functions.
 #ifndef BFIO_WORKER_ENGINE_MODEL_MODEL_CONFIG_H_
 #define BFIO_WORKER_ENGINE_MODEL_MODEL_CONFIG_H_
 
@@ -12,8 +11,17 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "worker/engine/model/json_fields.h"
 
 namespace bfio::worker {
+
+// Reads the field `eos_token_id`: a number, a list of numbers or null (none). The result is ascending without
+// duplicates, each in [0, vocab). `absent`: the result when the field is missing.
+std::vector<int32_t> ReadEosTokens(JsonFields& fields, const std::vector<int32_t>& absent, int64_t vocab);
+
+// The same from the text of a generation_config.json; empty when it names none.
+absl::StatusOr<std::vector<int32_t>> ParseGenerationEosTokens(absl::string_view json, absl::string_view name,
+                                                              int64_t vocab);
 
 struct RopeConfig {
   enum class Kind { kDefault, kLinear, kLlama3 };

@@ -1,26 +1,15 @@
-// Identifies the model that a worker holds, in 32 bytes.
+// Identifies the model that a worker holds, in 32 bytes: two workers whose digests differ may answer the same
+// prompt differently, so they never serve in one group or chain. A SHA-256 over every field of ModelConfig
+// and, for every tensor that it demands, name, dtype, shape and samples of its bytes. An engine adds how it
+// computes with them (With): its name, and the types of weights and KV cache. Threads: plain data and pure
+// functions.
 //
-// Purpose: two workers whose digests differ may answer the same prompt differently, so they never serve in
-// one group (router/group/group_set.h) and never serve one chain. A model's digest is a SHA-256 over
-//   - the configuration: every field of ModelConfig, including vocabulary, bos and eos ids;
-//   - for every tensor that the configuration demands: name, dtype, shape, and samples of its bytes.
-// An engine adds how it computes with them (With): its name, and the types of weights and KV cache.
-//
-// Samples. A tensor of at most n * 256 bytes is hashed whole. Of a larger one n samples of 256 bytes are
-// hashed: its first bytes, its last bytes, and the others at even distances. n is SamplesPerTensor: 64, fewer
-// if the model has more than 256 tensors, at least 2. Models with up to 8,192 tensors have at most 16,384
-// samples: 4 MiB are hashed, and at most 64 MiB of the files are read for them (a page of 4 KiB each, plus
-// the system's read-ahead). Llama-3.1-8B: 291 tensors, 56 samples each, 57 MiB of pages.
-//
-// Detection. A contiguous change as long as 1/(n - 1) of its tensor always meets a sample. A change spread
-// over a matrix (a merged LoRA, another finetune, a quantisation) is missed only if no sampled element
-// changed: with a share p of the elements changed, the probability is (1 - p)^(128 n) for 16-bit types, below
-// 1e-30 for n = 56 and p = 1 %. A change confined to a shorter range (some rows of an embedding, one head)
-// can be missed: the digest is not a checksum of the files and does not protect against a deliberately
-// constructed model. Tensors that no engine uses, and files other than the model's (a tokenizer's), are not
-// covered.
-//
-// Threads: plain data and pure functions.
+// Of a tensor of more than n * 256 bytes, n samples of 256 bytes are hashed: its first bytes, its last bytes,
+// and the others at even distances. n is SamplesPerTensor: 64, fewer if the model has more than 256 tensors,
+// at least 2, so that at most 4 MiB are hashed. A contiguous change as long as 1/(n - 1) of its tensor always
+// meets a sample; a change spread over a matrix is missed with a negligible probability. A change confined to
+// a shorter range can be missed: the digest is not a checksum, and does not protect against a deliberately
+// constructed model.
 #ifndef BFIO_WORKER_ENGINE_MODEL_MODEL_DIGEST_H_
 #define BFIO_WORKER_ENGINE_MODEL_MODEL_DIGEST_H_
 

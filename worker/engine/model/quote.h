@@ -1,6 +1,5 @@
-// Quotes untrusted text in an error message.
-//
-// Purpose: gives one printable line of bounded length for any input. Threads: pure functions.
+// Quotes untrusted text in an error message. Gives one printable line of bounded length for any input.
+// Threads: pure functions.
 #ifndef BFIO_WORKER_ENGINE_MODEL_QUOTE_H_
 #define BFIO_WORKER_ENGINE_MODEL_QUOTE_H_
 

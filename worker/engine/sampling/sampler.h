@@ -1,11 +1,9 @@
-// Draws the next token from a row of logits.
-//
-// Purpose: the definition of sampling that all engines with a model follow, and its implementation on the
-// CPU. Greedy sampling (temperature 0) takes the largest logit, and the smallest id among equals. Otherwise
-// the logits are divided by the temperature, the top_k largest are kept, of those the fewest whose
-// probabilities sum to at least top_p, and one is drawn by inversion of a uniform number. That number depends
-// only on the request's seed and the token's index: the same logits give the same token in any batch and
-// after any replay. Threads: a Sampler is scratch space of one thread.
+// Draws the next token from a row of logits. The definition of sampling that all engines with a model follow,
+// and its implementation on the CPU. Greedy sampling (temperature 0) takes the largest logit, and the
+// smallest id among equals. Otherwise the logits are divided by the temperature, the top_k largest are kept,
+// of those the fewest whose probabilities sum to at least top_p, and one is drawn by inversion of a uniform
+// number. That number depends only on the request's seed and the token's index: the same logits give the same
+// token in any batch and after any replay. Threads: a Sampler is scratch space of one thread.
 #ifndef BFIO_WORKER_ENGINE_SAMPLING_SAMPLER_H_
 #define BFIO_WORKER_ENGINE_SAMPLING_SAMPLER_H_
 

@@ -1,5 +1,9 @@
 #include "worker/engine/sim/sim_engine.h"
 
+#include <errno.h>
+#include <sys/prctl.h>
+#include <time.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -7,8 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/rng.h"
 #include "worker/engine/request_check.h"
-#include "worker/engine/sim/sim_tokens.h"
 
 namespace bfio::worker {
 namespace {
@@ -44,6 +48,14 @@ ModelFacts SimFacts(const SimOptions& options) {
   facts.has_model = false;
   facts.gives_hints = options.eos_probability > 0;
   return facts;
+}
+
+constexpr int64_t kNsPerSecond = 1'000'000'000;
+
+void SetPreciseTimers() {
+  // Timer slack is a property of the thread, so each thread sets it once.
+  static thread_local const bool done = prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL) == 0;
+  (void)done;
 }
 
 }  // namespace
@@ -102,6 +114,36 @@ absl::Status SimBackend::Run(const StepPlan& plan, absl::Span<const Draw> draws,
 
 int64_t SimBackend::DurationNs(const StepPlan& plan) {
   return static_cast<int64_t>(options_.cost.StepSeconds(plan.load_tokens, plan.prefill_tokens) * 1e9);
+}
+
+int64_t RealStepTimer::NowNs() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{now.tv_sec} * kNsPerSecond + now.tv_nsec;
+}
+
+void RealStepTimer::SleepUntilNs(int64_t time_ns) {
+  SetPreciseTimers();
+  // An absolute time, so that delays by signals or late starts do not accumulate.
+  const timespec until{time_ns / kNsPerSecond, time_ns % kNsPerSecond};
+  while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr) == EINTR) {
+  }
+}
+
+uint64_t SimStreamKey(const SequenceRequest& request) {
+  const int64_t original_length = request.prompt_length - request.first_index;
+  uint64_t key = Mix64(request.sampling.seed ^ Mix64(static_cast<uint64_t>(original_length)));
+  if (request.prompt.empty()) return key;
+  // Excludes the delivered tokens at the end of the prompt.
+  for (int64_t i = 0; i < original_length; ++i) key = Mix64(key ^ request.prompt[i]);
+  return key;
+}
+
+uint32_t SimToken(uint64_t stream_key, int64_t index, double eos_probability, int32_t vocabulary) {
+  Rng rng(stream_key ^ Mix64(static_cast<uint64_t>(index)));
+  if (rng.Uniform() < eos_probability) return kSimEosToken;
+  return kSimFirstOrdinaryToken +
+         static_cast<uint32_t>(rng.Below(static_cast<uint64_t>(vocabulary) - kSimFirstOrdinaryToken));
 }
 
 }  // namespace bfio::worker

@@ -1,9 +1,8 @@
-// The sim engine: a DecodeEngine over a backend without a model, which sleeps instead of computing.
-//
-// Purpose: runs the real router, barrier and links on machines without GPUs. A step sleeps for the time that
-// the cost model gives for its load, so many workers fit on few cores. Token streams are deterministic
-// (sim_tokens.h). Prompts are computed whole in their first step; with `plan`, in chunks as in the other
-// engines. Threads: as in engine.h.
+// The sim engine: a DecodeEngine over a backend without a model, which sleeps instead of computing. Runs the
+// real router, barrier and links on machines without GPUs. A step sleeps for the time that the cost model
+// gives for its load, so many workers fit on few cores. Token streams are deterministic (sim_tokens.h).
+// Prompts are computed whole in their first step; with `plan`, in chunks as in the other engines. Threads: as
+// in engine.h.
 #ifndef BFIO_WORKER_ENGINE_SIM_SIM_ENGINE_H_
 #define BFIO_WORKER_ENGINE_SIM_SIM_ENGINE_H_
 
@@ -17,11 +16,51 @@
 #include "absl/status/statusor.h"
 #include "common/cost/step_time.h"
 #include "worker/engine/decode/decode_engine.h"
-#include "worker/engine/sim/sim_tokens.h"
-#include "worker/engine/sim/step_timer.h"
+#include "worker/engine/engine.h"
 #include "worker/scheduler/batch_planner.h"
 
 namespace bfio::worker {
+
+// The token stream of the sim engine: which token a request gets at which index. Pure functions. A token
+// depends only on the original prompt (its ids, or its length for synthetic load), the request's sampling
+// seed and the index: not on the handle, the worker, the engine's seed or the batch. So a replay, whose
+// prompt is the original one plus the delivered tokens, continues with exactly the tokens that the first run
+// would have generated.
+inline constexpr int32_t kSimVocabulary = 32000;
+inline constexpr uint32_t kSimEosToken = 2;
+// Smaller ids are special (padding, start, end) and are never drawn as ordinary tokens.
+inline constexpr uint32_t kSimFirstOrdinaryToken = 3;
+// A request whose prompt contains this id has no finite logits, as with a corrupt embedding row: it fails,
+// and no other request does.
+inline constexpr uint32_t kSimPoisonToken = 0xffffffff;
+
+// The key of a request's token stream. REQUIRES: 0 <= first_index < prompt_length; the prompt is empty or has
+// prompt_length ids.
+uint64_t SimStreamKey(const SequenceRequest& request);
+
+// The token at `index`; the end-of-sequence token with probability `eos_probability`,
+// else one below `vocabulary`.
+uint32_t SimToken(uint64_t stream_key, int64_t index, double eos_probability,
+                  int32_t vocabulary = kSimVocabulary);
+
+// Threads: used by one thread at a time.
+class StepTimer {
+ public:
+  virtual ~StepTimer() = default;
+
+  // Monotonic, in nanoseconds.
+  virtual int64_t NowNs() = 0;
+  // Returns at once when `time_ns` has passed.
+  virtual void SleepUntilNs(int64_t time_ns) = 0;
+};
+
+// CLOCK_MONOTONIC. Sets the calling thread's timer slack to 1 ns (the default of 50 us is 1 % of a 5 ms
+// step).
+class RealStepTimer final : public StepTimer {
+ public:
+  int64_t NowNs() override;
+  void SleepUntilNs(int64_t time_ns) override;
+};
 
 struct SimOptions {
   EngineLimits limits;

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "chains/core/composition.h"
-#include "chains/core/job_times.h"
+#include "chains/core/server_pool.h"
 #include "chains/core/tuning.h"
 #include "common/base/rng.h"
 

@@ -1,36 +1,85 @@
-// br0 and br_h: the margin score in two stages; our reading of BalanceRoute.
+// br0 and br_h: the margin score in two stages; our reading of BalanceRoute (arXiv 2605.06113), of which only
+// the abstract was available. The formula is derived from the one-step imbalance; the stages and br_h's
+// constants (beta = 43, d = 0.86, 7 slots, 1,024 candidates) are those of the same group's public simulator
+// (Echoscd/Load-Balancing-Release, strategy_balance_future). Do not quote these constants as the paper's.
 //
-// Source: "Tackling the Data-Parallel Load Balancing Bottleneck in LLM Serving" (BalanceRoute), arXiv
-// 2605.06113, of which only the abstract was available, without the formula. From the abstract: the score is
-// piecewise linear; filling a margin and overflowing it count differently; the score is discounted over a
-// short horizon; there are two stages. The formula is derived from the one-step imbalance; the stages and
-// br_h's constants (beta = 43, d = 0.86, 7 slots, 1,024 candidates) are those of the same group's public
-// simulator (Echoscd/Load-Balancing-Release, strategy_balance_future). Do not quote these constants as the
-// paper's.
-//
-//   1. While more than 7 slots are free: the worker with most free slots (ties: least loaded) takes the
-//      request with the largest score among the 1,024 oldest.
-//   2. Then the worker with the least load at the end of the horizon takes as many of the candidates as it
-//      has slots (or fewer when that scores more): the subset whose sum comes closest to its least margin.
-//
-// br0 uses the present step only, with beta = G: the exact change of G max L - sum L. br_h uses the
-// snapshot's outlook as far as it reaches. In that simulator a load only shrinks by predicted completions; in
-// the outlook it also grows. A lower class of priority follows when the higher one is placed.
-//
-// Purpose: a baseline that chooses out of the whole pool by a formula instead of a search. Threads: as
-// Policy.
+// 1. While more than 7 slots are free, the worker with most free slots (ties: least loaded) takes the request
+// with the largest score among the 1,024 oldest. 2. Then the worker with the least load at the end of the
+// horizon takes as many of the candidates as it has slots (or fewer when that scores more): the subset whose
+// sum comes closest to its least margin. br0 uses the present step only, with beta = G: the exact change of G
+// max L - sum L. br_h uses the snapshot's outlook as far as it reaches. A lower class of priority follows
+// when the higher one is placed. Threads: as Policy.
 #ifndef BFIO_ROUTER_CORE_POLICY_BALANCE_ROUTE_BALANCE_ROUTE_H_
 #define BFIO_ROUTER_CORE_POLICY_BALANCE_ROUTE_BALANCE_ROUTE_H_
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "router/core/model/free_capacity.h"
-#include "router/core/policy/balance_route/margin_score.h"
-#include "router/core/policy/balance_route/subset_sum.h"
 #include "router/core/policy/policy.h"
 
 namespace bfio::core {
+
+// Finds exactly k of n items whose sum comes closest to a limit from below, with bitsets. The second stage of
+// balance_route.h. Limits above 65,536 are approximated to one part in 32,768, so that time and memory are
+// bounded: O(n k min(limit, 65,536) / 64) words. Threads: one.
+class SubsetSum {
+ public:
+  // The indices of k items with the largest sum that is at most `limit`, ascending; if every sum of k items
+  // exceeds it, the indices of the k smallest items. With a limit above 65,536 items count as multiples of a
+  // unit, rounded up, so that no sum exceeds the limit. Valid until the next call. REQUIRES: 1 <= k <=
+  // sizes.size() <= 65535; sizes >= 0.
+  const std::vector<int32_t>& Best(absl::Span<const int64_t> sizes, int32_t k, int64_t limit);
+
+ private:
+  using Bits = std::vector<uint64_t>;
+  // Marks every sum of `count` items that becomes reachable with item `index`.
+  void Open(int32_t count, int32_t index, int64_t size);
+  void TakeSmallest(absl::Span<const int64_t> sizes, int32_t k);
+
+  // Sizes in units.
+  std::vector<int64_t> units_;
+  int64_t limit_ = 0;
+  // By number of items: the reachable sums up to limit_, and for each of them the item that made it
+  // reachable.
+  std::vector<Bits> reachable_;
+  std::vector<std::vector<uint16_t>> opened_by_;
+  std::vector<int32_t> chosen_;
+};
+
+// The margin score: the value of adding S tokens to a worker. The criterion by which br0 and br_h rank
+// requests. Source: F(S, m) = alpha S - beta max(0, S - m), summed over the steps ahead with weights d^h,
+// where the margin m_h is how far the worker lies below the most loaded one at step + h. With alpha = 1 and
+// beta = G it is, for one step, exactly the idle work that the tokens remove (balance_route.h names the
+// source). Piecewise linear and concave in S. Added tokens are assumed to stay and not to grow. Cost: O(H log
+// H) for Reset, O(log H) per score. Threads: one.
+class MarginScore {
+ public:
+  // `overflow_weight` is beta, with alpha = 1. `discount` is d, in (0, 1].
+  MarginScore(double overflow_weight, double discount)
+      : overflow_weight_(overflow_weight), discount_(discount) {}
+
+  void SetOverflowWeight(double weight) { overflow_weight_ = weight; }
+
+  // `loads` and `envelope` by step ahead, h = 0 .. H; envelope is the largest load of any worker.
+  void Reset(absl::Span<const double> loads, absl::Span<const double> envelope);
+
+  double operator()(int64_t tokens) const;
+
+  // Largest number of tokens that overflow at no step: the least margin, rounded down.
+  int64_t safe() const { return safe_; }
+
+ private:
+  double overflow_weight_;
+  double discount_;
+  // (margin, weight), by margin; [i]: sums of weight, and of weight times margin, over the first i of them.
+  std::vector<std::pair<double, double>> margins_;
+  std::vector<double> weight_below_;
+  std::vector<double> weighted_margin_below_;
+  int64_t safe_ = 0;
+};
 
 class BalanceRoutePolicy final : public Policy {
  public:

@@ -1,15 +1,13 @@
-// The rules of proxies and textbooks, as baselines. None of them uses expected lengths.
-//
-// Purpose: comparisons in the simulator and in benchmarks; they stand for routers without BF-IO. "Pool
-// order": the requests are placed one by one, each on a worker that can take it (ties: lowest index, unless
-// stated otherwise). Threads: as Policy.
+// The rules of proxies and textbooks, as baselines. None of them uses expected lengths. Comparisons in the
+// simulator and in benchmarks; they stand for routers without BF-IO. "Pool order": the requests are placed
+// one by one, each on a worker that can take it (ties: lowest index, unless stated otherwise). Threads: as
+// Policy.
 #ifndef BFIO_ROUTER_CORE_POLICY_BASELINES_BASELINES_H_
 #define BFIO_ROUTER_CORE_POLICY_BASELINES_BASELINES_H_
 
 #include <cstdint>
 #include <memory>
 
-#include "absl/strings/string_view.h"
 #include "router/core/policy/policy.h"
 
 namespace bfio::core {

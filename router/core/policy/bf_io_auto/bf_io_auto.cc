@@ -47,8 +47,7 @@ void BfIoAutoPolicy::Solve(const Snapshot& snapshot, const PoolScale& scale, Dec
   oversized_.Apply(snapshot, urgency_.slacks(), scale, urgency_.admissions(), level, instance_);
   if (!level.empty()) instance_.target_load = LevelTarget(instance_, level, scale.mean);
   urgency_.SetWeights(snapshot, scale, instance_);
-  const Solution& solution = probe_.Solve(solver_, instance_, stop_);
-  decision.gap = probe_.gap();
+  const Solution& solution = solver_.Solve(instance_, stop_);
   // PlaceAll may have set it before.
   decision.stopped_early = decision.stopped_early || solver_.statistics().CutShort();
   for (int32_t i = 0; i < static_cast<int32_t>(solution.worker_of.size()); ++i) {

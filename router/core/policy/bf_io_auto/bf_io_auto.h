@@ -15,9 +15,6 @@
 #ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_BF_IO_AUTO_H_
 #define BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_BF_IO_AUTO_H_
 
-#include <utility>
-#include <vector>
-
 #include "router/core/model/free_capacity.h"
 #include "router/core/policy/bf_io_auto/headroom.h"
 #include "router/core/policy/bf_io_auto/horizon.h"
@@ -27,20 +24,15 @@
 #include "router/core/policy/policy.h"
 #include "router/core/policy/pool_scale.h"
 #include "router/core/policy/trtllm/trtllm.h"
-#include "router/core/solver/gap_probe.h"
 #include "router/core/solver/solver.h"
 
 namespace bfio::core {
 
 class BfIoAutoPolicy final : public Policy {
  public:
-  // It reads the options wait_ratio, stop and gap_every.
+  // It reads the options wait_ratio and stop.
   explicit BfIoAutoPolicy(const PolicyOptions& options = {})
-      : stop_(options.stop),
-        urgency_(options.wait_ratio),
-        counts_(options.stop),
-        solver_(SolverSettings{}),
-        probe_(options.gap_every) {}
+      : stop_(options.stop), urgency_(options.wait_ratio), counts_(options.stop), solver_(SolverSettings{}) {}
 
   static constexpr PlacementRule kRules[] = {PlacementRule::kHorizon, PlacementRule::kHeadroom,
                                              PlacementRule::kCounts};
@@ -65,7 +57,6 @@ class BfIoAutoPolicy final : public Policy {
   TrtllmPolicy counts_;
   Instance instance_;
   Solver solver_;
-  GapProbe probe_;
   LevelWorkers level_workers_;
 };
 

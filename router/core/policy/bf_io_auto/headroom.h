@@ -1,20 +1,18 @@
-// Placement while there are slots for all requests: a worker is kept low for the next large one.
-//
-// Purpose: below saturation all waiting requests enter, and only their workers have to be chosen. The barrier
-// waits for the largest load alone, so a request on any worker that stays below the largest costs nothing
-// now. The cost arises with the next large request: it goes to the lowest worker, and the step then lasts as
-// long as that worker's load and the request require together. So each request, largest first, goes to the
-// lowest worker or to the lowest one above the k lowest, whichever makes
+// Placement while there are slots for all requests: a worker is kept low for the next large one. Below
+// saturation all waiting requests enter, and only their workers have to be chosen. The barrier waits for the
+// largest load alone, so a request on any worker that stays below the largest costs nothing now. The cost
+// arises with the next large request: it goes to the lowest worker, and the step then lasts as long as that
+// worker's load and the request require together. So each request, largest first, goes to the lowest worker
+// or to the lowest one above the k lowest, whichever makes
 //
 //     max_g T_g + kAhead * mean over recent requests X of max(max_g T_g, min_g T_g + x(X))
 //
 // less. Placement on the least loaded worker (LPT) keeps all workers level. This rule keeps a few low and the
-// rest slightly higher, and large requests are placed on the low ones.
-//
-// T_g is not the worker's present time but the time towards which its residents grow: every resident and
-// every placed request counts with `growth` more tokens (ExpectedGrowth). Otherwise a worker with many young
-// residents has a low load, gets more requests, and has the largest load a thousand steps later. x(X) is what
-// a request adds: its prompt and its growth, at the mean worker.
+// rest slightly higher, and large requests are placed on the low ones. T_g is not the worker's present time
+// but the time towards which its residents grow: every resident and every placed request counts with `growth`
+// more tokens (ExpectedGrowth). Otherwise a worker with many young residents has a low load, gets more
+// requests, and has the largest load a thousand steps later. x(X) is what a request adds: its prompt and its
+// growth, at the mean worker.
 //
 // Threads: one. Cost: O(G log G + waiting * G) moves at worst, mostly O(waiting * low workers). At a deadline
 // (StopSignal) the requests that are left go to the least loaded worker, O(log G) each.

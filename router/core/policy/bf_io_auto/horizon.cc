@@ -1,11 +1,28 @@
 #include "router/core/policy/bf_io_auto/horizon.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "router/core/policy/least_first.h"
 
 namespace bfio::core {
+namespace {
+
+// Beyond this, log(1 + exp(x)) is x.
+constexpr double kLinear = 30;
+
+// Sum of exp(-h / r) over the h whose ratio to steps[k] is closer to 1 than to the neighbouring steps.
+double WeightOf(absl::Span<const int64_t> steps, size_t k, double r) {
+  const auto between = [](int64_t a, int64_t b) {
+    return std::max(static_cast<double>(a) + 0.5, std::sqrt(static_cast<double>(a) * static_cast<double>(b)));
+  };
+  const double from = k == 0 ? 0 : between(steps[k - 1], steps[k]);
+  if (k + 1 == steps.size()) return r * std::exp(-from / r);
+  return r * (std::exp(-from / r) - std::exp(-between(steps[k], steps[k + 1]) / r));
+}
+
+}  // namespace
 
 bool Horizon::Place(const Snapshot& snapshot, const StopSignal& stop, FreeCapacity& free,
                     Decision& decision) {
@@ -42,6 +59,103 @@ bool Horizon::Place(const Snapshot& snapshot, const StopSignal& stop, FreeCapaci
     steps_.Add(worker);
   }
   return true;
+}
+
+void ExpectedSteps::Reset(absl::Span<const WorkerView> workers, const FarOutlook& far) {
+  knots_ = far.steps.size();
+  rates_.clear();
+  double rate = 0;
+  for (const WorkerView& worker : workers) {
+    rates_.push_back({worker.time_per_token, worker.prefill_weight});
+    rate += worker.time_per_token / static_cast<double>(workers.size());
+  }
+  const double spread = std::sqrt(2 * std::log(std::max<double>(2, static_cast<double>(workers.size()))));
+  for (std::vector<double>* of : {&weight_, &tau_, &origin_, &sum_, &by_, &grown_}) of->resize(knots_);
+  time_.resize(workers.size() * knots_);
+  exp_.resize(time_.size());
+  for (size_t at = 0; at < time_.size(); ++at) time_[at] = workers[at / knots_].TimeAt(far.load[at]);
+  for (size_t k = 0; k < knots_; ++k) {
+    weight_[k] = WeightOf(far.steps, k, far.mean_stay);
+    // At least one token, because present loads are known exactly, without variance.
+    tau_[k] = rate * std::max(1.0, std::sqrt(far.variance[k]) / spread);
+    SetKnot(k);
+  }
+}
+
+void ExpectedSteps::SetKnot(size_t k) {
+  origin_[k] = time_[k];
+  for (size_t at = k; at < time_.size(); at += knots_) origin_[k] = std::max(origin_[k], time_[at]);
+  sum_[k] = 0;
+  for (size_t at = k; at < time_.size(); at += knots_) {
+    exp_[at] = std::exp((time_[at] - origin_[k]) / tau_[k]);
+    sum_[k] += exp_[at];
+  }
+}
+
+double ExpectedSteps::Value() const {
+  double value = 0;
+  for (size_t k = 0; k < knots_; ++k) value += weight_[k] * (origin_[k] + tau_[k] * std::log(sum_[k]));
+  return value;
+}
+
+void ExpectedSteps::Open(const Request& request) {
+  request_ = &request;
+  prepared_ = false;
+}
+
+void ExpectedSteps::TakeRate(const Rate& rate) {
+  if (prepared_ && rate == rate_) return;
+  rate_ = rate;
+  prepared_ = true;
+  for (size_t k = 0; k < knots_; ++k) {
+    by_[k] = (rate.token * request_->tokens[k] + rate.prompt * request_->prompt[k]) / tau_[k];
+    grown_[k] = by_[k] < kLinear ? std::expm1(by_[k]) : 0;
+  }
+}
+
+double ExpectedSteps::RaiseAt(size_t k, WorkerIndex g) const {
+  const double share = exp_[At(g, k)] / sum_[k];
+  if (by_[k] < kLinear) return std::log1p(share * grown_[k]);
+  const double with = (time_[At(g, k)] - origin_[k]) / tau_[k] + by_[k] - std::log(sum_[k]);
+  return with > kLinear ? with : std::log1p(std::exp(with) - share);
+}
+
+double ExpectedSteps::Raise(WorkerIndex g, double most) {
+  TakeRate(rates_[static_cast<size_t>(g)]);
+  double raise = 0;
+  // Far knots stand for more steps, so the sum reaches `most` sooner from there.
+  for (size_t k = knots_; k-- > 0 && raise <= most;) raise += weight_[k] * tau_[k] * RaiseAt(k, g);
+  return raise;
+}
+
+WorkerIndex ExpectedSteps::Least(const FreeCapacity& free, const WaitingView& request) {
+  WorkerIndex best = kNoWorker;
+  double least = std::numeric_limits<double>::infinity();
+  for (WorkerIndex g = 0; g < free.workers(); ++g) {
+    if (!free.Fits(request, g)) continue;
+    const double raise = Raise(g, least);
+    if (best != kNoWorker && raise >= least) continue;
+    best = g;
+    least = raise;
+  }
+  return best;
+}
+
+void ExpectedSteps::Add(WorkerIndex g) {
+  TakeRate(rates_[static_cast<size_t>(g)]);
+  for (size_t k = 0; k < knots_; ++k) {
+    double& time = time_[At(g, k)];
+    time += by_[k] * tau_[k];
+    const double above = (time - origin_[k]) / tau_[k];
+    if (above > kLinear) {
+      SetKnot(k);
+      continue;
+    }
+    double& term = exp_[At(g, k)];
+    const double before = term;
+    term = std::exp(above);
+    sum_[k] += term - before;
+  }
 }
 
 }  // namespace bfio::core

@@ -1,7 +1,6 @@
 // The horizon rule: placement by expected step times over a request's stay, while every request gets a slot.
-//
-// Purpose: the barrier waits for the largest load at every step, and a request adds to the load as long as it
-// stays. So each request, largest first, is placed where it least raises
+// The barrier waits for the largest load at every step, and a request adds to the load as long as it stays.
+// So each request, largest first, is placed where it least raises
 //
 //     sum over h of d_h E max_g T_g(h)        E max_g T_g(h) ~ tau_h log sum_g exp(m_g(h) / tau_h)
 //
@@ -14,22 +13,82 @@
 //            outlook stands for the steps whose ratio to it is closer to 1 than to other knots.
 //
 // So long requests are spread by number rather than by tokens, and a worker whose residents leave soon takes
-// more. The rule has no tuned constant.
-//
-// Threads: one. Cost: that of ExpectedSteps. At a deadline (StopSignal) the requests that are left go to the
-// least loaded worker, O(log workers) each.
+// more. The rule has no tuned constant. Threads: one. Cost: that of ExpectedSteps. At a deadline (StopSignal)
+// the requests that are left go to the least loaded worker, O(log workers) each.
 #ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_HORIZON_H_
 #define BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_HORIZON_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "router/core/model/free_capacity.h"
 #include "router/core/model/snapshot.h"
 #include "router/core/model/stop_signal.h"
-#include "router/core/policy/bf_io_auto/expected_steps.h"
 
 namespace bfio::core {
+
+// The sum over h for a group, updated as requests are added.
+class ExpectedSteps {
+ public:
+  // The load that a request adds at knot k: expected tokens, and prompt tokens that still cost compute
+  // (WorkerView::prefill_weight).
+  struct Request {
+    std::vector<double> tokens;
+    std::vector<double> prompt;
+  };
+
+  // REQUIRES: far has a row for each worker, and steps.
+  void Reset(absl::Span<const WorkerView> workers, const FarOutlook& far);
+
+  // The sum now, in the unit of WorkerView's times.
+  double Value() const;
+
+  // Sets the request that the calls below refer to. Borrowed until the next Open.
+  void Open(const Request& request);
+  // Increase of the sum if the request is placed on worker g. When it exceeds `most`, any value above `most`.
+  double Raise(WorkerIndex g, double most = std::numeric_limits<double>::infinity());
+  // The worker with the least raise among those that the request fits (ties: lowest index), or kNoWorker.
+  WorkerIndex Least(const FreeCapacity& free, const WaitingView& request);
+  void Add(WorkerIndex g);
+
+ private:
+  struct Rate {
+    double token;
+    double prompt;
+    bool operator==(const Rate& other) const { return token == other.token && prompt == other.prompt; }
+  };
+
+  size_t At(WorkerIndex g, size_t k) const { return static_cast<size_t>(g) * knots_ + k; }
+  // Prepares the open request for workers of this rate.
+  void TakeRate(const Rate& rate);
+  // Computes the exponentials of knot k from the times.
+  void SetKnot(size_t k);
+  // log sum exp at knot k with the open request on worker g, less without. REQUIRES: TakeRate.
+  double RaiseAt(size_t k, WorkerIndex g) const;
+
+  size_t knots_ = 0;
+  std::vector<Rate> rates_;
+  // By knot: the weight d_h of the steps for which it stands, and tau.
+  std::vector<double> weight_;
+  std::vector<double> tau_;
+  // By worker and knot: the time m_g, and exp((m_g - origin_) / tau).
+  std::vector<double> time_;
+  std::vector<double> exp_;
+  // By knot: a time near the largest; the sum of exp_.
+  std::vector<double> origin_;
+  std::vector<double> sum_;
+
+  // The open request, and the rate for which it is prepared.
+  const Request* request_ = nullptr;
+  Rate rate_{0, 0};
+  bool prepared_ = false;
+  // By knot, x being what it adds to a worker's time: x / tau, and exp(x / tau) - 1 where that is moderate.
+  std::vector<double> by_;
+  std::vector<double> grown_;
+};
 
 class Horizon {
  public:

@@ -1,11 +1,10 @@
-// Workers reserved for requests that are too large for any gap.
-//
-// Purpose: completions open gaps of about the size of the completed requests. A request much larger than that
-// cannot enter without raising a worker far above the rest, and the G - 1 others wait for every token of the
-// excess until the worker's load has fallen again. A worker below the rest delays no other. So one of the
-// least loaded workers is reserved for the request: part of the excess counts as its load in advance
-// (precounted_tokens), so it gets small requests and its load falls. The part grows to the whole as the
-// request becomes overdue (urgency.h). Then the request fits an ordinary gap.
+// Workers reserved for requests that are too large for any gap. Completions open gaps of about the size of
+// the completed requests. A request much larger than that cannot enter without raising a worker far above the
+// rest, and the G - 1 others wait for every token of the excess until the worker's load has fallen again. A
+// worker below the rest delays no other. So one of the least loaded workers is reserved for the request: part
+// of the excess counts as its load in advance (precounted_tokens), so it gets small requests and its load
+// falls. The part grows to the whole as the request becomes overdue (urgency.h). Then the request fits an
+// ordinary gap.
 //
 // The size of a gap and how fast a worker's load can fall are learnt from the loads of successive snapshots,
 // in tokens. Threads: one. Cost: O(waiting + G log G) per decision.

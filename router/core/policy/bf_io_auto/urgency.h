@@ -20,8 +20,6 @@
 #ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_URGENCY_H_
 #define BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_URGENCY_H_
 
-#include <cstddef>
-#include <cstdint>
 #include <vector>
 
 #include "absl/types/span.h"

@@ -1,25 +1,15 @@
-// Least work: the oldest request goes to the worker that has the least left to compute, including that
-// request.
-//
-// Purpose: placement for ranks that step independently and share prompts' prefixes (engines with prefix
-// caching). Work of worker g including the request, in tokens to compute:
-//
-//   p_g + (1 + h) * m_g + n_g * o
-//
-// p_g is the number of prompt tokens that the worker has not computed yet, m_g the tokens of the request's
-// prompt that its cache does not hold, n_g the number of its requests, o the mean output, and h the recent
-// share of prompt tokens that were expected in their workers' caches: a computed token also evicts another,
-// which would have been found with probability h. docs/decision.md compares the rule with others.
+// Least work: the oldest request goes to the worker with the least left to compute, including that request;
+// for ranks that step independently and share prompts' prefixes. In tokens to compute: p_g + (1 + h) * m_g +
+// n_g * o, where p_g is the number of prompt tokens that the worker has not computed yet, m_g the tokens of
+// the request's prompt that its cache does not hold, n_g the number of its requests, o the mean output, and h
+// the recent share of prompt tokens that were expected in their workers' caches: a computed token also evicts
+// another. docs/decision.md compares the rule with others.
 //
 // Where capacity is short, a request whose prefix is on a full worker lets others of its class go first, for
 // up to twice the 99th percentile of waits under first come, first served (Snapshot::first_come). It also
 // waits, although a busy worker has free capacity, as long as that worker would take to compute the missing
-// tokens. Only requests of the lowest waiting class wait in this way.
-//
-// Ties: fewest requests, then the workers in turn. After a deadline (StopSignal) prefixes are ignored for the
-// remaining requests. Threads: as Policy. Cost: for each request that is looked at or placed, a bisection in
-// the cache of each worker with free capacity and a look-up for each other worker; an entry for each block
-// that a placed prompt adds.
+// tokens. Only requests of the lowest waiting class wait in this way. Ties: fewest requests, then the workers
+// in turn. After a deadline prefixes are ignored. Threads: as Policy.
 #ifndef BFIO_ROUTER_CORE_POLICY_LEAST_WORK_LEAST_WORK_H_
 #define BFIO_ROUTER_CORE_POLICY_LEAST_WORK_LEAST_WORK_H_
 

@@ -15,15 +15,26 @@
 #define BFIO_ROUTER_CORE_POLICY_METERED_METERED_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "router/core/model/free_capacity.h"
+#include "router/core/model/snapshot.h"
 #include "router/core/policy/policy.h"
 #include "router/core/prefill/prefill_view.h"
 
 namespace bfio::core {
+
+// The order of waiting requests in which every tenant gets the same service, for rules that take the first
+// requests where slots are short: virtual token counters (Sheng et al., "Fairness in serving large language
+// models", OSDI 2024), as in scheduler/tenant_service.h.
+
+// Sets `order` to all indices of `waiting`. REQUIRES: `waiting` is in pool order and of one class of
+// priority.
+void FairOrder(absl::Span<const WaitingView> waiting, double mean_output_tokens, std::vector<int32_t>& order);
 
 class MeteredPolicy final : public Policy {
  public:

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <utility>
 
 #include "router/core/policy/least_first.h"
 #include "router/core/policy/place_in_order.h"

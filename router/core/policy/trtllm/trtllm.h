@@ -1,13 +1,10 @@
 // TensorRT-LLM: the oldest U requests, longest first, each to the rank with least (active tokens, active
 // requests); a rank gets no more requests once it has max(ceil((active + U) / G), most active requests of any
-// rank).
-//
-// Source: DefaultADPRouter of tensorrt_llm/_torch/pyexecutor/scheduler/adp_router.py, without target ranks.
-// Active tokens there are prompt tokens; here they are resident KV tokens, with which the rule balances
-// better. The source ignores limits on slots and KV tokens. Here a request that these limits leave over goes,
-// in pool order, to the rank with least tokens that has free capacity, whatever the cap.
-//
-// Purpose: baseline; the rule TensorRT-LLM ships. Threads: as Policy.
+// rank). Source: DefaultADPRouter of tensorrt_llm/_torch/pyexecutor/scheduler/adp_router.py, without target
+// ranks. Active tokens there are prompt tokens; here they are resident KV tokens, with which the rule
+// balances better. The source ignores limits on slots and KV tokens. Here a request that these limits leave
+// over goes, in pool order, to the rank with least tokens that has free capacity, whatever the cap. Baseline;
+// the rule TensorRT-LLM ships. Threads: as Policy.
 #ifndef BFIO_ROUTER_CORE_POLICY_TRTLLM_TRTLLM_H_
 #define BFIO_ROUTER_CORE_POLICY_TRTLLM_TRTLLM_H_
 

@@ -2,16 +2,12 @@
 #include <fstream>
 #include <memory>
 
-#include "absl/flags/flag.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
-#include "common/config/absl_flags.h"
 #include "common/config/command_line.h"
 #include "common/config/program.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-
-ABSL_FLAG(uint32_t, copies, 2, "An option of a program with absl's flags.");
 
 namespace bfio {
 namespace {
@@ -226,13 +222,6 @@ TEST_F(ProgramDeathTest, ProgramsExitWithOneLineAndTheirExitCode) {
   EXPECT_EQ(ExitWith(info, absl::InvalidArgumentError("a\nb")), 2);
   EXPECT_EQ(ExitWith(info, absl::NotFoundError("x")), 2);
   EXPECT_EQ(ExitWith(info, absl::UnavailableError("x")), 1);
-}
-
-TEST_F(ConfigTest, FlagsOfAbslAreOptions) {
-  char name[] = "bfio_test", flag[] = "--copies=3", more[] = "more";
-  char* argv[] = {name, flag, more, nullptr};
-  EXPECT_THAT(InitProgram(3, argv, {"bfio_test", "0.1.0", "A test."}), ElementsAre("more"));
-  EXPECT_EQ(absl::GetFlag(FLAGS_copies), 3u);
 }
 
 }  // namespace

@@ -15,7 +15,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/net/authenticator.h"
 #include "common/net/call_service.h"
-#include "common/net/unary_call.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 
 namespace bfio {

@@ -34,7 +34,6 @@ GroupView ViewOfGroup(core::GroupIndex index, const std::string& name, uint64_t 
   group.steps.decide_max_s = 0.125 * static_cast<double>(epoch);
   group.scheduler.late_plans = 1;
   group.distributions.local_s.Add(0.01);
-  group.distributions.solver_gap.Add(0);
   return group;
 }
 
@@ -82,10 +81,8 @@ TEST(RouterStateTest, EverythingIsShown) {
       PlacementView{"horizon", 3, {{"horizon", 1}, {"headroom", 1.041}}, {{"fcfs", 1.2}}};
   v1::ClusterState proto = ToProto(state);
   EXPECT_EQ(Take(proto.mutable_step_times()->mutable_local_s()), 3u) << "those of groups that are gone, too";
-  EXPECT_EQ(Take(proto.mutable_solver_gap()), 2u);
   EXPECT_EQ(Take(proto.mutable_latencies()->mutable_queue_time_s()), 1u);
   proto.clear_step_times();
-  proto.clear_solver_gap();
   proto.clear_latencies();
   for (v1::GroupState& group : *proto.mutable_groups()) group.clear_step_times();
   // Steps add up over the groups, those that are gone, too; the epoch is the largest.

@@ -39,7 +39,7 @@ v1::ClusterState State() {
     absl::StrAppend(&text, " latencies { ", name, distribution, " }");
   for (const char* name : {"local_s", "barrier_wait_s", "gap_s", "decide_s"})
     absl::StrAppend(&text, " step_times { ", name, distribution, " }");
-  return bfio::testing::FromText<v1::ClusterState>(absl::StrCat(text, " solver_gap", distribution));
+  return bfio::testing::FromText<v1::ClusterState>(text);
 }
 
 // Each line of `lines` begins a line of the metrics.

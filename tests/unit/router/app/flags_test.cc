@@ -94,7 +94,7 @@ TEST_F(RouterFlags, DefaultsDependOnTheWorkers) {
            {{engines + "?barrier=b"}, "bf_io_auto", true, Kind::kProtection},
            {{engines, "--admission=none"}, "least_work", true, Kind::kNone}}) {
     ASSERT_TRUE(Read(args).ok());
-    EXPECT_EQ(options().policy, policy);
+    EXPECT_EQ(options().policy.name, policy);
     EXPECT_EQ(options().limits.name_prefixes, named) << policy;
     EXPECT_EQ(options().admission.kind, admission) << policy;
   }

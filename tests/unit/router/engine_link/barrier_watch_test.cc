@@ -1,5 +1,5 @@
 // Detects whether ranks step together.
-#include "router/engine_link/barrier_watch.h"
+#include "router/engine_link/engine_barrier.h"
 
 #include "gtest/gtest.h"
 

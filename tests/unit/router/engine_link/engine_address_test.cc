@@ -1,4 +1,4 @@
-#include "router/engine_link/engine_address.h"
+#include "router/engine_link/engine_list.h"
 
 #include <string>
 #include <utility>

@@ -222,10 +222,8 @@ TEST_F(GroupTest, ReportedMeasurementsAreForwardedAndBatchCostsApplyToLaterEpoch
 class WorkerSpeedsTest : public GroupTest {
  protected:
   // Worker b takes `factor` times as long per token as worker a.
-  void ServeWith(double factor, bool worker_speeds = true) {
-    WorldOptions options = With(2);
-    options.groups.group.worker_speeds = worker_speeds;
-    Begin(options);
+  void ServeWith(double factor) {
+    Begin(With(2));
     Serve({"a", "b"});
     Submit(1, 8, 100);
     StepsWith(factor);
@@ -261,12 +259,6 @@ TEST_F(WorkerSpeedsTest, PlansAccountForASlowWorkerAlsoInTheNextEpoch) {
   Form();
   EXPECT_NEAR(SpecOf(1).time_per_token, 2, 0.01);
   EXPECT_GT(SpecOf(1).service_time, 1);
-}
-
-TEST_F(WorkerSpeedsTest, WithSpeedsOffAllWorkersCountAlike) {
-  ServeWith(2, /*worker_speeds=*/false);
-  EXPECT_EQ(SpecOf(1).time_per_token, 1);
-  EXPECT_TRUE(group().Members()[1].telemetry.cost.has_value()) << "for operators";
 }
 
 }  // namespace

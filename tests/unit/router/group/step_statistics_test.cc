@@ -30,11 +30,10 @@ class StepStatisticsTest : public ::testing::Test {
     statistics_.OnStepAlone(rank, report, now_, saturated, seen_);
   }
   void Decide(int64_t assigned, int64_t waiting, absl::Duration took = absl::ZeroDuration(),
-              bool saturated = false, bool stopped_early = false, std::optional<double> gap = std::nullopt) {
+              bool saturated = false, bool stopped_early = false) {
     core::Plan plan;
     plan.placements.resize(static_cast<size_t>(assigned));
     plan.stopped_early = stopped_early;
-    plan.gap = gap;
     statistics_.OnDecision(plan, waiting, took, saturated, seen_);
   }
 
@@ -87,17 +86,6 @@ TEST_F(StepStatisticsTest, GapsBetweenStepsCountIfReported) {
   EXPECT_DOUBLE_EQ(statistics_.totals().rank_step_s, 2.5e-6);
   EXPECT_EQ(statistics_.distributions().gap_s.count(), 1u);
   EXPECT_EQ(statistics_.distributions().local_s.count(), 2u);
-}
-
-TEST_F(StepStatisticsTest, OnlyProvenDecisionsHaveAGap) {
-  Decide(1, 1, absl::ZeroDuration(), true);
-  Decide(1, 1, absl::ZeroDuration(), true, false, 0.0);
-  Decide(1, 1, absl::ZeroDuration(), true, false, 0.004);
-  const Distribution& gap = statistics_.distributions().solver_gap;
-  EXPECT_EQ(gap.bounds()[0], 0);
-  EXPECT_EQ(gap.counts()[0], 1u) << "proven best";
-  EXPECT_DOUBLE_EQ(gap.sum(), 0.004);
-  EXPECT_EQ(gap.count(), 2u);
 }
 
 TEST_F(StepStatisticsTest, ReportsOfSeveralStepsMayInterleave) {

@@ -12,9 +12,9 @@
 #include "absl/time/clock.h"
 #include "common/base/rng.h"
 #include "router/record/codec.h"
+#include "router/record/log_format.h"
 #include "router/record/log_reader.h"
 #include "router/record/log_writer.h"
-#include "router/record/segment_files.h"
 #include "tests/testing/recorded_session.h"
 #include "tools/sim/replay/session_replay.h"
 

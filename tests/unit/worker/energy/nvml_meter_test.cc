@@ -11,9 +11,8 @@
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/base/rng.h"
-#include "tools/sim/run/energy.h"
+#include "tools/sim/run/statistics.h"
 #include "worker/energy/energy_monitor.h"
-#include "worker/energy/energy_split.h"
 
 namespace bfio::worker {
 namespace {

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "tests/testing/step_loop_ranks.h"
-#include "worker/engine/sim/sim_tokens.h"
+#include "worker/engine/sim/sim_engine.h"
 
 namespace bfio::worker {
 namespace {

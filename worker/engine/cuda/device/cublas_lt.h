@@ -1,9 +1,7 @@
-// cuBLASLt, loaded at run time.
-//
-// Purpose: a worker built with the CUDA engine starts on a machine without CUDA's libraries, as long as it
-// does not use that engine. So the library is not linked but opened by name (libcublasLt.so of the major
-// version that this was compiled against, with the dynamic linker's search path). Threads: immutable once
-// loaded.
+// cuBLASLt, loaded at run time. A worker built with the CUDA engine starts on a machine without CUDA's
+// libraries, as long as it does not use that engine. So the library is not linked but opened by name
+// (libcublasLt.so of the major version that this was compiled against, with the dynamic linker's search
+// path). Threads: immutable once loaded.
 #ifndef BFIO_WORKER_ENGINE_CUDA_DEVICE_CUBLAS_LT_H_
 #define BFIO_WORKER_ENGINE_CUDA_DEVICE_CUBLAS_LT_H_
 

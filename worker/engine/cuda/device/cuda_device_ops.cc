@@ -1,12 +1,9 @@
 #include "worker/engine/cuda/device/cuda_device_ops.h"
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status_macros.h"
 #include "worker/engine/cuda/device/cuda_status.h"
-#include "worker/engine/cuda/device/recorded.h"
 
 namespace bfio::worker::gpu {
 namespace {

@@ -6,7 +6,6 @@
 #include "common/base/status_macros.h"
 #include "worker/engine/cuda/cuda_parts.h"
 #include "worker/engine/cuda/device/cuda_device_ops.h"
-#include "worker/engine/cuda/engine_on_device.h"
 
 namespace bfio::worker {
 

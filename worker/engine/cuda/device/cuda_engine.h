@@ -1,7 +1,5 @@
-// The CUDA engine: runs a Llama-family model on a GPU.
-//
-// Purpose: assembles device, weights and backend. A build without CUDA has the same functions, which return
-// an error. Threads: as in engine.h.
+// The CUDA engine: runs a Llama-family model on a GPU. Assembles device, weights and backend. A build without
+// CUDA has the same functions, which return an error. Threads: as in engine.h.
 #ifndef BFIO_WORKER_ENGINE_CUDA_DEVICE_CUDA_ENGINE_H_
 #define BFIO_WORKER_ENGINE_CUDA_DEVICE_CUDA_ENGINE_H_
 

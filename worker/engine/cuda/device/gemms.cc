@@ -2,13 +2,11 @@
 
 #include <algorithm>
 #include <limits>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
 #include "worker/engine/cuda/device/cuda_status.h"
-#include "worker/engine/cuda/device/recorded.h"
 
 namespace bfio::worker::gpu {
 namespace {

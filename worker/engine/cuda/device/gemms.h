@@ -1,9 +1,8 @@
-// Matrix products by cuBLASLt: bf16 in, fp32 sums, bf16 or fp32 out.
-//
-// Purpose: for every shape that was prepared, keeps the algorithm that was fastest on this device among those
-// cuBLASLt proposes. Candidates are timed on the real weights of all layers in rotation, because the weights
-// of a single layer would stay in the cache and distort the times. Threads: used by one thread. Errors:
-// UNAVAILABLE with the call's name; FAILED_PRECONDITION for a shape that is not prepared.
+// Matrix products by cuBLASLt: bf16 in, fp32 sums, bf16 or fp32 out. For every shape that was prepared, keeps
+// the algorithm that was fastest on this device among those cuBLASLt proposes. Candidates are timed on the
+// real weights of all layers in rotation, because the weights of a single layer would stay in the cache and
+// distort the times. Threads: used by one thread. Errors: UNAVAILABLE with the call's name;
+// FAILED_PRECONDITION for a shape that is not prepared.
 #ifndef BFIO_WORKER_ENGINE_CUDA_DEVICE_GEMMS_H_
 #define BFIO_WORKER_ENGINE_CUDA_DEVICE_GEMMS_H_
 

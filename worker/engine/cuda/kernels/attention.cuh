@@ -1,6 +1,5 @@
-// Attention over a paged cache: decodes and chunks of prompts, with query heads grouped by KV head.
-//
-// One algorithm, two tile shapes. A row is a query token with one of the `group` query heads that share a KV
+// Attention over a paged cache: decodes and chunks of prompts, with query heads grouped by KV head. One
+// algorithm, two tile shapes. A row is a query token with one of the `group` query heads that share a KV
 // head, so keys and values are read once per group. For 64 keys at a time: scores by mma.sync, online softmax
 // (attention_math.cuh), weights rounded to bf16, weighted values summed by mma.sync in fp32. Every
 // kChunkTokens tokens the sums are completed and merged, chunk after chunk.
@@ -11,7 +10,6 @@
 //   + 15, then all warps read all scores, and warp w sums its quarter of the columns.
 //
 // CombineKernel merges parts as a long tile merges chunks: in order within a segment, then across segments.
-//
 // In both tile shapes every number of a row is the result of the same operations in the same order: the mma
 // instructions go through the same k, the softmax is the same code, the chunks are the same and are merged in
 // the same order. So a token's result is the same, to the last bit, alone or in a batch, in one step or in
@@ -19,9 +17,7 @@
 //
 // Blocks are persistent: block b takes work items b, b + blocks, ..., where a work item is an attention item
 // for one KV head. Blocks read the number of items from device memory, so that one grid, and one captured
-// graph, serves every step.
-//
-// docs/design/attention.md has the sizes of the pipeline.
+// graph, serves every step. docs/design/attention.md has the sizes of the pipeline.
 #ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_CUH_
 #define BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_CUH_
 

@@ -1,9 +1,7 @@
-// Attention of a step over the paged KV cache, on a GPU.
-//
-// Purpose: launches attention.cuh's kernels. The step's work is planned on the host (../attention_plan.h) and
-// read from device memory, so the launch depends only on the grid and can be captured in a graph and replayed
-// for any step. Allocates nothing. Threads: any; launches on one stream run in order. Errors: nullptr for
-// success, or a text that stays valid until the next launch.
+// Attention of a step over the paged KV cache, on a GPU. Launches attention.cuh's kernels. The step's work is
+// planned on the host (../attention_plan.h) and read from device memory, so the launch depends only on the
+// grid and can be captured in a graph and replayed for any step. Allocates nothing. Threads: any; launches on
+// one stream run in order. Errors: nullptr for success, or a text that stays valid until the next launch.
 #ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_H_
 #define BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_H_
 

@@ -1,10 +1,9 @@
-// The arithmetic of attention, shared by all of its kernels so that they agree to the last bit.
-//
-// Purpose: online softmax over tiles of keys ("FlashAttention-2", Dao 2023, section 3.1), and the merging of
-// partial results. A row's numbers depend only on its own scores, in the order of their positions. Masked
-// keys change none of its bits: their weights are 0, the maximum stays, and sums are scaled by 1. Mul, Add
-// and Fma are written out because a compiler may otherwise fuse the same expression in one place and not in
-// another. Maxima "in units of log 2" are scores times 1 / log(2): weights are powers of two.
+// The arithmetic of attention, shared by all of its kernels so that they agree to the last bit. Online
+// softmax over tiles of keys ("FlashAttention-2", Dao 2023, section 3.1), and the merging of partial results.
+// A row's numbers depend only on its own scores, in the order of their positions. Masked keys change none of
+// its bits: their weights are 0, the maximum stays, and sums are scaled by 1. Mul, Add and Fma are written
+// out because a compiler may otherwise fuse the same expression in one place and not in another. Maxima "in
+// units of log 2" are scores times 1 / log(2): weights are powers of two.
 #ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_MATH_CUH_
 #define BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_MATH_CUH_
 

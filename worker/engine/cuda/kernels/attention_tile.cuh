@@ -1,8 +1,7 @@
-// Tiles of queries, keys and values in shared memory: their layout, and which thread copies what.
-//
-// A tile is [rows][head_dim] bf16 in 16-byte pieces. ldmatrix reads the same piece of 8 rows at a time.
-// Pieces are permuted (swizzled) within 128 bytes so that these 8 are in different banks for every head_dim,
-// and so are the writes of an async copy.
+// Tiles of queries, keys and values in shared memory: their layout, and which thread copies what. A tile is
+// [rows][head_dim] bf16 in 16-byte pieces. ldmatrix reads the same piece of 8 rows at a time. Pieces are
+// permuted (swizzled) within 128 bytes so that these 8 are in different banks for every head_dim, and so are
+// the writes of an async copy.
 #ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_TILE_CUH_
 #define BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_TILE_CUH_
 

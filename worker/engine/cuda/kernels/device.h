@@ -1,9 +1,8 @@
-// The primitives that all device kernels are written with.
-//
-// Purpose: a kernel (a .cuh header) is compiled by nvcc for a GPU, where each primitive below is an intrinsic
-// or one PTX instruction, and by a plain C++ compiler for the tests, where tests/testing/simt runs it thread
-// by thread and checks for what is undefined on a GPU. A kernel uses these primitives instead of CUDA's own,
-// and includes no CUDA header. All are in namespace bfio::worker::gpu.
+// The primitives that all device kernels are written with. A kernel (a .cuh header) is compiled by nvcc for a
+// GPU, where each primitive below is an intrinsic or one PTX instruction, and by a plain C++ compiler for the
+// tests, where tests/testing/simt runs it thread by thread and checks for what is undefined on a GPU. A
+// kernel uses these primitives instead of CUDA's own, and includes no CUDA header. All are in namespace
+// bfio::worker::gpu.
 #ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_DEVICE_H_
 #define BFIO_WORKER_ENGINE_CUDA_KERNELS_DEVICE_H_
 

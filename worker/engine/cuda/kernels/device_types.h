@@ -2,7 +2,6 @@
 #ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_DEVICE_TYPES_H_
 #define BFIO_WORKER_ENGINE_CUDA_KERNELS_DEVICE_TYPES_H_
 
-#include <cstddef>
 #include <cstdint>
 
 // Marks small functions that both the host and kernels call.

@@ -1,9 +1,8 @@
-// Arguments of the kernels that process row by row, and what they have in common.
-//
-// Purpose: one plain struct per kernel, shared by the host that fills it in, the launcher and the kernel. All
-// pointers are device memory; an array's shape is noted beside it. A launch covers `grid_rows` rows (or
-// draws), the bucket that a step is padded to. The step's actual numbers are in StepCounts, in device memory,
-// so that a captured graph can be replayed for any step of its bucket. Threads: plain data.
+// Arguments of the kernels that process row by row, and what they have in common. One plain struct per
+// kernel, shared by the host that fills it in, the launcher and the kernel. All pointers are device memory;
+// an array's shape is noted beside it. A launch covers `grid_rows` rows (or draws), the bucket that a step is
+// padded to. The step's actual numbers are in StepCounts, in device memory, so that a captured graph can be
+// replayed for any step of its bucket. Threads: plain data.
 #ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_ROW_ARGS_H_
 #define BFIO_WORKER_ENGINE_CUDA_KERNELS_ROW_ARGS_H_
 

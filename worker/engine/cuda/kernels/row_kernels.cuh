@@ -1,9 +1,7 @@
 // The kernels between a layer's products, row by row: embedding, RMSNorm with the addition to the residual,
-// SiLU.
-//
-// One block per row (SiLU: several). Rows beyond the step's are not computed: their inputs are undefined.
-// Columns are processed 8 at a time where the row's width is a multiple of 8, so that accesses are 16 bytes;
-// otherwise one by one.
+// SiLU. One block per row (SiLU: several). Rows beyond the step's are not computed: their inputs are
+// undefined. Columns are processed 8 at a time where the row's width is a multiple of 8, so that accesses are
+// 16 bytes; otherwise one by one.
 #ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_ROW_KERNELS_CUH_
 #define BFIO_WORKER_ENGINE_CUDA_KERNELS_ROW_KERNELS_CUH_
 

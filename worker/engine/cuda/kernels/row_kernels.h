@@ -1,8 +1,6 @@
 // Launchers of the kernels that process row by row (row_kernels.cuh, qkv.cuh), and of the kernel that draws
-// tokens (sample.cuh).
-//
-// Purpose: called by the forward pass; compiled by nvcc, or by the tests for the emulator. Each returns null,
-// or the error's text. A launch with grid_rows (or grid_draws) 0 does nothing. Threads: any.
+// tokens (sample.cuh). Called by the forward pass; compiled by nvcc, or by the tests for the emulator. Each
+// returns null, or the error's text. A launch with grid_rows (or grid_draws) 0 does nothing. Threads: any.
 #ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_ROW_KERNELS_H_
 #define BFIO_WORKER_ENGINE_CUDA_KERNELS_ROW_KERNELS_H_
 

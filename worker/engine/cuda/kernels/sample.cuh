@@ -1,10 +1,9 @@
 // Draws the next token from a row of logits on the device, as worker/engine/sampling does on the CPU; one
-// block per row.
-//
-// Every decision is made with exact integer sums, so a draw depends only on the logits and the parameters,
-// not on the order in which threads add. A token's weight is exp((logit - largest) / temperature) in units of
-// 2^-38, truncated to an integer; tokens with less than one unit cannot be drawn. (worker/engine/sampling
-// adds doubles: the two differ only where the uniform number falls within about 1e-6 of a boundary.)
+// block per row. Every decision is made with exact integer sums, so a draw depends only on the logits and the
+// parameters, not on the order in which threads add. A token's weight is exp((logit - largest) / temperature)
+// in units of 2^-38, truncated to an integer; tokens with less than one unit cannot be drawn.
+// (worker/engine/sampling adds doubles: the two differ only where the uniform number falls within about 1e-6
+// of a boundary.)
 //
 // Truncation needs the tokens in the order of their logits, but they are not sorted. Weights and counts go
 // into 1,024 bins of width 1/32 in (largest - logit) / temperature. The bin that contains the boundary is

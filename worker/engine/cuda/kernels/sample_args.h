@@ -1,6 +1,5 @@
-// Arguments and results of the kernel that draws tokens (sample.cuh).
-//
-// Purpose: what the host stages for each draw, and what it reads back. Threads: plain data.
+// Arguments and results of the kernel that draws tokens (sample.cuh). What the host stages for each draw, and
+// what it reads back. Threads: plain data.
 #ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_SAMPLE_ARGS_H_
 #define BFIO_WORKER_ENGINE_CUDA_KERNELS_SAMPLE_ARGS_H_
 

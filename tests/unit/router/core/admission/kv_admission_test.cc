@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/base/rng.h"
-#include "router/core/lookahead/no_lookahead.h"
+#include "router/core/lookahead/fixed_length.h"
 
 namespace bfio::core {
 namespace {

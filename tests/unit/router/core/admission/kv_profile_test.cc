@@ -1,5 +1,5 @@
 // The memory profile against sums over all requests.
-#include "router/core/admission/kv_profile.h"
+#include "router/core/admission/mc_sf.h"
 
 #include <gtest/gtest.h>
 

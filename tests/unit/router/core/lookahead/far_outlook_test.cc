@@ -8,7 +8,7 @@
 
 #include "common/base/rng.h"
 #include "router/core/lookahead/fixed_length.h"
-#include "router/core/lookahead/survival_table.h"
+#include "router/core/lookahead/survival_model.h"
 
 namespace bfio::core {
 namespace {

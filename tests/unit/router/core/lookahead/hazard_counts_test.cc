@@ -1,5 +1,4 @@
 // Hazard counts and survival tables against a Kaplan-Meier estimate computed directly from its definition.
-#include "router/core/lookahead/hazard_counts.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +7,6 @@
 #include <vector>
 
 #include "common/base/rng.h"
-#include "router/core/lookahead/age_lattice.h"
 #include "router/core/lookahead/survival_model.h"
 
 namespace bfio::core {

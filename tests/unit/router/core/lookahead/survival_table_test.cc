@@ -1,5 +1,5 @@
 // P(length > age) far beyond the oldest age that was seen.
-#include "router/core/lookahead/survival_table.h"
+#include "router/core/lookahead/survival_model.h"
 
 #include <gtest/gtest.h>
 

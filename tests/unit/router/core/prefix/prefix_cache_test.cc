@@ -1,4 +1,4 @@
-#include "router/core/prefix/prefix_cache.h"
+#include "router/core/prefix/prefix_caches.h"
 
 #include <gtest/gtest.h>
 

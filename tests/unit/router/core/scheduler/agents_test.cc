@@ -3,7 +3,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "router/core/agents/parents.h"
-#include "router/core/agents/senior_step.h"
 #include "router/core/scheduler/waiting_pool.h"
 
 namespace bfio::core {

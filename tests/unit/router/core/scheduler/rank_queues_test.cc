@@ -1,6 +1,6 @@
 // Requests that are held to a rank (RequestSpec::held_to): where and when they are placed, and that those
 // that cannot be placed do not affect other requests.
-#include "router/core/scheduler/rank_queues.h"
+#include "router/core/scheduler/request_pool.h"
 
 #include <gmock/gmock.h>
 

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "common/base/rng.h"
-#include "router/core/scheduler/recent_waits.h"
 #include "router/core/scheduler/virtual_fcfs.h"
 
 namespace bfio::core {

@@ -39,24 +39,6 @@ TEST_P(SolverExactTest, RandomSmallInstancesAreSolvedToOptimality) {
   }
 }
 
-TEST_P(SolverExactTest, TheLowerBoundIsNeverAboveTheOptimum) {
-  Rng rng(12);
-  const SolverCaseLimits limits = {.max_workers = 3, .max_items = 6};
-  SolverSettings settings = {.objective = GetParam(), .bound = true};
-  // Too few evaluations for the enumeration, which would return its optimum as the bound.
-  settings.max_evaluations = 1;
-  Solver solver(settings);
-  for (int trial = 0; trial < 3000; ++trial) {
-    const Instance instance = RandomInstance(limits, rng);
-    const Solution& solution = solver.Solve(instance);
-    const SolverStatistics& statistics = solver.statistics();
-    const double best = SolveExhaustively(instance, settings).objective;
-    ASSERT_TRUE(statistics.lower_bound.has_value() && statistics.objective.has_value());
-    ASSERT_LE(*statistics.lower_bound, best + 1e-6 * (1 + std::abs(best))) << "trial " << trial;
-    ASSERT_DOUBLE_EQ(*statistics.objective, Evaluate(instance, settings, solution));
-  }
-}
-
 TEST_P(SolverExactTest, OneFreeSlotInALargePoolIsSolvedToOptimality) {
   Rng rng(7);
   for (int trial = 0; trial < 300; ++trial) {

@@ -11,7 +11,6 @@
 #include "absl/strings/str_split.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/uniform_prompts.h"
-#include "tools/sim/run/overload_watch.h"
 #include "tools/sim/run/simulation.h"
 #include "tools/sim/run/steps_csv.h"
 

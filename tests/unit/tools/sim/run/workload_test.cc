@@ -9,9 +9,8 @@
 
 #include "common/base/rng.h"
 #include "nlohmann/json.hpp"
-#include "tools/sim/run/request_source.h"
 #include "tools/sim/run/simulation.h"
-#include "tools/sim/run/wait_counts.h"
+#include "tools/sim/run/statistics.h"
 #include "tools/sim/run/workload.h"
 
 namespace bfio::sim {

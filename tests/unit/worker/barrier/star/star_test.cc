@@ -11,7 +11,7 @@
 
 #include "absl/time/clock.h"
 #include "tests/testing/barrier_ranks.h"
-#include "worker/barrier/missing_ranks.h"
+#include "worker/barrier/barrier.h"
 #include "worker/barrier/star/join_proof.h"
 #include "worker/barrier/star/rendezvous.h"
 #include "worker/barrier/star/socket.h"

@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "tests/testing/decode_schedule.h"
 #include "tools/checkpoint/generate.h"
-#include "worker/engine/cpu/machine_memory.h"
+#include "worker/engine/cpu/part_memory.h"
 
 namespace bfio::worker {
 namespace {

@@ -1,5 +1,5 @@
 // How many KV tokens an engine allocates on emulated devices of different sizes.
-#include "worker/engine/cuda/engine_on_device.h"
+#include "worker/engine/cuda/cuda_parts.h"
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"

@@ -3,7 +3,6 @@
 #include "common/base/rng.h"
 #include "gmock/gmock.h"
 #include "tests/testing/decode_schedule.h"
-#include "worker/engine/sim/sim_tokens.h"
 
 namespace bfio::worker {
 namespace {

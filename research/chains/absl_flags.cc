@@ -1,4 +1,4 @@
-#include "common/config/absl_flags.h"
+#include "research/chains/absl_flags.h"
 
 #include "absl/flags/commandlineflag.h"
 #include "absl/flags/reflection.h"

@@ -1,9 +1,9 @@
-// Options that a program defines with ABSL_FLAG, if its modules define their own flags (chains, tests).
+// Options that a program defines with ABSL_FLAG, if its modules define their own flags.
 //
 // Purpose: the same command line, config file and --help as an OptionTable. absl's own parser is not used
 // because it exits by itself, with several lines and code 1. Threads: call before threads are started.
-#ifndef BFIO_COMMON_CONFIG_ABSL_FLAGS_H_
-#define BFIO_COMMON_CONFIG_ABSL_FLAGS_H_
+#ifndef BFIO_RESEARCH_CHAINS_ABSL_FLAGS_H_
+#define BFIO_RESEARCH_CHAINS_ABSL_FLAGS_H_
 
 #include <string>
 #include <vector>
@@ -17,4 +17,4 @@ std::vector<std::string> InitProgram(int argc, char** argv, const ProgramInfo& i
 
 }  // namespace bfio
 
-#endif  // BFIO_COMMON_CONFIG_ABSL_FLAGS_H_
+#endif  // BFIO_RESEARCH_CHAINS_ABSL_FLAGS_H_

@@ -1,4 +1,4 @@
-#include "worker/barrier/missing_ranks.h"
+#include "worker/barrier/barrier.h"
 
 #include <string>
 

@@ -1,0 +1,109 @@
+// The cost of steps of ranks that meet in a barrier inside their engines, fitted from outside. A step takes
+// as long as the slowest rank's batch, so its time depends on that batch alone. The batches of one step are
+// gathered over the ranks. The fit gets the step's time, and the batch that should take longest by the fit so
+// far. All ranks have the same cost. It changes only every BatchFit::kMinBatches steps, because two fits that
+// explain the steps equally well may give very different times for a rank's part. Steps are timed by the
+// arrival of tokens, so some are far from the fit. A time above kUnlike times the expected one, or below 1 /
+// kUnlike of it, counts as that bound while most steps are nearer. Pure. Threads: one. Tokens, seconds.
+#ifndef BFIO_ROUTER_ENGINE_LINK_ENGINE_BARRIER_H_
+#define BFIO_ROUTER_ENGINE_LINK_ENGINE_BARRIER_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include <map>
+#include <set>
+#include <string>
+#include "absl/time/time.h"
+#include "common/cost/batch_fit.h"
+#include "common/cost/batch_time.h"
+
+namespace bfio::router {
+
+// The prompts that ranks of a barrier still have to compute. An engine may compute a long prompt alone, and
+// meanwhile none of the ranks of its barrier delivers tokens. Each rank reports its longest prompt; all read
+// the longest of them. Pure. Threads: one. Tokens.
+class BarrierPrompts {
+ public:
+  // 0: the rank has none, or is gone.
+  void Set(uint64_t rank, int64_t tokens) {
+    const auto it = by_rank_.find(rank);
+    const int64_t before = it == by_rank_.end() ? 0 : it->second;
+    if (before == tokens) return;
+    if (before > 0) by_length_.erase(by_length_.find(before));
+    if (tokens > 0) by_length_.insert(tokens);
+    if (tokens > 0) {
+      by_rank_[rank] = tokens;
+    } else {
+      by_rank_.erase(it);
+    }
+  }
+  // 0: no rank has a prompt.
+  int64_t longest() const { return by_length_.empty() ? 0 : *by_length_.rbegin(); }
+
+ private:
+  std::map<uint64_t, int64_t> by_rank_;
+  std::multiset<int64_t> by_length_;
+};
+
+class BarrierWatch {
+ public:
+  static constexpr int64_t kSteps = 128;
+  static constexpr int kWindows = 3;
+  // Inferred steps are sometimes split when a token comes late.
+  static constexpr double kShare = 0.25;
+
+  // The rank has ended a step with tokens; `decodes`: a request of it decodes in the next step, too.
+  void OnStep(uint64_t rank, bool decodes);
+  // The rank has no requests, or is gone.
+  void OnIdle(uint64_t rank);
+
+  // The fault, once; empty: none, or it was reported.
+  std::string TakeWarning();
+
+ private:
+  void StartOver();
+
+  // Steps of the ranks that decode.
+  std::map<uint64_t, int64_t> steps_;
+  int apart_ = 0;
+  int64_t most_ = 0, fewest_ = 0;
+  bool told_ = false;
+};
+
+class BarrierCost {
+ public:
+  static constexpr double kUnlike = 1.5;
+  // Number of steps after which the fit is good enough to bound steps in this way.
+  static constexpr int64_t kMature = 512;
+
+  // A rank has ended a step with that batch. A rank's second batch begins the next step. `rank`: any number
+  // that identifies the rank.
+  void Add(uint64_t rank, const BatchLoad& batch, absl::Duration step);
+
+  // Empty until the steps determine it.
+  std::optional<BatchCost> cost() const { return cost_; }
+  // Changes with the cost.
+  int64_t version() const { return steps_ / BatchFit::kMinBatches; }
+
+ private:
+  struct Entry {
+    uint64_t rank;
+    BatchLoad batch;
+    absl::Duration step;
+  };
+
+  // The batches of the present step.
+  std::vector<Entry> entries_;
+  int64_t steps_ = 0;
+  // The recent share of steps outside kUnlike.
+  double unlike_ = 0;
+  BatchFit fit_;
+  // The cost of the last version.
+  std::optional<BatchCost> cost_;
+};
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_ENGINE_LINK_ENGINE_BARRIER_H_
