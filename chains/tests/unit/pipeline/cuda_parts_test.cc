@@ -3,7 +3,7 @@
 #include "worker/engine/cuda/cuda_parts.h"
 
 #include "absl/synchronization/notification.h"
-#include "chains/pipeline/block_trial.h"
+#include "chains/pipeline/stage.h"
 #include "chains/tests/testing/local_chain.h"
 #include "common/base/mutex.h"
 #include "gmock/gmock.h"

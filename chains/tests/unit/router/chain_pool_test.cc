@@ -7,7 +7,7 @@
 #include "chains/router/server_times.h"
 #include "common/base/rng.h"
 #include "gmock/gmock.h"
-#include "router/requests/request_rate.h"
+#include "router/requests/request_lifecycle.h"
 
 namespace bfio::router {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "common/telemetry/refusal_log.h"
+#include "common/telemetry/line_limiter.h"
 #include "common/telemetry/trace_context.h"
 
 namespace bfio {

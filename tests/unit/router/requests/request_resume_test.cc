@@ -1,5 +1,4 @@
 // Requests whose client disconnects and resumes, also at another router.
-#include "router/requests/replay_budget.h"
 #include "router/requests/resume_rights.h"
 #include "router/requests/resume_store.h"
 

@@ -13,7 +13,6 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "nlohmann/json.hpp"
-#include "router/admin/live/page_state.h"
 #include "tests/testing/from_text.h"
 
 namespace bfio::router {

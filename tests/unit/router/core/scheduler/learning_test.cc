@@ -6,7 +6,7 @@
 
 #include "absl/memory/memory.h"
 #include "common/base/rng.h"
-#include "router/core/lookahead/no_lookahead.h"
+#include "router/core/lookahead/fixed_length.h"
 #include "tests/unit/router/core/scheduler/chunk_group.h"
 
 namespace bfio::core {

@@ -9,7 +9,6 @@
 #include <string>
 #include <tuple>
 
-#include "router/frontend/tokenizer/zip_archive.h"
 
 namespace bfio::router {
 namespace {

@@ -4,7 +4,6 @@
 #include <numeric>
 
 #include "gmock/gmock.h"
-#include "worker/engine/cuda/row_buckets.h"
 
 namespace bfio::worker::gpu {
 namespace {
