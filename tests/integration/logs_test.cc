@@ -17,7 +17,7 @@ namespace {
 TEST(Logs, DecisionsReplayIdenticallyWhateverHappened) {
   const std::vector<std::string> settings[] = {
       {"--policy=bf_io_auto"},
-      {"--policy=bf_io", "--plan_mode=lockstep", "--lookahead=survival", "--horizon=8", "--objective=paper"}};
+      {"--policy=bf_io:horizon=8,objective=paper", "--plan_mode=lockstep", "--lookahead=survival"}};
   for (const auto& flags : settings) {
     SCOPED_TRACE(flags.front());
     const bool killed = flags.size() > 1;

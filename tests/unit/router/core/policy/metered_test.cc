@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "gmock/gmock.h"
-#include "router/core/policy/metered/fair_order.h"
+#include "router/core/policy/metered/metered.h"
 #include "router/core/prefill/prefill_view.h"
 #include "tests/testing/policy_case.h"
 
