@@ -79,6 +79,18 @@ TEST(BadInput, MistakesAreOneLine) {
   }
 }
 
+TEST(BadInput, ListsOfEngines) {
+  for (const char* engines :
+       {"127.0.0.1:1", "sglang://127.0.0.1:1,vllm://127.0.0.1:2", "file:no/such/file",
+        "vllm://127.0.0.1:1,vllm://127.0.0.1:1", "vllm://127.0.0.1:1?barrier=a,vllm://127.0.0.1:2"}) {
+    EXPECT_NE(RunProgram("bfio_router", {"--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0",
+                                         absl::StrCat("--engines=", engines)})
+                  .code,
+              0)
+        << engines;
+  }
+}
+
 TEST(BadInput, TakenPort) {
   const Cluster cluster(ClusterOptions{.worker_processes = 0, .router_flags = {"--workers=1"}});
   ASSERT_TRUE(cluster.ok());

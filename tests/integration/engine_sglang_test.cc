@@ -1,5 +1,9 @@
-// What only SGLang's protocol has: servers that choose ranks themselves, and no seeds.
+// What only SGLang's protocol has: servers that choose ranks themselves, aborts by name, and no seeds.
 #include <gmock/gmock.h>
+
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "tests/testing/engine_fixture.h"
 
@@ -48,6 +52,37 @@ TEST_F(SglangEngines, AServerThatChoosesItsRanksItselfIsOneRank) {
     EXPECT_TRUE(cluster_->WaitFor("its load", [](const v1::ClusterState& state) {
       return state.workers(0).engine_requests() == 6 && state.workers(0).engine_tokens() == 300;
     }));
+  }
+}
+
+// The engine aborts every request whose name begins with the given one.
+TEST_F(SglangEngines, AClientThatLeavesIsAbortedAndNoOtherRequest) {
+  const HeldPort port;
+  Engine::Options options = At(port);
+  options.slots = 8;
+  Engine engine(options);
+  Serve({port.address()}, 1);
+  CallOf<Sglang> leaves(gateway(), GreedyRequest<Sglang>(4'000));
+  ASSERT_TRUE(leaves.Read());
+  const std::string name = engine.exchanges().at(0).request.request_id();
+  const std::string number = name.substr(0, name.find_last_not_of('-') + 1);
+  // Makes calls until a call's number begins with the earlier call's number.
+  do {
+    ASSERT_TRUE(GenerateAs<Sglang>(gateway(), GreedyRequest<Sglang>(1)).status.ok());
+  } while (!engine.exchanges().back().request.request_id().starts_with(number));
+  // Sampled, so that another engine could not continue it.
+  Sglang::GenerateRequest request = GreedyRequest<Sglang>(300);
+  request.mutable_sampling_params()->set_temperature(1);
+  std::vector<std::unique_ptr<CallOf<Sglang>>> calls;
+  for (int i = 0; i < 5; ++i) {
+    calls.push_back(std::make_unique<CallOf<Sglang>>(gateway(), request));
+    ASSERT_TRUE(calls.back()->Read());
+  }
+  leaves.Cancel();
+  EXPECT_TRUE(Eventually([&] { return engine.counts().running <= 5; }));
+  for (const auto& call : calls) {
+    EXPECT_TRUE(call->End().status.ok()) << call->outputs().status.error_message();
+    EXPECT_EQ(call->outputs().tokens.at(0).size(), 300u);
   }
 }
 

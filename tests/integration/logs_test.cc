@@ -89,7 +89,7 @@ TEST(Logs, JsonLinesSayInFieldsWhatTheyAreAbout) {
   ClusterOptions options = {
       .worker_processes = 1,
       .router_flags = {"--log_format=json", absl::StrCat("--client_timeout=", 300 * kSlowdown, "ms")},
-      .worker_flags = {"--log_format=json"}};
+      .worker_flags = {"--log_format=json", "--log_level=debug"}};
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
   v1::GenerateRequest request = SyntheticRequest(10, 60'000);
@@ -120,6 +120,7 @@ TEST(Logs, JsonLinesSayInFieldsWhatTheyAreAbout) {
   EXPECT_EQ(attached["worker"], worker_id);
   EXPECT_EQ(attached["group"], "0");
   EXPECT_EQ(LineWith(cluster.router().Stderr(), " serves with ")["epoch"], 1);
+  EXPECT_TRUE(absl::StrContains(cluster.workers()[0].Stderr(), trace));
   const nlohmann::json joined = LineWith(cluster.workers()[0].Stderr(), "rank 0 of 1");
   ASSERT_TRUE(joined.is_object()) << cluster.workers()[0].Stderr();
   EXPECT_EQ(joined["worker"], worker_id);

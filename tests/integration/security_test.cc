@@ -261,6 +261,36 @@ TEST_F(Security, EveryMethodRequiresAToken) {
   EXPECT_EQ(CountOf(log, "refused: client API: the bearer token belongs to another tenant"), 1u) << log;
 }
 
+// By token and by certificate; the log names the operator of each action.
+TEST_F(Security, RoleReadMayNotOperate) {
+  Write("operators", absl::StrCat("root token:", kOperator, "\nscraper token:", kWrong,
+                                  " role=read\nprobe cert:admin role=read\n"));
+  StartRouter();
+  const auto admin = Connect(admin_, "admin-ca", "admin");
+  v1::SetPolicyRequest policy;
+  policy.mutable_policy()->set_name("lpt");
+  v1::UndrainWorkerRequest undrain;
+  undrain.set_worker_id(std::string(5000, 'w'));
+  for (const std::string& token : {std::string(kWrong), std::string()}) {
+    EXPECT_TRUE(Call(admin, "/bfio.v1.Admin/GetClusterState", token).ok());
+    for (const char* method : {"SetPolicy", "DrainWorker", "UndrainWorker"}) {
+      EXPECT_EQ(Call(admin, absl::StrCat("/bfio.v1.Admin/", method), token).error_code(),
+                grpc::StatusCode::PERMISSION_DENIED)
+          << method;
+    }
+  }
+  EXPECT_TRUE(Call(admin, "/bfio.v1.Admin/SetPolicy", kOperator, &policy).ok());
+  EXPECT_EQ(Call(admin, "/bfio.v1.Admin/UndrainWorker", kOperator, &undrain).error_code(),
+            grpc::StatusCode::NOT_FOUND);
+  const std::string log = LogOfEnded(*router_);
+  EXPECT_EQ(CountOf(log, "operator root: set policy lpt: done"), 1u) << log;
+  EXPECT_EQ(
+      CountOf(log, absl::StrCat("operator root: undrain worker ", std::string(256, 'w'), "... (5000 bytes)")),
+      1u)
+      << log;
+  EXPECT_EQ(CountOf(log, "operator scraper"), 0u);
+}
+
 TEST_F(Security, CertificatesAreReplacedUnderARunningRouter) {
   StartRouter();
   const std::string health = "/grpc.health.v1.Health/Check";

@@ -7,14 +7,18 @@
 #include <atomic>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "router/election/election.h"
+#include "tests/chaos/tcp_proxy.h"
 #include "tests/testing/etcd_server.h"
 #include "tests/testing/http_get.h"
 #include "tests/testing/undisturbed.h"
@@ -33,8 +37,7 @@ constexpr absl::Duration kTtl = absl::Seconds(4 * kSlowdown);
 // A campaign on a separate thread.
 class Candidate {
  public:
-  Candidate(const EtcdServer& etcd, const std::string& name) {
-    router::ElectionOptions options;
+  Candidate(const EtcdServer& etcd, const std::string& name, router::ElectionOptions options = {}) {
     // No server listens at the first endpoint.
     options.etcd.endpoints = {"http://127.0.0.1:1/", etcd.endpoint()};
     options.name = name;
@@ -143,6 +146,21 @@ TEST(Election, SettingsAreCheckedByName) {
               HasSubstr("--election_tls: cannot read"));
 }
 
+TEST(Election, ARouterThatNoLongerDecidesReleasesItsLeaseForTheNext) {
+  SKIP_WITHOUT_ETCD();
+  const EtcdServer etcd;
+  std::atomic<bool> ended = false;
+  router::ElectionOptions options;
+  options.stuck_after = absl::ZeroDuration();
+  options.end_process = [&] { ended = true; };
+  Candidate leader(etcd, "stuck", options);
+  ASSERT_TRUE(Eventually([&] { return leader.leads.load(); }));
+  ASSERT_TRUE(Eventually([&] { return ended.load(); }));
+  EXPECT_FALSE(leader.election->lease()->Holds());
+  Candidate next(etcd, "next");
+  ASSERT_TRUE(Eventually([&] { return next.leads.load(); })) << "long before the lease would end";
+}
+
 // Two routers of one election, and workers with both addresses.
 class Pair {
  public:
@@ -211,6 +229,39 @@ TEST(Standby, RequestsGoOnWhenLeadersAreKilledShutDownAndStopped) {
   EXPECT_EQ(pair.router(0).Wait(kPatience), EXIT_FAILURE);
   EXPECT_THAT(pair.router(0).Stderr(), HasSubstr("the election lease is lost"));
   ExpectUndisturbed(clients, kTokens);
+}
+
+// Renewals of leases that etcd has counted; empty while it does not respond.
+std::optional<double> Renewals(const EtcdServer& etcd) {
+  for (const absl::string_view line :
+       absl::StrSplit(HttpGet(etcd.address(), "/metrics").value_or(""), '\n')) {
+    double value = 0;
+    constexpr char kName[] = "etcd_debugging_lease_renewed_total ";
+    if (absl::StartsWith(line, kName) && absl::SimpleAtod(line.substr(sizeof(kName) - 1), &value))
+      return value;
+  }
+  return std::nullopt;
+}
+
+TEST(Standby, ASlowEtcdLeavesAHealthyLeaderItsLease) {
+  SKIP_WITHOUT_ETCD();
+  for (const int milliseconds : {900, 2500}) {
+    SCOPED_TRACE(milliseconds);
+    const EtcdServer etcd;
+    chaos::TcpProxy proxy("127.0.0.1", etcd.address());
+    Process router("bfio_router", {"--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0", "--http_listen=",
+                                   absl::StrCat("--election_etcd=http://", proxy.address())});
+    ASSERT_TRUE(router.WaitForOutput("serving on", kPatience)) << router.Stderr();
+    // Half of the delay in each direction.
+    proxy.Delay(absl::Milliseconds(milliseconds) / 2);
+    const double before = Renewals(etcd).value_or(0);
+    // Together these renewals take longer than the time to live of one lease.
+    constexpr int kRenewals = 4;
+    const auto ended = [&] { return router.Wait(absl::ZeroDuration()).has_value(); };
+    ASSERT_TRUE(Eventually([&] { return ended() || Renewals(etcd).value_or(0) >= before + kRenewals; }))
+        << router.Stderr();
+    EXPECT_FALSE(ended()) << "the leader has ended: " << router.Stderr();
+  }
 }
 
 TEST(Standby, HasProbesReportsThatItDoesNotLeadAndChecksItsSettings) {
