@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "worker/engine/cpu/aligned.h"
+#include "worker/engine/cpu/weights.h"
 #include "worker/engine/cpu/kernels.h"
 #include "worker/engine/cpu/weights.h"
 
