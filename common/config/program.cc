@@ -58,7 +58,9 @@ void InitWithoutArguments(int argc, char** argv, const ProgramInfo& info, Option
 
 int ExitWith(const ProgramInfo& info, const absl::Status& status) {
   std::fprintf(stderr, "%s: %s\n", info.name.c_str(), OneLine(status.message()).c_str());
-  return absl::IsInvalidArgument(status) || absl::IsNotFound(status) ? 2 : 1;
+  const bool same_again =
+      absl::IsInvalidArgument(status) || absl::IsNotFound(status) || absl::IsUnimplemented(status);
+  return same_again ? 2 : 1;
 }
 
 }  // namespace bfio

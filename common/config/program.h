@@ -30,7 +30,7 @@ std::vector<std::string> InitProgram(int argc, char** argv, const ProgramInfo& i
 void InitWithoutArguments(int argc, char** argv, const ProgramInfo& info, OptionTable& options);
 
 // Prints "NAME: MESSAGE" of an error status on standard error, as one line. Returns the exit code: 2 for
-// INVALID_ARGUMENT and NOT_FOUND (bad input), 1 otherwise.
+// INVALID_ARGUMENT, NOT_FOUND and UNIMPLEMENTED (the same input fails again), 1 otherwise.
 int ExitWith(const ProgramInfo& info, const absl::Status& status);
 
 }  // namespace bfio

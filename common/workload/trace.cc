@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/rng.h"
@@ -51,6 +52,8 @@ absl::StatusOr<Trace> ParseTrace(std::istream& in, absl::string_view source, int
   for (int64_t line = 1; std::getline(in, text); ++line) {
     absl::string_view view = text;
     if (line == 1) absl::ConsumePrefix(&view, "\xef\xbb\xbf");  // byte order mark
+    if (line == 1 && absl::StartsWith(view, "\x1f\x8b"))
+      return absl::InvalidArgumentError(absl::StrCat(source, ": is compressed; decompress it with gunzip"));
     view = absl::StripAsciiWhitespace(view);
     if (view.empty()) continue;
     if (parser == nullptr) {

@@ -51,11 +51,17 @@ absl::StatusOr<int64_t> ParseLength(absl::string_view column, absl::string_view 
   return CheckLength(column, value, text);
 }
 
+absl::StatusOr<double> CheckSeconds(absl::string_view column, double value, absl::string_view text) {
+  // Holds for seconds since 1970; a replay would wait forever for a greater one.
+  constexpr double kLimit = 1e11;
+  if (!(std::abs(value) < kLimit)) return Bad(column, text, "is not a time in seconds");
+  return value;
+}
+
 absl::StatusOr<double> ParseSeconds(absl::string_view column, absl::string_view text) {
   double value = 0;
-  if (!absl::SimpleAtod(text, &value) || !std::isfinite(value))
-    return Bad(column, text, "is not a time in seconds");
-  return value;
+  if (!absl::SimpleAtod(text, &value)) return Bad(column, text, "is not a time in seconds");
+  return CheckSeconds(column, value, text);
 }
 
 // "2023-11-16 18:15:46.6805900", "...+00:00" as in 2024, and both with 'T' instead of the space.
@@ -113,9 +119,12 @@ class CsvRowParser : public RowParser {
   std::vector<std::string> fields_;
 };
 
-class MooncakeRowParser : public RowParser {
+// Mooncake's traces have milliseconds. Bailian's have the same names with seconds, and the turns of chats.
+class JsonRowParser : public RowParser {
  public:
-  std::string format() const override { return "mooncake"; }
+  explicit JsonRowParser(bool seconds) : seconds_(seconds) {}
+
+  std::string format() const override { return seconds_ ? "bailian" : "mooncake"; }
   bool has_arrivals() const override { return true; }
   bool first_line_is_row() const override { return true; }
 
@@ -125,7 +134,10 @@ class MooncakeRowParser : public RowParser {
     BFIO_ASSIGN_OR_RETURN(const double timestamp, Number(json, "timestamp"));
     BFIO_ASSIGN_OR_RETURN(const int64_t prompt, Length(json, "input_length"));
     BFIO_ASSIGN_OR_RETURN(const int64_t output, Length(json, "output_length"));
-    return TraceRequest{.arrival_s = timestamp / 1000, .prompt_tokens = prompt, .output_tokens = output};
+    BFIO_ASSIGN_OR_RETURN(
+        const double arrival_s,
+        CheckSeconds("timestamp", seconds_ ? timestamp : timestamp / 1000, json.find("timestamp")->dump()));
+    return TraceRequest{.arrival_s = arrival_s, .prompt_tokens = prompt, .output_tokens = output};
   }
 
  private:
@@ -141,6 +153,8 @@ class MooncakeRowParser : public RowParser {
     BFIO_ASSIGN_OR_RETURN(const double value, Number(json, key));
     return CheckLength(key, value, json.find(key)->dump());
   }
+
+  const bool seconds_;
 };
 
 int FindColumn(const std::vector<std::string>& columns, absl::string_view name) {
@@ -169,7 +183,11 @@ bool TakeQuoted(absl::string_view& rest, std::string& field) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RowParser>> ChooseRowParser(absl::string_view first_line) {
-  if (!first_line.empty() && first_line[0] == '{') return std::make_unique<MooncakeRowParser>();
+  if (!first_line.empty() && first_line[0] == '{') {
+    const auto json =
+        nlohmann::json::parse(first_line.begin(), first_line.end(), nullptr, /*allow_exceptions=*/false);
+    return std::make_unique<JsonRowParser>(/*seconds=*/json.contains("chat_id") || json.contains("turn"));
+  }
   std::vector<std::string> columns;
   if (SplitCsvLine(first_line, columns)) {
     for (const CsvFormat& format : kCsvFormats) {

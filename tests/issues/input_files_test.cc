@@ -1,0 +1,88 @@
+// Files from elsewhere that were replayed wrongly, or ended a program in a way that a supervisor repeats.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/testing/process.h"
+
+namespace bfio::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string Written(const std::string& name, const std::string& text) {
+  const std::string path = absl::StrCat(TestDirectory(), "/", name);
+  std::ofstream(path) << text;
+  return path;
+}
+
+// Of four requests, ten seconds apart, in arrivals mode.
+RunResult Replay(const std::string& trace) {
+  return RunProgram(
+      "bfio_sim", {absl::StrCat("--trace=", trace), "--mode=arrivals", "--load=1", "--workers=1", "--batch=4",
+                   "--warmup=0", "--steps=1000000", "--c=1", "--tl=0", "--json"});
+}
+
+// Bailian's traces were replayed a thousand times too fast, because Mooncake's have milliseconds under the
+// same names.
+TEST(InputFiles, TimestampsOfChatsAreSeconds) {
+  std::string mooncake, bailian;
+  for (int i = 0; i < 4; ++i) {
+    absl::StrAppend(&mooncake, R"({"timestamp": )", 10000 * i, R"(, "input_length": 9, "output_length": 2})",
+                    "\n");
+    absl::StrAppend(&bailian, R"({"chat_id": )", i, R"(, "turn": 1, "timestamp": )", 10 * i,
+                    R"(, "input_length": 9, "output_length": 2})", "\n");
+  }
+  const RunResult one = Replay(Written("mooncake.jsonl", mooncake));
+  const RunResult other = Replay(Written("bailian.jsonl", bailian));
+  ASSERT_EQ(one.code, 0) << one.err;
+  ASSERT_EQ(other.code, 0) << other.err;
+  const auto steps = [](const RunResult& run) {
+    return nlohmann::json::parse(run.out)["steps"].get<int64_t>();
+  };
+  EXPECT_EQ(steps(one), steps(other));
+}
+
+TEST(InputFiles, ATraceThatCannotBeReplayedIsNamed) {
+  const RunResult gzip = Replay(Written("trace.csv.gz", "\x1f\x8b\x08 and so on"));
+  EXPECT_EQ(gzip.code, 2);
+  EXPECT_THAT(gzip.err, HasSubstr("gunzip"));
+  // The row is dropped; a replay would never have come to its request.
+  const RunResult late = Replay(
+      Written("late.csv", "arrived_at,num_prefill_tokens,num_decode_tokens\n0,100,10\n1e300,100,20\n"));
+  EXPECT_EQ(late.code, 0) << late.err;
+  EXPECT_THAT(late.err, HasSubstr("1e300"));
+}
+
+// systemd does not restart a program that ends with 2.
+TEST(InputFiles, AnUnsupportedCheckpointEndsTheWorkerWithTwo) {
+  const std::string model = absl::StrCat(TestDirectory(), "/model");
+  ASSERT_EQ(RunProgram("bfio_make_checkpoint", {absl::StrCat("--out=", model), "--layers=1", "--hidden=64",
+                                                "--heads=4", "--kv_heads=2", "--vocab=384"})
+                .code,
+            0);
+  const std::string path = absl::StrCat(model, "/config.json");
+  const nlohmann::json good = nlohmann::json::parse(std::ifstream(path));
+  const std::vector<nlohmann::json> faults = {{{"model_type", "gemma2"}},
+                                              {{"hidden_act", "gelu"}},
+                                              {{"num_key_value_heads", 3}},
+                                              {{"model_type", nullptr}},
+                                              {{"quantization_config", {{"quant_method", "gptq"}}}},
+                                              {{"rope_scaling", {{"type", "yarn"}, {"factor", 4.0}}}}};
+  for (const nlohmann::json& fault : faults) {
+    nlohmann::json config = good;
+    config.update(fault);
+    std::ofstream(path) << config;
+    const RunResult run = RunProgram("bfio_worker", {"--engine=cpu", absl::StrCat("--model=", model),
+                                                     "--router=127.0.0.1:1", "--connect_timeout=1s"});
+    EXPECT_EQ(run.code, 2) << fault << run.err;
+  }
+}
+
+}  // namespace
+}  // namespace bfio::testing
