@@ -31,6 +31,12 @@ absl::Status Complete(EngineDescription& description) {
   return absl::OkStatus();
 }
 
+// Sizes may change, and the loads that name ranks may come late.
+bool SameServer(const EngineDescription& a, const EngineDescription& b) {
+  return a.model == b.model && a.all_ranks == b.all_ranks && a.joined_ranks == b.joined_ranks &&
+         a.max_sequence_tokens == b.max_sequence_tokens && a.vocabulary == b.vocabulary;
+}
+
 // Engines of different models give one prompt different answers (router/group/group_key.h).
 std::string DigestOf(const EngineDescription& description) {
   const Sha256Digest digest = Sha256(absl::StrCat("engine model\n", description.model));
@@ -135,6 +141,8 @@ void EngineServer::Serve() {
   retry_ = absl::ZeroDuration();
   ++connection_;
   checking_ = describing_ = false;
+  failing_since_ = absl::InfiniteFuture();
+  resized_.reset();
   described_at_ = MonotonicNow();
   records_ended_ = loads_requested_ = loads_unimplemented_ = sends_records_ = load_shows_work_ = false;
   subscribe_at_ = absl::InfinitePast();
@@ -202,10 +210,13 @@ void EngineServer::OnDescribedAgain(absl::StatusOr<EngineDescription> descriptio
   if (description.ok()) {
     last_least_ = std::exchange(least_answer_, absl::InfiniteDuration());
     OnAnswer(MonotonicNow() - described_at_, EngineClient::kDescribeCalls);
-    if (const absl::Status status = Complete(*description); !status.ok()) return Lose(status);
-    if (*description != description_)
-      return Lose(
-          absl::AbortedError("another server answers at its address, or its model or sizes have changed"));
+    // What an answer lacks is unknown, not changed.
+    const bool complete = description->kv_tokens > 0 && Complete(*description).ok();
+    if (complete && !SameServer(*description, description_)) {
+      return Lose(absl::AbortedError(
+          "another server answers at its address, or its model or the number of its ranks has changed"));
+    }
+    if (complete) Resize(*description);
   } else if (absl::IsUnavailable(description.status())) {
     return Lose(description.status());
   }
@@ -214,12 +225,38 @@ void EngineServer::OnDescribedAgain(absl::StatusOr<EngineDescription> descriptio
   ResolveFailures();
 }
 
+void EngineServer::Resize(const EngineDescription& description) {
+  const size_t ranks = ranks_.size();
+  if (description.first_rank == description_.first_rank && description.ranks > description_.ranks) {
+    spdlog::info("engine {}: it has {} more ranks", name_, description.ranks - description_.ranks);
+    description_.ranks = description.ranks;
+    ranks_.resize(static_cast<size_t>(description.ranks));
+    for (size_t r = ranks; r < ranks_.size(); ++r) Attach(r);
+  }
+  resized_.reset();
+  if (description != description_ && description.ranks >= description_.ranks) resized_ = description;
+}
+
 void EngineServer::OnHealth(const absl::Status& health) {
   checking_ = false;
-  if (!health.ok()) return Lose(health);
   const absl::Time now = MonotonicNow();
   next_at_ = now + EngineLink::kHealthCheck;
+  if (!health.ok()) {
+    // A check that is late or says no is one sign of a loss, because a server that computes long prompts
+    // answers late. The other is a call that failed, or a second check with no output since the first.
+    const bool again = failing_since_ <= now && last_output_ < failing_since_;
+    if (absl::IsUnavailable(health) || !doubtful_.empty() || again) return Lose(health);
+    failing_since_ = checked_at_;
+    return ReplaceClientIfSilent(health);
+  }
+  failing_since_ = absl::InfiniteFuture();
   OnAnswer(now - checked_at_);
+  const auto idle = [](const Rank& rank) { return rank.streams.empty(); };
+  if (resized_ && !describing_ && std::all_of(ranks_.begin(), ranks_.end(), idle)) {
+    description_ = *std::exchange(resized_, std::nullopt);
+    LoseRanks();
+    return Serve();
+  }
   CheckLoads();
   ResolveFailures();
 }
@@ -329,6 +366,14 @@ void EngineServer::TakeLoad(Rank& rank, std::optional<EngineLoad> load) {
 
 void EngineServer::Lose(const absl::Status& why) {
   spdlog::warn("engine {} is lost: {}", name_, PeerText(why.message()));
+  LoseRanks();
+  state_ = State::kIdle;
+  retry_ = EngineLink::kShortestRetry;
+  next_at_ = MonotonicNow() + retry_;
+  ReplaceClientIfSilent(why);
+}
+
+void EngineServer::LoseRanks() {
   ++connection_;
   Unsubscribe();
   for (Rank& rank : ranks_) {
@@ -338,10 +383,6 @@ void EngineServer::Lose(const absl::Status& why) {
   ranks_.clear();
   doubtful_.clear();
   unchecked_.clear();
-  state_ = State::kIdle;
-  retry_ = EngineLink::kShortestRetry;
-  next_at_ = MonotonicNow() + retry_;
-  ReplaceClientIfSilent(why);
 }
 
 void EngineServer::ReplaceClientIfSilent(const absl::Status& why) {
@@ -519,6 +560,7 @@ void EngineServer::Start(size_t r, EngineRank::StartCall start) {
     post([r, member, number, tokens = std::move(tokens)](EngineServer& server) mutable {
       Rank* rank = server.Find(r, member);
       if (rank == nullptr) return;
+      server.last_output_ = MonotonicNow();
       // Reset by tokens and not by the first plan, because an engine that hangs accepts plans too.
       rank->retry = absl::ZeroDuration();
       rank->on_trial = false;

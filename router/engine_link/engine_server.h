@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -89,6 +90,8 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   // After signs that the server is gone or was replaced: checks as soon as it may be described again.
   void CheckSoon();
   void OnHealth(const absl::Status& health);
+  // The same server reports other sizes: ranks are added, the rest waits until no request runs.
+  void Resize(const EngineDescription& description);
   // The server is alive and the same, if no answer is outstanding: the failures concern those requests only.
   void ResolveFailures();
   // `calls` successive calls took `took` until their answers.
@@ -103,6 +106,7 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   // The rank's load, from either source; empty: the engine does not report it.
   void TakeLoad(Rank& rank, std::optional<EngineLoad> load);
   void Lose(const absl::Status& why);
+  void LoseRanks();
   // If a call about the server itself got no answer, its connection may be dead, and gRPC would keep it while
   // the kernel retransmits, about 15 minutes. The next call then opens another connection.
   void ReplaceClientIfSilent(const absl::Status& why);
@@ -136,6 +140,8 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   State state_ = State::kIdle;
   bool retired_ = false;
   EngineDescription description_;
+  // The sizes to attach with as soon as no request runs.
+  std::optional<EngineDescription> resized_;
   std::vector<Rank> ranks_;
   // Time of the next request for the description, or of the next health check.
   absl::Time next_at_ = absl::InfinitePast();
@@ -146,6 +152,9 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   bool describing_ = false;
   absl::Time described_at_ = absl::InfinitePast();
   bool records_ended_ = false;
+  // Start of the last of successive failed health checks; infinite: the last one passed. The latest output of
+  // any request.
+  absl::Time failing_since_ = absl::InfiniteFuture(), last_output_ = absl::InfinitePast();
   // Start of the health check and of the request for loads under way.
   absl::Time checked_at_, loads_asked_at_;
   // The shortest answers since the last description, and between that one and the one before: the round trip.
