@@ -4,10 +4,10 @@
 
 namespace bfio {
 
-std::string PeerText(absl::string_view text) {
-  if (text.size() <= kPeerTextBytes) return std::string(text);
-  size_t end = kPeerTextBytes;
-  while (end > kPeerTextBytes - 4 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+std::string PeerText(absl::string_view text, size_t most) {
+  if (text.size() <= most) return std::string(text);
+  size_t end = most;
+  while (end > most - 4 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
   return absl::StrCat(text.substr(0, end), "... (", text.size(), " bytes)");
 }
 

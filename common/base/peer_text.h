@@ -13,8 +13,8 @@ namespace bfio {
 
 inline constexpr size_t kPeerTextBytes = 256;
 
-// The first kPeerTextBytes of the text and its length; does not cut a UTF-8 character.
-std::string PeerText(absl::string_view text);
+// The first `most` bytes of the text and its length; does not cut a UTF-8 character.
+std::string PeerText(absl::string_view text, size_t most = kPeerTextBytes);
 
 }  // namespace bfio
 

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "common/base/event_queue.h"
+#include "grpc/compression.h"
 #include "grpc/grpc.h"
 #include "grpcpp/create_channel.h"
-#include "grpcpp/support/channel_arguments.h"
 
 namespace bfio {
 namespace {
@@ -32,6 +32,7 @@ std::shared_ptr<grpc::Channel> NewChannel(const std::string& address, int index,
   // A plan contains the prompts of all requests it places; gRPC's default limit of 4 MiB would end the stream
   // on a large one. The router bounds prompts and slots.
   args.SetMaxReceiveMessageSize(-1);
+  DisableCompression(args);
   args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
   args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
@@ -40,6 +41,11 @@ std::shared_ptr<grpc::Channel> NewChannel(const std::string& address, int index,
   // Channels with equal arguments share one connection; this argument, unknown to gRPC, makes them differ.
   args.SetInt("bfio.channel_index", index);
   return grpc::CreateCustomChannel(address, credentials, args);
+}
+
+void DisableCompression(grpc::ChannelArguments& args) {
+  args.SetInt(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1 << GRPC_COMPRESS_NONE);
+  args.SetInt(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
 }
 
 std::shared_ptr<grpc::Channel> DestroyOnOwnThread(std::shared_ptr<grpc::Channel> channel) {
@@ -70,6 +76,9 @@ void ConfigureServer(grpc::ServerBuilder& builder, int max_streams) {
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, max_streams);
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxHeaderBytes);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  for (const auto algorithm : {GRPC_COMPRESS_GZIP, GRPC_COMPRESS_DEFLATE})
+    builder.SetCompressionAlgorithmSupportStatus(algorithm, false);
+  builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
 }
 
 }  // namespace bfio

@@ -13,6 +13,7 @@
 #include "grpcpp/channel.h"
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/server_builder.h"
+#include "grpcpp/support/channel_arguments.h"
 
 namespace bfio {
 
@@ -35,9 +36,13 @@ std::shared_ptr<grpc::Channel> NewChannel(const std::string& address, int index 
 // destroyed.
 std::shared_ptr<grpc::Channel> DestroyOnOwnThread(std::shared_ptr<grpc::Channel> channel);
 
-// Sets keepalive, no limit on pings, at most `max_streams` streams per connection, at most 8 KiB of headers
-// per call, and exclusive use of the port (a second server on one port fails to start). The caller adds
-// listening ports and services.
+// Calls of the channel send no compressed messages, ask for none and reject them: gRPC inflates a message
+// before it compares its size with the limit.
+void DisableCompression(grpc::ChannelArguments& args);
+
+// Sets keepalive, no limit on pings, no compressed messages (UNIMPLEMENTED, for the reason above), at most
+// `max_streams` streams per connection, at most 8 KiB of headers per call, and exclusive use of the port (a
+// second server on one port fails to start). The caller adds listening ports and services.
 void ConfigureServer(grpc::ServerBuilder& builder, int max_streams = 16384);
 
 }  // namespace bfio

@@ -4,6 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
+#include "common/base/peer_text.h"
 #include "google/rpc/error_details.pb.h"
 
 namespace bfio {
@@ -11,6 +12,9 @@ namespace {
 
 constexpr absl::string_view kTypePrefix = "type.googleapis.com/";
 constexpr absl::string_view kRetryInfoUrl = "type.googleapis.com/google.rpc.RetryInfo";
+// Of a peer's message, and of its details together. Percent-encoded and repeated in the details it fits the 8
+// KiB of headers that gRPC's clients accept, so that the error can be passed on.
+constexpr size_t kMostMessageBytes = 1024;
 constexpr int kLastCode = static_cast<int>(grpc::StatusCode::UNAUTHENTICATED);
 
 std::string RetryInfoOf(absl::Duration delay) {
@@ -59,9 +63,10 @@ absl::Status FromGrpcStatus(const grpc::Status& status) {
   const int code = static_cast<int>(status.error_code());
   absl::Status out(
       code < 0 || code > kLastCode ? absl::StatusCode::kUnknown : static_cast<absl::StatusCode>(code),
-      status.error_message());
+      PeerText(status.error_message(), kMostMessageBytes));
   google::rpc::Status details;
-  if (details.ParseFromString(status.error_details())) {
+  if (details.ParseFromString(status.error_details()) &&
+      status.error_details().size() <= status.error_message().size() + kMostMessageBytes) {
     for (const google::protobuf::Any& any : details.details()) {
       if (any.type_url() == kRetryInfoUrl) {
         if (const auto delay = DelayOf(any.value())) SetRetryDelay(out, *delay);

@@ -246,8 +246,7 @@ absl::Status RouterServer::OpenPorts(const RouterOptions& options) {
                   .tls = options.worker_tls,
                   .max_message_bytes = kMaxWorkerMessageBytes,
                   .services = {worker_health_.get()},
-                  .authenticators = {worker_authenticator_.get()},
-                  .reflection = true};
+                  .authenticators = {worker_authenticator_.get()}};
   const PortSpec admin{.listen = options.admin_listen,
                        .tls = options.admin_tls,
                        .max_message_bytes = kMaxAdminMessageBytes,

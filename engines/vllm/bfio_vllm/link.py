@@ -75,7 +75,7 @@ class RouterLink:
     def _run(self):
         retry_s, said = self.SHORTEST_RETRY_S, None
         options = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 2000),
-                   ("grpc.keepalive_time_ms", 10_000)]
+                   ("grpc.keepalive_time_ms", 10_000), ("grpc.enable_http_proxy", 0)]
         while not self._closed:
             over = threading.Event()
             with (grpc.secure_channel(self._address, self._credentials, options) if self._credentials

@@ -34,6 +34,7 @@ namespace common_pb = ::smg::grpc::common;
 
 // Bound of one answer. For a request that passes it may hold a whole output with its log-probabilities.
 constexpr int kMaxEngineMessageBytes = 64 << 20;
+constexpr int kMaxEngineHeaderBytes = 1 << 20;
 constexpr absl::Duration kAbortTimeout = absl::Seconds(5);
 // The type of requests without fields, and of responses that are not read.
 const google::protobuf::Message& Nothing() {
@@ -419,6 +420,11 @@ class ProtocolClient final : public EngineClient {
     // No pings: Python's gRPC servers close connections with pings every few seconds. The link's health
     // checks detect a lost server, and the link replaces the client of a server that does not answer.
     arguments.SetMaxReceiveMessageSize(kMaxEngineMessageBytes);
+    // A refusal may repeat a request's schema. Above this size gRPC would end all calls of the connection.
+    arguments.SetInt(GRPC_ARG_MAX_METADATA_SIZE, kMaxEngineHeaderBytes);
+    // Engines are inside the cluster, http_proxy is for traffic that leaves it.
+    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+    DisableCompression(arguments);
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
     // Clients to different servers share nothing.
