@@ -263,14 +263,13 @@ TYPED_TEST(SlowGatewayApi, CancelledLateAndUnreadStreamsLeaveNothingBehind) {
     if (i % 2 == 0) calls.back()->Cancel();
   }
   EXPECT_EQ(calls[1]->End().status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  calls.clear();  // cancels the other calls, which have not been read
+  EXPECT_TRUE(this->cluster_->WaitUntilIdle());
   // Without a limit the tokens are all that fit.
   auto unlimited = GreedyRequest<TypeParam>(1);
   TypeParam::ClearMaxTokens(*unlimited.mutable_sampling_params());
-  calls.push_back(std::make_unique<CallOf<TypeParam>>(*this->stub_, unlimited));
-  EXPECT_TRUE(calls.back()->Read());
-  calls.clear();  // cancels the other calls, which have not been read
-  EXPECT_TRUE(this->cluster_->WaitUntilIdle());
-  EXPECT_TRUE(this->Generate(GreedyRequest<TypeParam>(3)).status.ok());
+  CallOf<TypeParam> call(*this->stub_, unlimited);
+  EXPECT_TRUE(call.Read());
 }
 
 // --- the tokenizer that workers offer to the router ---

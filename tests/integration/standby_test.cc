@@ -37,11 +37,12 @@ constexpr absl::Duration kTtl = absl::Seconds(4 * kSlowdown);
 // A campaign on a separate thread.
 class Candidate {
  public:
-  Candidate(const EtcdServer& etcd, const std::string& name, router::ElectionOptions options = {}) {
+  Candidate(const EtcdServer& etcd, const std::string& name, absl::Duration ttl = absl::Minutes(10),
+            router::ElectionOptions options = {}) {
     // No server listens at the first endpoint.
     options.etcd.endpoints = {"http://127.0.0.1:1/", etcd.endpoint()};
     options.name = name;
-    options.ttl = absl::Minutes(10);
+    options.ttl = ttl;
     auto created = router::Election::Create(options);
     EXPECT_TRUE(created.ok()) << created.status();
     election = *std::move(created);
@@ -153,7 +154,7 @@ TEST(Election, ARouterThatNoLongerDecidesReleasesItsLeaseForTheNext) {
   router::ElectionOptions options;
   options.stuck_after = absl::ZeroDuration();
   options.end_process = [&] { ended = true; };
-  Candidate leader(etcd, "stuck", options);
+  Candidate leader(etcd, "stuck", kTtl, options);
   ASSERT_TRUE(Eventually([&] { return leader.leads.load(); }));
   ASSERT_TRUE(Eventually([&] { return ended.load(); }));
   EXPECT_FALSE(leader.election->lease()->Holds());

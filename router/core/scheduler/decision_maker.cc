@@ -69,8 +69,10 @@ std::optional<DecisionMaker::Answer> DecisionMaker::DecideByRule(const PlanSteps
   }
   slots_short_ = seen > free_slots_;
   plan.level_s = decision_.level_s;
-  if (chooser_.candidates().empty()) return Answer{decision_.stopped_early};
-  return Answer{decision_.stopped_early, snapshot.rule};
+  std::optional<Answer> answer;
+  answer.emplace().stopped_early = decision_.stopped_early;
+  if (!chooser_.candidates().empty()) answer->rule = snapshot.rule;
+  return answer;
 }
 
 const PrefillView* DecisionMaker::ReadPrompts(const PlanSteps& steps, GroupKind kind, int64_t reported_step) {
