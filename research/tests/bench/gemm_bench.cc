@@ -5,7 +5,6 @@
 
 #include <vector>
 
-#include "worker/engine/cpu/weights.h"
 #include "worker/engine/cpu/kernels.h"
 #include "worker/engine/cpu/weights.h"
 

@@ -6,8 +6,8 @@
 // the batch, nor on how columns are divided among threads, nor on how a prompt was cut into chunks. Every sum
 // runs over 16 lanes in blocks of fixed size and ends in a fixed tree; tiles of rows and columns only share
 // loads. A BLAS chooses its kernels by the number of rows and cannot guarantee this
-// (research/tests/bench/gemm_bench.cc measures what it costs). The avx2 and avx512 versions agree to the last bit
-// too; generic, which has no fused multiply-add, agrees to rounding. Threads: pure functions; the caller
+// (research/tests/bench/gemm_bench.cc measures what it costs). The avx2 and avx512 versions agree to the last
+// bit too; generic, which has no fused multiply-add, agrees to rounding. Threads: pure functions; the caller
 // divides rows or columns among threads.
 #ifndef BFIO_WORKER_ENGINE_CPU_KERNELS_H_
 #define BFIO_WORKER_ENGINE_CPU_KERNELS_H_

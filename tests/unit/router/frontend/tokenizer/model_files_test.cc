@@ -9,7 +9,6 @@
 #include <string>
 #include <tuple>
 
-
 namespace bfio::router {
 namespace {
 
