@@ -31,6 +31,18 @@ absl::Status Complete(EngineDescription& description) {
   return absl::OkStatus();
 }
 
+// What an answer lacks is unknown, not changed: loads may omit ranks or sizes.
+void FillIn(const EngineDescription& before, EngineDescription& description) {
+  const int32_t end = before.first_rank + before.ranks;
+  if (description.first_rank >= before.first_rank && description.first_rank + description.ranks <= end) {
+    description.first_rank = before.first_rank;
+    description.ranks = before.ranks;
+  }
+  if (description.kv_tokens < 1) description.kv_tokens = before.kv_tokens;
+  if (description.slots < 1) description.slots = before.slots;
+  if (description.max_sequence_tokens < 2) description.max_sequence_tokens = before.max_sequence_tokens;
+}
+
 // Sizes may change, and the loads that name ranks may come late.
 bool SameServer(const EngineDescription& a, const EngineDescription& b) {
   return a.model == b.model && a.all_ranks == b.all_ranks && a.joined_ranks == b.joined_ranks &&
@@ -210,13 +222,16 @@ void EngineServer::OnDescribedAgain(absl::StatusOr<EngineDescription> descriptio
   if (description.ok()) {
     last_least_ = std::exchange(least_answer_, absl::InfiniteDuration());
     OnAnswer(MonotonicNow() - described_at_, EngineClient::kDescribeCalls);
-    // What an answer lacks is unknown, not changed.
-    const bool complete = description->kv_tokens > 0 && Complete(*description).ok();
-    if (complete && !SameServer(*description, description_)) {
-      return Lose(absl::AbortedError(
-          "another server answers at its address, or its model or the number of its ranks has changed"));
+    FillIn(description_, *description);
+    if (Complete(*description).ok()) {
+      // Other sizes alone may be a late report; where a call has failed too, they are another server's.
+      const bool replaced = !doubtful_.empty() && *description != description_;
+      if (replaced || !SameServer(*description, description_)) {
+        return Lose(
+            absl::AbortedError("another server answers at its address, or its model or sizes have changed"));
+      }
+      Resize(*description);
     }
-    if (complete) Resize(*description);
   } else if (absl::IsUnavailable(description.status())) {
     return Lose(description.status());
   }
@@ -234,7 +249,7 @@ void EngineServer::Resize(const EngineDescription& description) {
     for (size_t r = ranks; r < ranks_.size(); ++r) Attach(r);
   }
   resized_.reset();
-  if (description != description_ && description.ranks >= description_.ranks) resized_ = description;
+  if (description != description_) resized_ = description;
 }
 
 void EngineServer::OnHealth(const absl::Status& health) {

@@ -207,6 +207,68 @@ TEST_F(EngineServerTest, AServerWithAnotherDescriptionLeavesAndAttachesWithIt) {
   }
 }
 
+TEST_F(EngineServerTest, WhatADescriptionLacksEndsNothingAndSizesWaitUntilNoRequestRuns) {
+  const EngineDescription two{
+      .ranks = 2, .all_ranks = 3, .slots = 4, .kv_tokens = 500, .max_sequence_tokens = 64};
+  Attach(two);
+  Place();
+  EngineDescription other = two;
+  const auto describe = [&] {
+    server_->OnTimer(MonotonicNow() + 2 * EngineLink::kDescribeAgain);
+    RunEvents();
+    AnswerDescribe(other);
+  };
+  for (const int32_t ranks : {1, 0, 2}) {
+    other.ranks = ranks;
+    describe();
+  }
+  for (const int32_t slots : {0, 4}) {
+    other.slots = slots;
+    describe();
+  }
+  for (const int64_t kv_tokens : {0, 484}) {
+    other.kv_tokens = kv_tokens;
+    describe();
+  }
+  EXPECT_EQ(channels_.size(), 2u);
+  other.ranks = 3;
+  describe();
+  EXPECT_EQ(channels_.size(), 3u) << "a rank that reports later is added";
+  described_ = other;
+  Check();
+  EXPECT_THAT(gone_, IsEmpty());
+  std::move(asked_.streams.at(0)->callbacks.on_end)(EngineEnd{});
+  RunEvents();
+  Check();
+  Check();
+  EXPECT_EQ(gone_.size(), 3u);
+  EXPECT_EQ(channels_.size(), 6u) << "all attach again, with the other sizes";
+}
+
+TEST_F(EngineServerTest, AFailedHealthCheckLosesAServerOnlyWithAnotherSign) {
+  for (const absl::Status& failed :
+       {absl::DeadlineExceededError("busy"), absl::FailedPreconditionError("not healthy")}) {
+    Attach();
+    Place();
+    gone_.clear();
+    asked_.health = failed;
+    Check();
+    Bring({100});
+    Check();
+    EXPECT_THAT(gone_, IsEmpty()) << "it has brought a token since the first check";
+    Check();
+    EXPECT_EQ(gone_.size(), 1u);
+    asked_.health = absl::OkStatus();
+    Attach();
+    Place();
+    asked_.health = failed;
+    Fail(asked_.streams.size() - 1);
+    Check();
+    EXPECT_EQ(gone_.size(), 2u) << "a call has failed as well";
+    asked_.health = absl::OkStatus();
+  }
+}
+
 TEST_F(EngineServerTest, AServerWithTheSameDescriptionGoesOn) {
   Attach();
   for (int i = 0; i < 3; ++i) Place();
