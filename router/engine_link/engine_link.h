@@ -5,9 +5,10 @@
 // slots: the others wait in the router. An engine with bfio's scheduler class opens a stream per rank and
 // reports its steps (engine_steps.h).
 //
-// Failures. A server that is not healthy, or does not answer a health check in time, is lost: its ranks
-// leave, and the router places their requests again. docs/design/engine-ranks.md has the checks, retries and
-// what happens when another server takes over an address. The list of engines may change (engine_list.h).
+// Failures. A server that refuses connections, or shows two other signs of a loss (a failed health check, a
+// failed call, no output between two failed checks), is lost: its ranks leave, and the router places their
+// requests again. docs/design/engine-ranks.md has the checks, retries and what happens when another server
+// takes over an address. The list of engines may change (engine_list.h).
 // Ranks of a server that was removed from it take no new requests, and leave when their requests have ended;
 // until then the server keeps its settings.
 //

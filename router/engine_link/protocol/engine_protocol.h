@@ -193,7 +193,8 @@ class EngineProtocolOf : public EngineProtocol {
   absl::Status Health(const Message& message) const final {
     const auto& health = static_cast<const HealthResponse&>(message);
     if (health.healthy()) return absl::OkStatus();
-    return absl::UnavailableError(absl::StrCat("it reports that it is not healthy: ", health.message()));
+    return absl::FailedPreconditionError(
+        absl::StrCat("it reports that it is not healthy: ", health.message()));
   }
 
  protected:
