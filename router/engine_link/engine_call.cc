@@ -2,9 +2,49 @@
 
 #include <algorithm>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "common/auth/bearer_tokens.h"
 
 namespace bfio::router {
+
+absl::Status Complete(EngineDescription& description) {
+  constexpr int32_t kMostRanks = 1024;
+  const int32_t ranks = std::max(description.ranks, description.joined_ranks);
+  if (description.ranks < 1 || ranks > kMostRanks)
+    return absl::InvalidArgumentError(
+        absl::StrCat("it reports ", ranks, " ranks; must be within 1..", kMostRanks));
+  if (description.slots < 1)
+    return absl::InvalidArgumentError(
+        "it does not report how many requests it runs at a time (max_num_seqs)");
+  if (description.max_sequence_tokens < 2)
+    return absl::InvalidArgumentError("it does not report the longest sequence (max_context_length)");
+  if (description.kv_tokens < 1) description.kv_tokens = description.slots * description.max_sequence_tokens;
+  return absl::OkStatus();
+}
+
+void FillIn(const EngineDescription& before, EngineDescription& description) {
+  const int32_t end = before.first_rank + before.ranks;
+  if (description.first_rank >= before.first_rank && description.first_rank + description.ranks <= end) {
+    description.first_rank = before.first_rank;
+    description.ranks = before.ranks;
+  }
+  if (description.kv_tokens < 1) description.kv_tokens = before.kv_tokens;
+  if (description.slots < 1) description.slots = before.slots;
+  if (description.max_sequence_tokens < 2) description.max_sequence_tokens = before.max_sequence_tokens;
+}
+
+bool SameServer(const EngineDescription& a, const EngineDescription& b) {
+  return a.model == b.model && a.all_ranks == b.all_ranks && a.joined_ranks == b.joined_ranks &&
+         a.max_sequence_tokens == b.max_sequence_tokens && a.vocabulary == b.vocabulary;
+}
+
+std::string ModelDigest(const EngineDescription& description) {
+  const Sha256Digest digest = Sha256(absl::StrCat("engine model\n", description.model));
+  return absl::BytesToHexString(
+      absl::string_view(reinterpret_cast<const char*>(digest.data()), digest.size()));
+}
 
 absl::StatusOr<EngineCall> ToEngineCall(const Assignment& assignment) {
   const ClientRequest& request = *assignment.request;

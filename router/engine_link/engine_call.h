@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "router/core/model/request.h"
 #include "router/requests/passed.h"
@@ -40,6 +41,15 @@ struct EngineDescription {
 
   bool operator==(const EngineDescription&) const = default;
 };
+
+// Sets the KV tokens where they are not reported. INVALID_ARGUMENT: why the engine cannot be in a group.
+absl::Status Complete(EngineDescription& description);
+// What an answer lacks is unknown, not changed: loads may omit ranks or sizes.
+void FillIn(const EngineDescription& before, EngineDescription& description);
+// Whether one server may have given both. Sizes may change, and the loads that name ranks may come late.
+bool SameServer(const EngineDescription& a, const EngineDescription& b);
+// WorkerHello::model: engines of different models give one prompt different answers (group/group_key.h).
+std::string ModelDigest(const EngineDescription& description);
 
 // A request to be sent to an engine: an Assignment that owns its data.
 struct EngineCall {

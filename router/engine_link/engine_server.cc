@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "common/auth/bearer_tokens.h"
 #include "common/base/clock.h"
 #include "common/base/peer_text.h"
 #include "common/base/spdlog.h"
@@ -13,48 +11,6 @@
 
 namespace bfio::router {
 namespace {
-
-constexpr int32_t kMostRanks = 1024;
-
-// Fills in the fields that a group needs. An error: why the engine cannot be in a group.
-absl::Status Complete(EngineDescription& description) {
-  const int32_t ranks = std::max(description.ranks, description.joined_ranks);
-  if (description.ranks < 1 || ranks > kMostRanks)
-    return absl::InvalidArgumentError(
-        absl::StrCat("it reports ", ranks, " ranks; must be within 1..", kMostRanks));
-  if (description.slots < 1)
-    return absl::InvalidArgumentError(
-        "it does not report how many requests it runs at a time (max_num_seqs)");
-  if (description.max_sequence_tokens < 2)
-    return absl::InvalidArgumentError("it does not report the longest sequence (max_context_length)");
-  if (description.kv_tokens < 1) description.kv_tokens = description.slots * description.max_sequence_tokens;
-  return absl::OkStatus();
-}
-
-// What an answer lacks is unknown, not changed: loads may omit ranks or sizes.
-void FillIn(const EngineDescription& before, EngineDescription& description) {
-  const int32_t end = before.first_rank + before.ranks;
-  if (description.first_rank >= before.first_rank && description.first_rank + description.ranks <= end) {
-    description.first_rank = before.first_rank;
-    description.ranks = before.ranks;
-  }
-  if (description.kv_tokens < 1) description.kv_tokens = before.kv_tokens;
-  if (description.slots < 1) description.slots = before.slots;
-  if (description.max_sequence_tokens < 2) description.max_sequence_tokens = before.max_sequence_tokens;
-}
-
-// Sizes may change, and the loads that name ranks may come late.
-bool SameServer(const EngineDescription& a, const EngineDescription& b) {
-  return a.model == b.model && a.all_ranks == b.all_ranks && a.joined_ranks == b.joined_ranks &&
-         a.max_sequence_tokens == b.max_sequence_tokens && a.vocabulary == b.vocabulary;
-}
-
-// Engines of different models give one prompt different answers (router/group/group_key.h).
-std::string DigestOf(const EngineDescription& description) {
-  const Sha256Digest digest = Sha256(absl::StrCat("engine model\n", description.model));
-  return absl::BytesToHexString(
-      absl::string_view(reinterpret_cast<const char*>(digest.data()), digest.size()));
-}
 
 // Whether a call may have failed because its server did. A dead engine answers INTERNAL for a while.
 bool MayBeLost(const absl::Status& status) {
@@ -330,20 +286,21 @@ void EngineServer::OnLoads(const absl::StatusOr<std::vector<EngineRankLoad>>& lo
 
 void EngineServer::Subscribe() {
   EngineClient::RecordCallbacks callbacks;
-  callbacks.on_records = [post = Poster(), connection = connection_] {
-    post([connection](EngineServer& server) {
-      if (server.Serves(connection)) server.OnRecords();
+  callbacks.on_records = [post = Poster(), subscription = subscription_] {
+    post([subscription](EngineServer& server) {
+      if (server.subscription_ == subscription) server.OnRecords();
     });
   };
-  callbacks.on_end = [post = Poster(), connection = connection_](const absl::Status& why) {
-    post([connection, why](EngineServer& server) {
-      if (server.Serves(connection)) server.OnRecordsEnded(why);
+  callbacks.on_end = [post = Poster(), subscription = subscription_](const absl::Status& why) {
+    post([subscription, why](EngineServer& server) {
+      if (server.subscription_ == subscription) server.OnRecordsEnded(why);
     });
   };
   records_ = client_->Subscribe(std::move(callbacks));
 }
 
 void EngineServer::Unsubscribe() {
+  ++subscription_;
   if (records_ != nullptr) records_->Cancel();
   records_ = nullptr;
 }
@@ -401,7 +358,10 @@ void EngineServer::LoseRanks() {
 }
 
 void EngineServer::ReplaceClientIfSilent(const absl::Status& why) {
-  if (absl::IsDeadlineExceeded(why)) client_ = options_->make_client(address_);
+  if (!absl::IsDeadlineExceeded(why)) return;
+  // The replaced client takes its records along: they are of the dead connection.
+  Unsubscribe();
+  client_ = options_->make_client(address_);
 }
 
 // --- ranks come and go ---
@@ -425,7 +385,7 @@ void EngineServer::Attach(size_t r) {
   hello.group = address_.barrier;
   // If the rank drains because the server was not listed, the drain ends when the server is listed again.
   hello.router_instance = std::exchange(rank.leaving, false) ? 0 : rank.router_instance;
-  hello.model = DigestOf(description_);
+  hello.model = ModelDigest(description_);
   hello.slots = description_.slots;
   hello.kv_tokens = description_.kv_tokens;
   hello.max_sequence_tokens = description_.max_sequence_tokens;

@@ -162,8 +162,10 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   absl::Duration least_answer_ = absl::InfiniteDuration(), last_least_ = absl::InfiniteDuration();
   // Loads have been requested and are awaited; the server does not implement GetLoads.
   bool loads_requested_ = false, loads_unimplemented_ = false;
-  // The subscription to the server's load records; null: none. When to subscribe again.
+  // The subscription to the server's load records; null: none. Its number: what comes of earlier ones is
+  // ignored. When to subscribe again.
   std::shared_ptr<EngineRecords> records_;
+  uint64_t subscription_ = 0;
   bool sends_records_ = false;
   // EngineRank::load_shows_work, of all connections of its ranks so far.
   bool load_shows_work_ = false;

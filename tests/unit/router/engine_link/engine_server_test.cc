@@ -365,5 +365,23 @@ TEST_F(EngineServerTest, ALostServersRecordsAreCancelledAndIgnored) {
   EXPECT_TRUE(asked_.records.back()->cancelled) << "a server that is forgotten";
 }
 
+TEST_F(EngineServerTest, AClientThatIsReplacedTakesItsRecordsAlong) {
+  ServeTwoRanks();
+  Check();
+  const std::shared_ptr<TestRecords> first = asked_.records.back();
+  asked_.health = absl::DeadlineExceededError("no answer");
+  Check();
+  EXPECT_EQ(clients_, 2);
+  EXPECT_TRUE(first->cancelled);
+  asked_.health = absl::OkStatus();
+  Check();
+  ASSERT_EQ(asked_.records.size(), 2u) << "the new client subscribes";
+  std::move(first->callbacks.on_end)(absl::UnimplementedError("late"));
+  RunEvents();
+  Record({{4, {3, 30}}});
+  EXPECT_EQ(ReportedLoads()[0], 3);
+  EXPECT_THAT(gone_, IsEmpty());
+}
+
 }  // namespace
 }  // namespace bfio::router

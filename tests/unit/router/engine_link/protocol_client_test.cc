@@ -4,6 +4,8 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,6 +23,7 @@ namespace bfio::router {
 namespace {
 
 constexpr absl::Duration kTimeout = absl::Milliseconds(400);
+constexpr absl::Duration kPatience = absl::Seconds(60);
 
 template <typename P>
 class ProtocolClientTest : public ::testing::Test {
@@ -36,9 +39,43 @@ class ProtocolClientTest : public ::testing::Test {
     return call;
   }
 
-  // Takes half of the timeout for each answer. Generate sends one message, and leaves the stream open.
+  // A stream of the client that has brought its first message, until it ends.
+  class Running {
+   public:
+    explicit Running(EngineClient& client) {
+      EngineClient::StreamCallbacks callbacks;
+      callbacks.on_tokens = [this](const EngineTokens&) {
+        if (!begun_.HasBeenNotified()) begun_.Notify();
+      };
+      callbacks.on_end = [this](absl::StatusOr<EngineEnd> end) {
+        ended_ = std::move(end);
+        done_.Notify();
+      };
+      stream_ = client.Generate(Call(), std::nullopt, "name", std::move(callbacks));
+    }
+    ~Running() {
+      stream_->Cancel();
+      done_.WaitForNotification();
+    }
+    bool Begins() { return begun_.WaitForNotificationWithTimeout(kPatience); }
+    bool running() const { return !done_.HasBeenNotified(); }
+    absl::StatusOr<EngineEnd> End() {
+      done_.WaitForNotification();
+      return ended_;
+    }
+
+   private:
+    absl::Notification begun_, done_;
+    absl::StatusOr<EngineEnd> ended_ = absl::UnknownError("");
+    std::shared_ptr<EngineStream> stream_;
+  };
+
+  // Takes half of the timeout for each answer. Generate sends one message, and leaves the stream open; or it
+  // is refused, while `refusal_bytes` is set, with a text of that length.
   class Engine final : public P::Service::Service {
    public:
+    std::atomic<size_t> refusal_bytes = 0;
+
     explicit Engine(typename P::GenerateResponse response = {}) : response_(std::move(response)) {
       grpc::ServerBuilder builder;
       builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
@@ -54,18 +91,7 @@ class ProtocolClientTest : public ::testing::Test {
     // Makes a call; returns its end.
     absl::StatusOr<EngineEnd> End() {
       const std::unique_ptr<EngineClient> client = ClientOf(address());
-      absl::Notification done;
-      absl::StatusOr<EngineEnd> ended = absl::UnknownError("");
-      EngineClient::StreamCallbacks callbacks;
-      callbacks.on_tokens = [](const EngineTokens&) {};
-      callbacks.on_end = [&](absl::StatusOr<EngineEnd> end) {
-        ended = std::move(end);
-        done.Notify();
-      };
-      const auto stream = client->Generate(Call(), std::nullopt, "name", std::move(callbacks));
-      done.WaitForNotification();
-      stream->Cancel();
-      return ended;
+      return Running(*client).End();
     }
 
    private:
@@ -88,6 +114,8 @@ class ProtocolClientTest : public ::testing::Test {
     }
     grpc::Status Generate(grpc::ServerContext*, const typename P::GenerateRequest*,
                           grpc::ServerWriter<typename P::GenerateResponse>* writer) override {
+      if (const size_t bytes = refusal_bytes; bytes > 0)
+        return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, std::string(bytes, 'x'));
       writer->Write(response_);
       closed_.WaitForNotification();
       return grpc::Status::OK;
@@ -129,6 +157,36 @@ TYPED_TEST(ProtocolClientTest, AResponseThatIsTooLargeIsNotResourceExhausted) {
   large.mutable_complete()->set_finish_reason(std::string((64 << 20) + 1, 'x'));
   EXPECT_EQ(typename TestFixture::Engine(std::move(large)).End().status().code(),
             absl::StatusCode::kOutOfRange);
+}
+
+// gRPC's default bound of a refusal, 8 KiB, is one of the connection: its other calls would end, too.
+TYPED_TEST(ProtocolClientTest, ALongRefusalEndsOnlyItsCallAndIsCut) {
+  typename TypeParam::GenerateResponse tokens;
+  tokens.mutable_chunk()->add_token_ids(7);
+  tokens.mutable_chunk()->set_completion_tokens(1);
+  typename TestFixture::Engine engine(std::move(tokens));
+  const std::unique_ptr<EngineClient> client = this->ClientOf(engine.address());
+  typename TestFixture::Running other(*client);
+  ASSERT_TRUE(other.Begins());
+  for (const size_t bytes : {size_t{9000}, (size_t{1} << 20) - 1000}) {
+    engine.refusal_bytes = bytes;
+    const absl::Status refused = typename TestFixture::Running(*client).End().status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << bytes;
+    EXPECT_LT(refused.message().size(), 2000u) << bytes;
+    engine.refusal_bytes = 0;
+    EXPECT_TRUE(typename TestFixture::Running(*client).Begins()) << "the same connection";
+    EXPECT_TRUE(other.running()) << bytes;
+  }
+}
+
+TYPED_TEST(ProtocolClientTest, AProxyOfTheEnvironmentDoesNotHideTheEngine) {
+  for (const char* name : {"no_proxy", "no_grpc_proxy"}) unsetenv(name);
+  for (const char* name : {"http_proxy", "https_proxy", "grpc_proxy"}) setenv(name, "http://127.0.0.1:1", 1);
+  typename TypeParam::GenerateResponse last;
+  last.mutable_complete()->set_finish_reason("stop");
+  const absl::Status status = typename TestFixture::Engine(std::move(last)).End().status();
+  for (const char* name : {"http_proxy", "https_proxy", "grpc_proxy"}) unsetenv(name);
+  EXPECT_TRUE(status.ok()) << status;
 }
 
 // The callbacks of calls are then the last to need the channel, which is the last of the process; gRPC's
