@@ -201,7 +201,7 @@ SMOOTH_STEPS = 50
 
 
 def watts(steps):
-    """Power of a GPU in each step, mean over the group, by power law (common/cost/energy.h defines them)."""
+    """Power of a GPU in each step, mean over the group, by power law (tools/sim/run/statistics.h defines them)."""
     loads, seconds = loads_of(steps), steps["seconds"].to_numpy()[:, None]
     active = steps.filter(regex="^active_").to_numpy(dtype=float)
     peak = np.maximum(loads.max(axis=1, keepdims=True), 1)

@@ -6,7 +6,7 @@
 "Fluid-Based Online Scheduling under Memory Constraints": Poisson arrivals of requests of several types. An iteration takes
 d0 + d1 times the tokens held by its batch and advances each of the batch's requests by one stage: stage 0 reads the prompt of l
 tokens, and at stage k, up to the output length, a request holds l + k tokens. Equations have the paper's numbers. Sizes in
-tokens, times in seconds. This is the paper's discrete model, not the engines' (worker/scheduler/engine_model.h).
+tokens, times in seconds. This is the paper's discrete model, not the engines' (worker/scheduler/batch_planner.h).
 Deterministic for the seed.
 """
 

@@ -74,7 +74,9 @@ absl::Status CheckChains(absl::Span<const ChainServer> servers, const ChainServi
 // Cost of a hop that is impossible.
 inline constexpr double kNoWay = std::numeric_limits<double>::infinity();
 
-// The shortest chain over a placement, for any costs of its hops. Threads: one.
+// The cheapest chain of a placement, for any cost of a hop. What follows a server depends only on where its
+// blocks end, so the shortest path is a table over block positions: O(sum of hosted blocks) per search.
+// Borrows the placement, which must outlive it. Threads: one at a time.
 class ShortestChain {
  public:
   ShortestChain(const ChainService& service, const BlockRanges& placement)

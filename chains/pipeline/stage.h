@@ -22,11 +22,6 @@
 
 namespace bfio::worker {
 
-// Measures the time of a block on this server, on block 0 of the model, before anything is served. The
-// composer places blocks by the speed of the servers, so each reports its own. Steps of one row and of
-// kTrialRows rows are repeated for a fraction of a second, and the shortest time of each is taken: other load
-// on the machine makes a step longer, never shorter. The block's weights are loaded for it and released.
-// Threads: uses the engine's own; call it before serving.
 inline constexpr int32_t kTrialRows = 33;
 
 struct BlockTime {
@@ -35,7 +30,11 @@ struct BlockTime {
   double row_s = 0;
 };
 
-// Errors: those of `source`. `options`: as for serving, without the limits.
+// Measures the time of a block on this server, on block 0 of the model: the composer places blocks by the
+// speed of the servers. Steps of one row and of kTrialRows rows are repeated for `budget`, and the shortest
+// time of each is taken: other load on the machine makes a step longer, never shorter. The block's weights
+// are loaded for it and released. Errors: those of `source`. `options`: as for serving, without the limits.
+// Threads: uses the engine's own; call it before serving.
 absl::StatusOr<BlockTime> MeasureBlock(PartSource& source, DecodeOptions options, absl::Duration budget);
 
 class Stage final : public Inlet {

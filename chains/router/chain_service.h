@@ -30,6 +30,7 @@ std::string PoolJson(absl::Span<const core::PoolServer> servers);
 // {"blocks", "block_gb", "cache_gb"}, with the cache of one request.
 std::string ModelJson(const core::BlockSizes& sizes);
 
+// The pool as the router has measured it, for bfio_plan: what moving blocks or adding a server would gain.
 // Writes FOLDER/pool.json and FOLDER/model.json, each atomically; creates the folder. An error names the
 // file.
 absl::Status WritePoolFiles(const std::string& folder, absl::Span<const core::PoolServer> servers,

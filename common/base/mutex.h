@@ -1,5 +1,5 @@
-// A mutex with conditions, and a condition variable, that wait by the monotonic clock. Absl::Mutex's
-// interface (the part that bfio uses, with absl::Condition) on top of std::mutex. Debian 12's abseil sleeps
+// A mutex with conditions, and a condition variable, that wait by the monotonic clock: the interface of
+// absl::Mutex (the part that bfio uses, with absl::Condition) on top of std::mutex. Debian 12's abseil sleeps
 // until a wall-clock time: if the clock is set back by an hour, its timed waits take an hour longer. The
 // waits below do not. Deadlines are times of MonotonicNow(). ThreadSanitizer supports this mutex, but not an
 // abseil that is not instrumented. Threads: any. As with absl's, the last user of a Mutex may destroy it.

@@ -147,7 +147,7 @@ class OptionTable {
   std::vector<Option> options_;
 };
 
-// Empty if no name of `options` begins with `name` or differs from it by a few characters only.
+// The option that `name` begins, or from which it differs by a few characters; empty: none.
 std::string NearestOption(absl::string_view name, const OptionTable& options);
 
 }  // namespace bfio

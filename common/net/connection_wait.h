@@ -1,8 +1,8 @@
-// Waits for a channel's connection by the monotonic clock. Grpc::Channel::WaitForConnected, and the pauses
-// between gRPC's attempts to connect, use timers that (in Debian 12's gRPC) sleep until a wall-clock time: if
-// the clock is set back by hours, they fire hours late. Here the caller checks at its own intervals, and if
-// the clock was set back, gRPC is made to retry without a timer. Ownership: shares the channel. Threads: one
-// at a time. Only the destructor blocks, until gRPC has ended a call that it cancels.
+// Waits for a channel's connection by the monotonic clock. WaitForConnected of grpc::Channel, and the
+// pauses between gRPC's attempts to connect, use timers that (in Debian 12's gRPC) sleep until a wall-clock
+// time: if the clock is set back by hours, they fire hours late. Here the caller checks at its own intervals,
+// and if the clock was set back, gRPC is made to retry without a timer. Ownership: shares the channel.
+// Threads: one at a time. Only the destructor blocks, until gRPC has ended a call that it cancels.
 //
 //   for (ConnectionWait wait(channel); !wait.Connected();) SleepFor(wait.pause());
 #ifndef BFIO_COMMON_NET_CONNECTION_WAIT_H_

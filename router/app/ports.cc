@@ -1,5 +1,6 @@
 #include "router/app/ports.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

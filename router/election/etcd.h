@@ -34,6 +34,9 @@ struct EtcdClaim {
   EtcdOwner owner;
 };
 
+// The functions below read etcd's answers, which are untrusted bytes. UNAVAILABLE: the expected content is
+// missing.
+
 // The error of an answer that is not HTTP 200, or that ends a stream with an error; never OK. NOT_FOUND: the
 // lease does not exist.
 absl::Status EtcdErrorIn(absl::string_view reply, int http);

@@ -1,20 +1,15 @@
-// The cost of steps of ranks that meet in a barrier inside their engines, fitted from outside. A step takes
-// as long as the slowest rank's batch, so its time depends on that batch alone. The batches of one step are
-// gathered over the ranks. The fit gets the step's time, and the batch that should take longest by the fit so
-// far. All ranks have the same cost. It changes only every BatchFit::kMinBatches steps, because two fits that
-// explain the steps equally well may give very different times for a rank's part. Steps are timed by the
-// arrival of tokens, so some are far from the fit. A time above kUnlike times the expected one, or below 1 /
-// kUnlike of it, counts as that bound while most steps are nearer. Pure. Threads: one. Tokens, seconds.
+// What the router infers about ranks that meet in a barrier inside their engines: the cost of their steps,
+// whether there is a barrier, and the prompts that hold all of them up. Pure. Threads: one. Tokens, seconds.
 #ifndef BFIO_ROUTER_ENGINE_LINK_ENGINE_BARRIER_H_
 #define BFIO_ROUTER_ENGINE_LINK_ENGINE_BARRIER_H_
 
 #include <cstdint>
-#include <optional>
-#include <vector>
-
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
+#include <vector>
+
 #include "absl/time/time.h"
 #include "common/cost/batch_fit.h"
 #include "common/cost/batch_time.h"
@@ -23,7 +18,7 @@ namespace bfio::router {
 
 // The prompts that ranks of a barrier still have to compute. An engine may compute a long prompt alone, and
 // meanwhile none of the ranks of its barrier delivers tokens. Each rank reports its longest prompt; all read
-// the longest of them. Pure. Threads: one. Tokens.
+// the longest of them.
 class BarrierPrompts {
  public:
   // 0: the rank has none, or is gone.
@@ -47,6 +42,11 @@ class BarrierPrompts {
   std::multiset<int64_t> by_length_;
 };
 
+// Whether ranks with a declared barrier step together. A barrier that does not exist makes the router delay
+// prompts without effect. While ranks decode without a pause, a barrier gives all the same number of steps.
+// Steps are counted over the ranks that decode, since the last of them began, until one has kSteps. kWindows
+// such counts in a row that differ by more than kShare mean that there is no barrier. Ranks without one that
+// happen to step equally fast are not detected.
 class BarrierWatch {
  public:
   static constexpr int64_t kSteps = 128;
@@ -72,6 +72,12 @@ class BarrierWatch {
   bool told_ = false;
 };
 
+// The cost of steps, fitted from outside. A step takes as long as the slowest rank's batch. The batches of
+// one step are gathered over the ranks; the fit gets the step's time, and the batch that should take longest
+// by the fit so far. All ranks have the same cost. It changes only every BatchFit::kMinBatches steps, because
+// two fits that explain the steps equally well may give very different times for a rank's part. Steps are
+// timed by the arrival of tokens, so some are far from the fit: a time above kUnlike times the expected one,
+// or below 1 / kUnlike of it, counts as that bound while most steps are nearer.
 class BarrierCost {
  public:
   static constexpr double kUnlike = 1.5;
@@ -102,6 +108,13 @@ class BarrierCost {
   BatchFit fit_;
   // The cost of the last version.
   std::optional<BatchCost> cost_;
+};
+
+// The state of a barrier in which ranks meet.
+struct EngineBarrier {
+  BarrierCost cost;
+  BarrierWatch watch;
+  BarrierPrompts prompts;
 };
 
 }  // namespace bfio::router

@@ -38,13 +38,6 @@ namespace bfio::router {
 
 class EngineServer;
 
-// The state of a barrier in which ranks meet.
-struct EngineBarrier {
-  BarrierCost cost;
-  BarrierWatch watch;
-  BarrierPrompts prompts;
-};
-
 class EngineLink {
  public:
   static constexpr absl::Duration kHealthCheck = absl::Seconds(1);

@@ -1,4 +1,4 @@
-// The commands that a group returns in answer to its events. Router/group does no I/O. Every event appends
+// The commands that a group returns in answer to its events: router/group does no I/O. Every event appends
 // commands in the order in which they must be carried out, and the decision thread carries them out
 // (router/app/decision_thread.h). Spans borrow from the event that caused the command. So carry the commands
 // out before that event is destroyed, and before the next event: the groups then read state of the

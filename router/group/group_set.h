@@ -7,11 +7,14 @@
 //
 // Workers that differ in their GroupKey (model, barrier) are never in one group: the worker joins or creates
 // the group of its own key beside the one that it names, NAME~xxxxxxxx, and both logs report it. Workers of
-// other models than GroupSetOptions::models are refused with FAILED_PRECONDITION. A group forms with
-// --workers members; with live requests of an earlier router, after restart_settle, however few they are; and
-// where a group of that name has served before, after restart_settle, as soon as it has more members than
-// each of the rest. A request that has generated tokens continues only on its model; models() are the models
-// that such requests may wait for.
+// other models than GroupSetOptions::models are refused with FAILED_PRECONDITION. A group forms
+//   - with --workers members, so that a minority forms none;
+//   - with live requests of an earlier router: after restart_settle, however few its members are;
+//   - where a group of that name has served: after restart_settle, with more members than each of the rest,
+//   so
+//     that a rolling update switches to the new model once it has the majority; with `models`, at once.
+// A request that has generated tokens continues only on its model. models() are the models for which such
+// requests may wait: one is removed when no group has served it for restart_settle while another serves.
 #ifndef BFIO_ROUTER_GROUP_GROUP_SET_H_
 #define BFIO_ROUTER_GROUP_GROUP_SET_H_
 

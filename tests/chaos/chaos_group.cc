@@ -11,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -21,7 +22,6 @@
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "tests/chaos/memory_watch.h"
-#include "tests/testing/listening_ports.h"
 
 namespace bfio::chaos {
 namespace {
@@ -45,6 +45,28 @@ void AppendClock(const testing::WallClock& clock, std::vector<std::string>& wrap
   if (!testing::WallClock::WhyNot().empty()) return;
   const std::vector<std::string> words = clock.Wrapper();
   wrapper.insert(wrapper.end(), words.begin(), words.end());
+}
+
+// TCP ports over IPv4 on which a process listens, according to the kernel, in the process's own network
+// namespace. Empty when the process is gone.
+std::vector<int> ListeningPorts(pid_t pid) {
+  std::set<std::string> inodes;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(absl::StrCat("/proc/", pid, "/fd"), error)) {
+    const std::string target = std::filesystem::read_symlink(entry.path(), error).string();
+    if (absl::StartsWith(target, "socket:[")) inodes.insert(target.substr(8, target.size() - 9));
+  }
+  std::vector<int> ports;
+  std::ifstream table(absl::StrCat("/proc/", pid, "/net/tcp"));
+  std::string line;
+  std::getline(table, line);  // headings
+  while (std::getline(table, line)) {
+    const std::vector<std::string> fields = absl::StrSplit(line, ' ', absl::SkipEmpty());
+    constexpr char kListen[] = "0A";
+    if (fields.size() < 10 || fields[3] != kListen || inodes.count(fields[9]) == 0) continue;
+    ports.push_back(static_cast<int>(std::stoul(fields[1].substr(fields[1].find(':') + 1), nullptr, 16)));
+  }
+  return ports;
 }
 
 }  // namespace
@@ -171,8 +193,7 @@ std::vector<std::string> ChaosGroup::barrier_addresses() const {
   std::vector<std::string> addresses;
   for (int i = 0; i < options_.workers; ++i) {
     const pid_t pid = workers_[static_cast<size_t>(i)].process->pid();
-    for (const int port : testing::ListeningPorts(pid))
-      addresses.push_back(absl::StrCat(worker_host(i), ":", port));
+    for (const int port : ListeningPorts(pid)) addresses.push_back(absl::StrCat(worker_host(i), ":", port));
   }
   return addresses;
 }

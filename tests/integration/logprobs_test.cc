@@ -179,15 +179,16 @@ TEST(LogprobsTest, OutliveWorkersRoutersAndConnections) {
     clients.push_back(std::make_unique<ResumingClient>(cluster.address(),
                                                        LongRequest(kOutput, 100 + static_cast<uint64_t>(i))));
   }
-  const auto await = [&](size_t tokens) {
-    for (const auto& client : clients) {
-      while (client->tokens_seen() < tokens) absl::SleepFor(absl::Milliseconds(1));
-    }
+  const auto all_have = [&](size_t tokens) {
+    return Eventually([&] {
+      return std::all_of(clients.begin(), clients.end(),
+                         [&](const auto& client) { return client->tokens_seen() >= tokens; });
+    });
   };
-  await(10);
+  ASSERT_TRUE(all_have(10));
   cluster.workers()[0].Signal(SIGKILL);
   for (const auto& client : clients) client->Break();
-  await(60);
+  ASSERT_TRUE(all_have(60));
   cluster.KillRouter();
   cluster.StartRouterAgain();
   for (int i = 0; i < kRequests; ++i) {

@@ -413,7 +413,7 @@ TEST_F(Security, UnprotectedPortsNeedTheInsecureFlag) {
   std::vector<std::string> encrypted = {
       "--listen=0.0.0.0:0", admin, "--worker_listen=127.0.0.1:0",
       "--client_tls=cert=" + File("client-server.crt") + ",key=" + File("client-server.key")};
-  // Which ports need what: tests/unit/common/net/exposure_test.cc.
+  // Which ports need what: tests/unit/common/net/net_test.cc.
   refused({loopback, "--admin_listen=0.0.0.0:0"}, "give --admin_tls=cert=FILE,key=FILE");
   refused(encrypted,
           "callers are not authenticated: give --client_tls=ca=FILE or --client_tokens, or --insecure");

@@ -330,14 +330,21 @@ class World : private RequestBook {
     }
     return Completed();
   }
-  // Reads messages and advances the time until all groups with members serve. False: they do not.
-  bool Form() {
+  // Advances the time, deadline by deadline, while the condition holds. False: it still does.
+  template <typename Condition>
+  bool WaitWhile(const Condition& condition) {
     for (int i = 0; i < 100; ++i) {
-      ReadAll();
-      if (AllServe()) return true;
+      if (!condition()) return true;
       Wait();
     }
     return false;
+  }
+  // Reads messages and advances the time until all groups with members serve. False: they do not.
+  bool Form() {
+    return WaitWhile([&] {
+      ReadAll();
+      return !AllServe();
+    });
   }
   // These workers join at the same time; waits until their groups serve.
   bool Serve(const std::vector<std::string>& names) {

@@ -4,7 +4,7 @@
 // is at another step ends the barrier (INTERNAL). A BarrierEndpoint lives as long as the rank. In each epoch
 // every rank calls Offer; the router passes rank 0's offer to all as the communicator id; every rank calls
 // Form and gets a Barrier for that epoch. Destroying a Barrier makes the peers' AllReduce fail fast. Threads:
-// one, except for Barrier::Abort and Form's stop token. Builds without gRPC.
+// one, except for Barrier::Abort and Form's stop token, which any thread may use. Builds without gRPC.
 #ifndef BFIO_WORKER_BARRIER_BARRIER_H_
 #define BFIO_WORKER_BARRIER_BARRIER_H_
 

@@ -35,18 +35,19 @@ class EnergyMeter {
   virtual absl::StatusOr<double> Joules() = 0;
 };
 
-// Splits a device's energy among computing, waiting in steps, and the rest. A device reports only the energy
-// of a window. How the window's time divides is known: `busy` computing, `barrier` waiting in steps (barrier
-// and gap), the rest parked. As in the BF-IO paper, waiting draws the idle power: barrier_j = P_idle *
-// barrier_s, parked_j = P_idle * parked_s, busy_j = E - both P_idle is the smallest mean power of any window
-// with a parked share of at least kParked. Until there is one, and where E is less than P_idle implies, E is
-// divided in proportion to time. A collective that spins draws more than P_idle; the excess is attributed to
-// busy_j. Pure. Threads: none. Units: joules, seconds, watts.
+// Joules and seconds of computing, of waiting in steps (barrier and gap), and of the rest.
 struct EnergySums {
   double busy_j = 0, barrier_j = 0, parked_j = 0;
   double busy_s = 0, barrier_s = 0, parked_s = 0;
 };
 
+// Splits a device's energy. A device reports only the energy E of a window; how the window's time divides is
+// known. As in the BF-IO paper, waiting draws the idle power:
+//   barrier_j = P_idle * barrier_s, parked_j = P_idle * parked_s, busy_j = E - both
+// P_idle is the smallest mean power of any window with a parked share of at least kParked. Until there is
+// one, and where E is less than P_idle implies, E is divided in proportion to time. A collective that spins
+// draws more than P_idle; the excess is attributed to busy_j. Pure. Threads: one. Units: joules, seconds,
+// watts.
 class EnergySplit {
  public:
   // Share of a window's time that must be parked for its power to count as idle power.

@@ -2,9 +2,9 @@
 // admission a sequence reserves capacity for all tokens it may ever need; or it reserves less and extends the
 // reservation before it grows beyond it. Pages are taken as the sequence grows. Capacity is counted in
 // tokens, as in the router. The last page of a sequence may be partly empty, so the pool has one more page
-// per sequence than the tokens need, and every reservation can be served: sum of ceil(r / p) <= sum of
-// floor(r / p) + sequences <= floor(capacity / p) + sequences. O(1) per page; nothing is allocated after
-// Admit and Extend. Pure; used by one thread.
+// per sequence than the tokens need, and every reservation can be served:
+//   sum of ceil(r / p) <= sum of floor(r / p) + sequences <= floor(capacity / p) + sequences
+// O(1) per page; nothing is allocated after Admit and Extend. Pure; used by one thread.
 #ifndef BFIO_WORKER_KV_PAGE_TABLE_H_
 #define BFIO_WORKER_KV_PAGE_TABLE_H_
 

@@ -22,11 +22,14 @@
 
 namespace bfio::worker {
 
-// A worker's HTTP port: /metrics for Prometheus, /healthz and /readyz for probes, unauthenticated plain text.
-// /healthz is 200 while every rank's step loop works or waits, /readyz while the worker serves.
-
-// Serves at `listen`, HOST:PORT. The recorders are borrowed. INVALID_ARGUMENT for a malformed address,
-// UNAVAILABLE when it cannot be bound.
+// A worker's HTTP port. It takes no commands and shows no request's content, so it is unauthenticated plain
+// text; bind it to the monitoring network.
+//   /metrics   docs/metrics.md
+//   /healthz   200 while every rank's step loop works or waits, from before the model is loaded; the body is
+//              the ranks' state. 503 when a loop is stuck (RankRecorder::Health): a restart is the remedy.
+//   /readyz    200 when, in addition, every rank is in an epoch and none leaves; the same body.
+// Serves at `listen`, HOST:PORT. Threads: one calls it; the server's read the recorders. The recorders are
+// borrowed. INVALID_ARGUMENT for a malformed address, UNAVAILABLE when it cannot be bound.
 absl::StatusOr<std::unique_ptr<HttpServer>> OpenWorkerWeb(const std::string& listen, std::string version,
                                                           std::vector<const RankRecorder*> ranks);
 

@@ -93,9 +93,8 @@ bool ServesWith(const v1::ClusterState& state, uint32_t slots) {
   return worker != nullptr && worker->slots() == slots;
 }
 
-// Waits without a time limit of its own: the test's time limit ends it.
-void AwaitLog(const Process& process, const std::string& text) {
-  while (process.Stderr().find(text) == std::string::npos) absl::SleepFor(absl::Milliseconds(5));
+bool Logs(const Process& process, const std::string& text) {
+  return Eventually([&] { return CountOf(process.Stderr(), text) > 0; });
 }
 
 TEST(Chain, FourServersServeAModelThatNoneOfThemHolds) {
@@ -133,7 +132,7 @@ TEST(Chain, LosingServersLosesNoTokenAndComposesAgain) {
   clients.AwaitTokens(400);
   cluster.workers()[0].Signal(SIGKILL);
   ASSERT_TRUE(cluster.WaitFor("no chain", [](const auto& state) { return Serving(state) == nullptr; }));
-  AwaitLog(cluster.router(), "2 servers have memory for 8 of 12 blocks");
+  ASSERT_TRUE(Logs(cluster.router(), "2 servers have memory for 8 of 12 blocks"));
   cluster.StartWorker(1);
   clients.ExpectTokens(alone);
   const v1::RequestTotals totals = cluster.State().requests();
@@ -150,9 +149,7 @@ TEST(Chain, AChainOutlivesItsRouterAndTheNextTakesItOver) {
   for (const v1::GenerateRequest& request : requests) {
     clients.push_back(std::make_unique<ResumingClient>(cluster.address(), request));
   }
-  for (auto& client : clients) {
-    while (client->tokens_seen() == 0) absl::SleepFor(absl::Milliseconds(1));
-  }
+  for (auto& client : clients) ASSERT_TRUE(Eventually([&] { return client->tokens_seen() > 0; }));
   cluster.KillRouter();
   cluster.StartRouterAgain();
   for (size_t i = 0; i < clients.size(); ++i) {
@@ -331,7 +328,7 @@ v1::RequestTotals ComposeAnew(const std::string& drain_timeout,
   const std::vector<v1::GenerateRequest> first(requests.begin(), requests.end() - 2);
   const std::vector<v1::GenerateRequest> last(requests.end() - 2, requests.end());
   TokenClients clients(cluster, first);
-  AwaitLog(cluster.router(), "draining 1 chains");
+  EXPECT_TRUE(Logs(cluster.router(), "draining 1 chains"));
   TokenClients late(cluster, last);
   const v1::ClusterState draining = cluster.State();
   const v1::WorkerState* const worker = Serving(draining);

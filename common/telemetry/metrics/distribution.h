@@ -44,9 +44,6 @@ std::vector<double> StepSeconds();
 // Bounds in tokens, powers of 2 from 1 to 128 Ki.
 std::vector<double> TokenCounts();
 
-// Bounds of a ratio that is usually far below 1: 0, then from 1e-4 to 1.
-std::vector<double> GapShares();
-
 // The value below which a share q of the measurements lie, interpolated linearly within a bucket; 0 when
 // there are none. `counts` has one element more than `bounds`; values above the last bound count as that
 // bound. Equal to PromQL's histogram_quantile.

@@ -12,7 +12,7 @@
 // with authentication:
 //   /metrics                    Prometheus (docs/metrics.md)
 //   /api/state                  admin.proto's ClusterState as JSON
-//   /api/page                   the part of it that the page shows (page_state.h)
+//   /api/page                   the part of it that the page shows (PageState)
 //   /api/events?after=N         server-sent events: arrays of samples with numbers above N (history.h)
 //   /api/policies               names of the policies that can be selected here
 // and, where the port operates:

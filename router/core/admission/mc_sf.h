@@ -21,10 +21,6 @@
 
 namespace bfio::core {
 
-// The KV memory that one worker's requests hold over time: inequality (1) of "Online Scheduling for LLM
-// Inference with KV Cache Constraints". A request that starts in round p with s prompt tokens and generates o
-// tokens holds s + (t - p) tokens at time t, p <= t <= p + o.
-
 // The tokens that a request holds over time: size + rate t at each time t from `from` to `to`, both included.
 struct KvLine {
   int64_t size = 0;
@@ -35,6 +31,11 @@ struct KvLine {
   int64_t At(int64_t t) const { return from <= t && t <= to ? size + rate * t : 0; }
 };
 
+// The KV memory that one worker's requests hold over time, and its maximum with one more: inequality (1) of
+// the paper. A request that starts in round p with s prompt tokens and generates o tokens holds s + (t - p)
+// tokens at time t, p <= t <= p + o; a prompt that is computed in chunks adds a steeper line before that one.
+// Stored as the bends of the sum. Time in rounds (decode steps), sizes in tokens. With n lines: memory O(n),
+// O(log n) to add or remove one, O(n) per query, whatever their lengths. Copyable; threads as a container.
 class KvProfile {
  public:
   // Starts at time 0.

@@ -1,8 +1,11 @@
 // Admission in batches: WAIT and Nested WAIT ("Fluid-Based Online Scheduling under Memory Constraints") for a
 // group of workers. Delays requests until enough similar ones wait to make a batch, then releases them to the
-// policy. Under wait a request's class is its expected length (predicted_output_tokens, else max_new_tokens),
-// to a factor of four; a class is released at its threshold of equation (7). Under nested_wait all requests
-// wait together for the first segment's threshold; segments are learnt from completed requests.
+// policy:
+//   wait          a request's class is its expected length (predicted_output_tokens, else max_new_tokens), to
+//                 a factor of four; a class is released at its threshold of equation (7)
+//   nested_wait   lengths are unknown: all wait together for the first segment's threshold; segments are
+//                 learnt from completed requests
+// Within a class the order is first come, first served, whatever the priorities.
 //
 // Differences from the paper: a class counts the requests that it holds, not whole batches, because running
 // requests do not pause; a rare class never waits; requests beyond a threshold are also released, because

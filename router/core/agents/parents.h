@@ -1,6 +1,6 @@
 // The agents whose calls reach the router: their first step, generated tokens and deadline.
 //
-// The inputs of senior_step.h for a parent, collected from its calls. Bounded in three ways. When the table
+// The inputs of SeniorStep for a parent, collected from its calls. Bounded in three ways. When the table
 // is full, the parent that has had no call for the longest time is removed. A parent without calls for
 // kIdleSteps is removed too. A parent that began kMaxAgeSteps ago starts again, so that a name that is used
 // permanently does not stay the oldest. Units: steps of the scheduler, generated tokens, microseconds of the
@@ -27,7 +27,8 @@ namespace bfio::core {
 // The order among the calls of agents: earliest due date first. A parent is due after twice the steps that
 // its tokens need one by one; a call's key is that due date less the parent's remaining work after the call.
 // Everything that is added to the age is bounded and known when the call arrives, so the order is stable
-// (Bramson, Queueing Systems 39, 2001); docs/agents.md describes it.
+// (Bramson, Queueing Systems 39, 2001). By age alone it would be stable but slow: new agents starve, and then
+// reach the next engine all at once. docs/agents.md describes it.
 
 // Tokens of a parent count up to this bound. Stability depends on a bound. The bound also limits how far a
 // client can move itself forward or a long history can push a parent back.

@@ -19,12 +19,14 @@ namespace bfio::core {
 // The reliability of workers' hints, learnt from the outcomes after similar hints. A hint is a probability
 // that the next token ends a request. Neither its accuracy nor what it implies about later tokens is known
 // beforehand. So outcomes are counted per bin of the hint, per lag since the hint (1, 2, 3-4, 5-8, .. 33-64
-// tokens) and per octave of survival's probability for that lag. calibrated the share of requests that ended
-// in the lag, with survival as a prior of kPrior observations. blend the mean of survival and calibrated,
-// weighted per bin and lag by the likelihood that each gave to the outcomes (a two-expert Bayesian mixture;
-// its weight is clamped, so that it recovers when the meaning of hints changes). Its log-loss exceeds
-// survival's by at most a constant, so useless hints cost nothing in the long run. Pure, one thread. Cost:
-// O(1) per observation and per look-up.
+// tokens) and per octave of survival's probability for that lag.
+//   calibrated  the share of requests that ended in the lag, with survival as a prior of kPrior observations
+//   blend       the mean of survival and calibrated, weighted per bin and lag by the likelihood that each
+//   gave
+//               to the outcomes (a two-expert Bayesian mixture; its weight is clamped, so that it recovers
+//               when the meaning of hints changes). Its log-loss exceeds survival's by at most a constant, so
+//               useless hints cost nothing in the long run.
+// Pure, one thread. Cost: O(1) per observation and per look-up.
 class HintCalibration {
  public:
   static constexpr int kLags = 7;

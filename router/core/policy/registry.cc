@@ -73,7 +73,8 @@ constexpr Registered kPolicies[] = {
       "bf_io with automatic weights: balances loads and keeps waiting times near those of fcfs"},
      BfIoAuto},
     {{"bf_io",
-      "integer program over the whole waiting pool: chooses requests and their workers (--objective)"},
+      "integer program over the whole waiting pool: chooses requests and their workers (setting: "
+      "objective)"},
      BfIo},
     {{"fcfs", "oldest first, to the worker with the most free slots"}, Baseline<Fcfs>},
     {{"round_robin", "oldest first, to each worker in turn"}, Baseline<RoundRobin>},
@@ -90,7 +91,7 @@ constexpr Registered kPolicies[] = {
       "request counts are capped"},
      Plain<TrtllmPolicy>},
     {{"br0", "margin score in two stages, our interpretation of BalanceRoute without lookahead"}, Br0},
-    {{"br_h", "br0 over --horizon steps of --lookahead"}, BrH},
+    {{"br_h", "br0 over the steps of --lookahead that its setting horizon names"}, BrH},
     {{"jffc", "oldest first, to the fastest worker or chain with free capacity (default of --coupling=none)"},
      Baseline<Jffc>},
 };

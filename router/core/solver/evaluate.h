@@ -1,4 +1,4 @@
-// The objectives by their definition (settings.h), computed from scratch: the reference for the faster
+// The objectives by their definition (instance.h), computed from scratch: the reference for the faster
 // computations. Threads: any, no state.
 #ifndef BFIO_ROUTER_CORE_SOLVER_EVALUATE_H_
 #define BFIO_ROUTER_CORE_SOLVER_EVALUATE_H_

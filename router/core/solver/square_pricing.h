@@ -1,4 +1,4 @@
-// Prices of exchanges under the squared deviations from a target (settings.h, kSquare). One of the two
+// Prices of exchanges under the squared deviations from a target (instance.h, kSquare). One of the two
 // pricings of the search (search.h defines a pricing). A worker costs sum_h d_h y(h)^2 with y its time less
 // the target, so no worker's price depends on another's. An item of load s adds R s p(h) + r q(h) to y(h),
 // with r the worker's time_per_token and R its load_rate. So the price of giving a slot to an item is a

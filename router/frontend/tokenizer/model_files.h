@@ -17,8 +17,9 @@
 
 namespace bfio::router {
 
-// An archive of these names and contents, in this order; the same input gives the same bytes. REQUIRES: names
-// are short, and the total is below 4 GiB, the limit of the format.
+// A zip archive, uncompressed, in which gateways fetch a tokenizer, of these names and contents, in this
+// order; the same input gives the same bytes. REQUIRES: names are short, and the total is below 4 GiB, the
+// limit of the format.
 std::string ZipArchive(const std::vector<std::pair<std::string, std::string>>& files);
 
 struct ModelFiles {

@@ -17,6 +17,7 @@ namespace bfio::sim {
 // Tokens per block of an engine's KV memory, as in vLLM.
 inline constexpr int64_t kEngineBlockTokens = 16;
 
+// A request of the simulation of prefix caches. Tokens, seconds.
 struct PrefixRequest {
   core::RequestId id = 0;
   double arrived_s = 0;

@@ -40,6 +40,8 @@ struct FollowedDecision {
   double said_idle = 0;
 };
 
+// Decides, compares its decision with the recorded one, and returns the recorded one, so that later decisions
+// start from the recorded state. Threads: as Policy.
 class FollowedPolicy final : public core::Policy {
  public:
   // `meters_prompts`: of the recorded policy, because it determines when a policy is called. `decision`

@@ -3,7 +3,7 @@
 // request is stored in a ring indexed by that step. Loads are computed in closed form (drift.h: all residents
 // grow alike), so no step visits the residents. This is the discrete model of the BF-IO paper, in which a
 // prompt takes one step and all residents generate in every step; the engines' model is
-// worker/scheduler/engine_model.h. Threads: none. Memory: O(residents + longest output).
+// worker/scheduler/batch_planner.h. Threads: none. Memory: O(residents + longest output).
 #ifndef BFIO_TOOLS_SIM_RUN_SIM_GROUP_H_
 #define BFIO_TOOLS_SIM_RUN_SIM_GROUP_H_
 

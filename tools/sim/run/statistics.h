@@ -22,6 +22,7 @@
 
 namespace bfio::sim {
 
+// Energy of barrier-synchronised workers, in watts, seconds and joules:
 // P = idle + (peak - idle) * ratio^gamma, ratio = L_g / max_g L_g of the step, clipped to [0, 1]. Defaults:
 // 100 W and 400 W of an A100 and exponent 0.7, as in the code that generated the BF-IO paper's table (the
 // paper's text uses the model-FLOPs utilisation for the ratio; the code uses the load). They are not measured

@@ -13,9 +13,6 @@
 
 namespace bfio::sim {
 
-// The source of the simulated requests: a trace that is repeated without end. Reveals requests in trace
-// order. Arrival times are those of the trace divided by the load factor; every repetition is shifted by the
-// trace's span. Ids count from 1. Ownership: borrows the trace. Threads: none.
 struct SimRequest {
   core::RequestId id = 0;
   int64_t prefill_tokens = 0;
@@ -29,6 +26,9 @@ struct SimRequest {
   std::optional<int64_t> waited_steps;
 };
 
+// The source of the simulated requests: a trace that is repeated without end, revealed in its order. Arrival
+// times are those of the trace divided by the load factor; every repetition is shifted by the trace's span.
+// Ids count from 1. Borrows the trace. Threads: one.
 class RequestSource {
  public:
   // `limit`: number of requests; 0: without end. REQUIRES: the trace is not empty and load > 0.

@@ -6,7 +6,10 @@
 // function; the step polls the event, ncclCommGetAsyncError, the abort flag and the deadline. NCCL does not
 // report a peer that died on NVLink: then the deadline or Barrier::Abort ends the wait. ncclCommAbort itself
 // can hang. It runs on its own thread, and when it exceeds abort_patience the process exits at once with code
-// 1: a spinning kernel blocks every call that frees memory of its GPU. Threads: as in barrier.h. Does not
+// 1: a spinning kernel blocks every call that frees memory of its GPU, so a supervisor must restart the
+// worker.
+//
+// Threads: as in barrier.h; all NCCL calls except that ncclCommAbort come from the calling thread. Does not
 // allocate per step.
 #ifndef BFIO_WORKER_BARRIER_NCCL_NCCL_BARRIER_H_
 #define BFIO_WORKER_BARRIER_NCCL_NCCL_BARRIER_H_

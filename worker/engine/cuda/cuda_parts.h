@@ -16,6 +16,7 @@
 
 namespace bfio::worker::gpu {
 
+// A whole engine on one device: weights, as many KV tokens as fit, backend. Also for the emulated device.
 // `fit_kv`: options.limits.kv_tokens is an upper bound, lowered to what fits in the device's memory; the
 // engine's limits() give the result. Errors: those of CudaBackend::Check, UploadWeights and
 // CudaBackend::Create.

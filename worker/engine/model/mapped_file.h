@@ -15,7 +15,7 @@ namespace bfio::worker {
 
 // A mapped file that is truncated or becomes unreadable raises SIGBUS; no check beforehand can prevent it. A
 // program that maps checkpoints installs ExitOnBusError once: then one line names the file, and the exit code
-// is 1.
+// is 1. Overwriting a file in place is not detected: replace checkpoints by renaming.
 
 // From now on a bus error in a registered range writes "PROGRAM: FILE: ..." to standard error and exits with
 // 1. A bus error elsewhere ends the process by the signal. `program` is a literal.

@@ -23,6 +23,7 @@ std::vector<int32_t> ReadEosTokens(JsonFields& fields, const std::vector<int32_t
 absl::StatusOr<std::vector<int32_t>> ParseGenerationEosTokens(absl::string_view json, absl::string_view name,
                                                               int64_t vocab);
 
+// The rotary embedding: `rope_theta` and `rope_scaling`, or the newer `rope_parameters`.
 struct RopeConfig {
   enum class Kind { kDefault, kLinear, kLlama3 };
 

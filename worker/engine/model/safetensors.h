@@ -2,7 +2,7 @@
 // copy. The header is untrusted: its length, JSON, dtypes, shapes, offsets, coverage, duplicates and
 // alignment are checked before any data is accessed, in memory bounded by the header's size (at most 100 MB,
 // the format's limit). Errors name file and tensor. Threads: immutable once open; any thread may read. A file
-// that is truncated while it is mapped ends the reading process (bus_error.h): replace checkpoints by
+// that is truncated while it is mapped ends the reading process (mapped_file.h): replace checkpoints by
 // renaming.
 #ifndef BFIO_WORKER_ENGINE_MODEL_SAFETENSORS_H_
 #define BFIO_WORKER_ENGINE_MODEL_SAFETENSORS_H_

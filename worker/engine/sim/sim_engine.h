@@ -1,6 +1,6 @@
 // The sim engine: a DecodeEngine over a backend without a model, which sleeps instead of computing. Runs the
 // real router, barrier and links on machines without GPUs. A step sleeps for the time that the cost model
-// gives for its load, so many workers fit on few cores. Token streams are deterministic (sim_tokens.h).
+// gives for its load, so many workers fit on few cores. Token streams are deterministic (SimToken).
 // Prompts are computed whole in their first step; with `plan`, in chunks as in the other engines. Threads: as
 // in engine.h.
 #ifndef BFIO_WORKER_ENGINE_SIM_SIM_ENGINE_H_

@@ -4,9 +4,10 @@
 // (Echoscd/Load-Balancing-Release, strategy_balance_future). Do not quote these constants as the paper's.
 //
 // 1. While more than 7 slots are free, the worker with most free slots (ties: least loaded) takes the request
-// with the largest score among the 1,024 oldest. 2. Then the worker with the least load at the end of the
-// horizon takes as many of the candidates as it has slots (or fewer when that scores more): the subset whose
-// sum comes closest to its least margin. br0 uses the present step only, with beta = G: the exact change of G
+//    with the largest score among the 1,024 oldest.
+// 2. Then the worker with the least load at the end of the horizon takes as many of the candidates as it has
+//    slots (or fewer when that scores more): the subset whose sum comes closest to its least margin.
+// br0 uses the present step only, with beta = G: the exact change of G
 // max L - sum L. br_h uses the snapshot's outlook as far as it reaches. A lower class of priority follows
 // when the higher one is placed. Threads: as Policy.
 #ifndef BFIO_ROUTER_CORE_POLICY_BALANCE_ROUTE_BALANCE_ROUTE_H_

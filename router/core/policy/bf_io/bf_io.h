@@ -31,14 +31,19 @@ namespace bfio::core {
 
 // Parameters of the square objective: how much load to admit, the weight of each request, and the workers
 // reserved for oversized requests. Sets target_load, weight, reserved_worker and precounted_tokens of an
-// Instance (router/core/solver/instance.h). Threads: one (scratch memory). Deterministic. All three come from
-// two scales of the pool, so that nothing has to be tuned to a workload's lengths or rates: S, the mean
-// deviation of prompt lengths from their mean (in tokens, times what a token adds to the mean worker), and A,
-// a typical age (steps). Target. The level that admitting U average requests would give to the workers that
-// count (level_workers.h), less kStockTilt * S for each of the U. A slightly low level keeps the larger half
-// of the pool in reserve. Otherwise the search admits all mid-sized requests first, and the remaining common
-// sizes fit no gap. Weight. S^2 (kAgeWeight r + kAgeSquaredWeight r^2) with r = age / A, and a small constant
-// per step. The gain of passing over a request is bounded, its weight is not, so no request starves.
+// Instance (router/core/solver/instance.h). Threads: one (scratch memory). Deterministic.
+//
+// All three come from two scales of the pool, so that nothing has to be tuned to a workload's lengths or
+// rates: S, the mean deviation of prompt lengths from their mean (in tokens, times what a token adds to the
+// mean worker), and A, a typical age (steps).
+//
+// Target. The level that admitting U average requests would give to the workers that count (level_workers.h),
+// less kStockTilt * S for each of the U. A slightly low level keeps the larger half of the pool in reserve.
+// Otherwise the search admits all mid-sized requests first, and the remaining common sizes fit no gap.
+//
+// Weight. S^2 (kAgeWeight r + kAgeSquaredWeight r^2) with r = age / A, and a small constant per step. The
+// gain of passing over a request is bounded, its weight is not, so no request starves.
+//
 // Oversized requests. A request more than kOverdueAges * A old, and more than kOversized times the mean load
 // of a slot, cannot enter without raising a worker far above the rest, and G workers wait for every token of
 // the excess until the worker has drained. A worker below the rest delays no other. So the least loaded

@@ -30,7 +30,8 @@
 
 namespace bfio::core {
 
-// The sum over h for a group, updated as requests are added.
+// The sum that the rule minimises, for a group, updated as requests are added. Cost: O(workers * knots)
+// exponentials for Reset, O(knots) logarithms for Raise, at most as many per worker for Least. Threads: one.
 class ExpectedSteps {
  public:
   // The load that a request adds at knot k: expected tokens, and prompt tokens that still cost compute

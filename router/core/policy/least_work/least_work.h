@@ -1,6 +1,7 @@
 // Least work: the oldest request goes to the worker with the least left to compute, including that request;
-// for ranks that step independently and share prompts' prefixes. In tokens to compute: p_g + (1 + h) * m_g +
-// n_g * o, where p_g is the number of prompt tokens that the worker has not computed yet, m_g the tokens of
+// for ranks that step independently and share prompts' prefixes. In tokens to compute
+//   p_g + (1 + h) * m_g + n_g * o
+// where p_g is the number of prompt tokens that the worker has not computed yet, m_g the tokens of
 // the request's prompt that its cache does not hold, n_g the number of its requests, o the mean output, and h
 // the recent share of prompt tokens that were expected in their workers' caches: a computed token also evicts
 // another. docs/decision.md compares the rule with others.

@@ -93,7 +93,7 @@ TEST_F(GroupTest, ASilentRankIsCutOffWhenOthersAreAhead) {
   ReadAll();
   StepAlone("a");
   const absl::Time since = now;
-  while (Attached("b")) Wait();
+  EXPECT_TRUE(WaitWhile([&] { return Attached("b"); }));
   EXPECT_EQ(now - since, Options().step_timeout);
   EXPECT_EQ(ClosedWith(b), absl::DeadlineExceededError("no step report in time"));
   EXPECT_EQ(died_with.size(), 4u) << "it still had its requests";
@@ -109,7 +109,7 @@ TEST_F(GroupTest, AGroupWithoutReportsIsFormedAgainUnlessItIsParked) {
   EXPECT_TRUE(group().serving());
   Submit(11, 18);
   const absl::Time since = now;
-  while (group().serving()) Wait();
+  EXPECT_TRUE(WaitWhile([&] { return group().serving(); }));
   EXPECT_EQ(now - since, 2 * Options().step_timeout);
   EXPECT_THAT(log, IsSupersetOf({HasSubstr("no rank has reported a step in time")}));
   EXPECT_TRUE(Attached("a") && Attached("b"));
@@ -156,7 +156,7 @@ TEST_F(GroupTest, ASilentRankAfterABarrierFailureIsLeftOut) {
   EXPECT_FALSE(group().serving());
   FailBarrier("b");
   const absl::Time since = now;
-  while (Attached("c")) Wait();
+  EXPECT_TRUE(WaitWhile([&] { return Attached("c"); }));
   EXPECT_LE(now - since, 100 * kMs);
   EXPECT_EQ(ClosedWith(c).code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(Formed(), ElementsAre("a", "b"));

@@ -132,7 +132,7 @@ TEST_F(GroupTest, AnUnresponsiveWorkerIsRefusedForIncreasingTimesUntilItHasServe
     Wait();
     Read("a");
     const absl::Time asked = now;
-    while (Attached("b")) Wait();
+    EXPECT_TRUE(WaitWhile([&] { return Attached("b"); }));
     EXPECT_EQ(now - asked, Options().form_timeout + absl::Seconds(1));
   };
   const auto refused_for = [&](absl::Duration penalty) {
@@ -163,7 +163,7 @@ TEST_F(GroupTest, TheMoreNewWorkersLeftTheLongerTheNextWait) {
   const auto comes_and_goes = [&](const std::string& name) {
     Join(name);
     const absl::Time since = now;
-    while (group().serving()) Wait();
+    EXPECT_TRUE(WaitWhile([&] { return group().serving(); }));
     const absl::Duration waited = now - since;
     Kill(name);  // while an epoch is formed with it
     Form();

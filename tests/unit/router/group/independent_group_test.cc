@@ -125,7 +125,7 @@ TEST_F(IndependentGroupTest, AnUnresponsiveWorkerThatNeverServedIsRefused) {
   Join("b");
   Wait();
   Read("a");
-  while (Attached("b")) Wait();
+  EXPECT_TRUE(WaitWhile([&] { return Attached("b"); }));
   Join("b");
   EXPECT_FALSE(Attached("b"));
 }
@@ -213,7 +213,7 @@ TEST_F(IndependentGroupTest, TheSchedulerHearsOfPrefixCachesAndOfWhatWasFoundInT
   // Its cache may have been lost together with the connection.
   Break("a");
   Join("a");
-  while (Ranks().size() < 2 && Form()) Wait();
+  EXPECT_TRUE(WaitWhile([&] { return Ranks().size() < 2 && Form(); }));
   ASSERT_THAT(seen.members, SizeIs(2));
   for (const core::WorkerSpec& member : seen.members) EXPECT_EQ(member.member == b, !member.prefix_cache);
   for (const core::WorkerSpec& member : seen.members) EXPECT_NE(member.member, a);

@@ -14,6 +14,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "tests/testing/loopback_server.h"
+#include "tests/testing/process.h"
 #include "tools/client/stream_reader.h"
 
 namespace bfio::client {
@@ -25,8 +26,8 @@ class Writer final : public v1::Inference::Service {
  public:
   const std::shared_ptr<grpc::Channel>& channel() const { return server_.channel(); }
   uint32_t written() const { return written_; }
-  void AwaitEnds(int ends) const {
-    while (ended_ < ends) absl::SleepFor(absl::Milliseconds(1));
+  bool AwaitEnds(int ends) const {
+    return testing::Eventually([&] { return ended_ >= ends; });
   }
 
  private:
@@ -119,7 +120,7 @@ TEST_F(StreamCallTest, EndsWhenCancelledAndAtItsDeadline) {
   const auto late = Start(Messages(1, true), absl::Now() + absl::Milliseconds(100));
   late->ended.WaitForNotification();
   EXPECT_EQ(late->status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-  writer_.AwaitEnds(2);
+  EXPECT_TRUE(writer_.AwaitEnds(2));
 }
 
 TEST_F(StreamCallTest, AReaderReadsAtMostItsLimitAheadOfItsCaller) {
@@ -145,9 +146,9 @@ TEST_F(StreamCallTest, AnAbandonedReaderEndsWithOrWithoutUnreadMessages) {
     reader->Abandon();
     const std::weak_ptr<StreamReader> call = reader;
     reader.reset();
-    while (!call.expired()) absl::SleepFor(absl::Milliseconds(1));
+    EXPECT_TRUE(testing::Eventually([&] { return call.expired(); }));
   }
-  writer_.AwaitEnds(2);
+  EXPECT_TRUE(writer_.AwaitEnds(2));
 }
 
 }  // namespace

@@ -64,7 +64,8 @@ class Walk {
   }
 
   void ReleaseAll() {
-    while (!model_.live.empty()) Release();
+    for (size_t left = model_.live.size(); left > 0; --left) Release();
+    ASSERT_TRUE(model_.live.empty());
   }
 
  private:
@@ -134,7 +135,9 @@ class Walk {
 TEST(PagePoolTest, EachPageIsTakenOnceAndReturnedOnce) {
   PagePool pool(3);
   std::set<PageId> pages;
-  while (const auto page = pool.Take()) pages.insert(*page);
+  for (int i = 0; i < 4; ++i) {
+    if (const auto page = pool.Take()) pages.insert(*page);
+  }
   EXPECT_EQ(pages, (std::set<PageId>{0, 1, 2}));
   EXPECT_TRUE(pool.Return(1));
   EXPECT_FALSE(pool.Return(1)) << "a double free";

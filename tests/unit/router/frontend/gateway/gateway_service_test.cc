@@ -113,6 +113,25 @@ class GatewayServiceTest : public ::testing::Test {
     };
   }
 
+  // The same service for callers with a token, the only one of which is the tenant acme's.
+  static constexpr char kAcmeToken[] = "Bearer 0123456789abcdef0123456789abcdef";
+  struct ForAcme {
+    explicit ForAcme(GatewayServiceTest& test)
+        : service(ProtocolFor<P>(), &test.handler_, &authenticator, &test.messages_, Options()) {}
+    static std::unique_ptr<TokenFile> Tokens() {
+      const std::string path = ::testing::TempDir() + "/gateway_service_test_tokens";
+      std::ofstream(path) << "acme token:0123456789abcdef0123456789abcdef\n";
+      auto tokens = TokenFile::Open(path);
+      EXPECT_TRUE(tokens.ok()) << tokens.status();
+      return *std::move(tokens);
+    }
+
+    Authenticator authenticator{"client API", Tokens()};
+    GatewayService service;
+    testing::LoopbackServer server{&service};
+    const std::unique_ptr<typename P::Service::Stub> stub = P::Service::NewStub(server.channel());
+  };
+
   FakeHandler handler_;
   Authenticator authenticator_{"client API", nullptr};
   FirstMessages messages_;
@@ -298,6 +317,24 @@ TYPED_TEST(GatewayServiceTest, AnAbortNamesARequestAndMayBeRefused) {
   EXPECT_EQ(this->Abort(TypeParam::AbortOf("r")), this->handler_.refuse);
 }
 
+TYPED_TEST(GatewayServiceTest, AnAbortIsOfTheTenantThatSendsIt) {
+  typename TestFixture::ForAcme acme(*this);
+  const auto abort = [](typename TypeParam::Service::Stub& stub, const char* token, const char* tenant) {
+    grpc::ClientContext context;
+    if (*token != 0) context.AddMetadata("authorization", token);
+    if (*tenant != 0) context.AddMetadata("bfio-tenant", tenant);
+    typename TypeParam::AbortResponse response;
+    return stub.Abort(&context, TypeParam::AbortOf("r"), &response).error_code();
+  };
+  EXPECT_EQ(abort(*this->stub_, "", "other"), grpc::StatusCode::OK);
+  EXPECT_EQ(abort(*this->stub_, "", ""), grpc::StatusCode::OK);
+  EXPECT_EQ(abort(*acme.stub, TestFixture::kAcmeToken, ""), grpc::StatusCode::OK);
+  EXPECT_EQ(abort(*acme.stub, TestFixture::kAcmeToken, "other"), grpc::StatusCode::PERMISSION_DENIED);
+  std::vector<std::string> tenants;
+  for (const auto& request : this->handler_.aborted) tenants.push_back(request.tenant);
+  EXPECT_THAT(tenants, ElementsAre("other", "", "acme"));
+}
+
 using VllmServiceTest = GatewayServiceTest<Vllm>;
 
 TEST_F(VllmServiceTest, AnAbortMayNameSeveralRequests) {
@@ -375,15 +412,8 @@ TYPED_TEST(GatewayServiceTest, SubscribersGetLoadRecords) {
 
 // Callers without a token are refused before the service receives any of their messages.
 TYPED_TEST(GatewayServiceTest, EveryMethodAuthenticatesItsCaller) {
-  const std::string path = ::testing::TempDir() + "/gateway_service_test_tokens";
-  std::ofstream(path) << "acme token:0123456789abcdef0123456789abcdef\n";
-  auto tokens = TokenFile::Open(path);
-  ASSERT_TRUE(tokens.ok()) << tokens.status();
-  Authenticator authenticator("client API", *std::move(tokens));
-  GatewayService service(ProtocolFor<TypeParam>(), &this->handler_, &authenticator, &this->messages_,
-                         this->Options());
-  testing::LoopbackServer server(&service);
-  grpc::GenericStub stub(server.channel());
+  typename TestFixture::ForAcme acme(*this);
+  grpc::GenericStub stub(acme.server.channel());
   for (const char* method : {"Generate", "Abort", "HealthCheck", "GetModelInfo", "GetServerInfo", "GetLoads",
                              "GetTokenizer", "SubscribeKvEvents"}) {
     grpc::ClientContext context;
@@ -400,13 +430,12 @@ TYPED_TEST(GatewayServiceTest, EveryMethodAuthenticatesItsCaller) {
   }
   EXPECT_EQ(this->messages_.counts().receiving + this->messages_.counts().waiting, 0u);
   // With the token, the tenant is the token's owner; another tenant is refused.
-  const auto engine = TypeParam::Service::NewStub(server.channel());
   const auto submit = [&](const char* tenant) {
     this->RefuseAll();
     grpc::ClientContext context;
-    context.AddMetadata("authorization", "Bearer 0123456789abcdef0123456789abcdef");
+    context.AddMetadata("authorization", TestFixture::kAcmeToken);
     if (*tenant != 0) context.AddMetadata("bfio-tenant", tenant);
-    const auto reader = engine->Generate(&context, this->RequestFor(true));
+    const auto reader = acme.stub->Generate(&context, this->RequestFor(true));
     return reader->Finish().error_code();
   };
   EXPECT_EQ(submit(""), grpc::StatusCode::UNAVAILABLE);
