@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "tests/chaos/chaos_group.h"
+#include "tests/chaos/greedy_peer.h"
 #include "tests/testing/log_pipe.h"
 #include "tests/testing/process.h"
 #include "worker/barrier/star/star_endpoint.h"
@@ -130,6 +131,9 @@ std::unique_ptr<Attack> MakeAttack(const Fault& fault, ChaosGroup& group) {
       return std::make_unique<BarrierIntruder>(IntruderOptions(group));
     case FaultKind::kFlood:
       return std::make_unique<Flood>(group.address());
+    case FaultKind::kGreedyPeer:
+      return std::make_unique<GreedyPeer>(GreedyPeer::Options{
+          group.address(), group.worker_address(), static_cast<uint64_t>(fault.detail)});
     default:
       return nullptr;
   }

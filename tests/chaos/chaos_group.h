@@ -60,6 +60,7 @@ class ChaosGroup {
   absl::StatusOr<v1::ClusterState> State();
 
   const std::string& address() const { return port_.address(); }
+  const std::string& worker_address() const { return worker_port_.address(); }
   const std::string& admin_address() const { return admin_port_.address(); }
   int workers() const { return options_.workers; }
   pid_t router_pid() const { return router_->pid(); }

@@ -12,6 +12,7 @@
 #include "tests/chaos/audit.h"
 #include "tests/chaos/chaos_group.h"
 #include "tests/chaos/client_load.h"
+#include "tests/chaos/greedy_peer.h"
 #include "tests/chaos/harmless_watch.h"
 #include "tests/chaos/memory_watch.h"
 #include "tests/chaos/runs.h"
@@ -24,9 +25,7 @@ constexpr absl::Duration kTick = absl::Milliseconds(20);
 constexpr absl::Duration kSamplePeriod = absl::Seconds(1);
 // Time without faults before the first and after the last fault.
 constexpr absl::Duration kCalm = absl::Seconds(5);
-// Maximum memory that unauthenticated callers may use in the router (docs/security.md), and how long a
-// connection waits while there are many of them.
-constexpr int64_t kFloodKib = 64 << 10;
+// How long a connection waits while there are many without an authenticated call.
 constexpr absl::Duration kCrowdedPatience = ConnectionListener::Limits().crowded_patience;
 // With at least this many misbehaving workers, some are in the group for long enough to misbehave.
 constexpr int kMisbehaving = 5;
@@ -39,6 +38,7 @@ std::string WriteTokens() {
   const std::string path = testing::TestDirectory() + "/client_tokens";
   std::ofstream file(path);
   for (int i = 0; i < kTenants; ++i) file << TenantName(i) << " token:" << TokenOf(TenantName(i)) << "\n";
+  file << kGreedyTenant << " token:" << TokenOf(kGreedyTenant) << "\n";
   return path;
 }
 
@@ -95,7 +95,7 @@ class Director {
         load_(load),
         allowed_(allowed),
         start_(MonotonicNow()),
-        watch_({group.workers(), allowed, testing::kSlowdown * kFloodKib, start_}) {
+        watch_({group.workers(), allowed, testing::kSlowdown, start_}) {
     for (const Fault& fault : faults) events_.emplace(fault.at, Event{fault, false});
   }
 

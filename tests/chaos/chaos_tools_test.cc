@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "tests/chaos/attack.h"
+#include "tests/chaos/greedy_peer.h"
 #include "tests/chaos/audit.h"
 #include "tests/chaos/client_load.h"
 #include "tests/chaos/harmless_watch.h"
@@ -90,6 +91,7 @@ TEST(Audit, PausesAndDeathsNeedFaultsThatExplainThem) {
 
 constexpr FaultKind kHarmless = FaultKind::kFlood, kOther = FaultKind::kBlockedLog,
                     kHarmful = FaultKind::kCutLink;
+constexpr int64_t kBoundKib = 64 << 10;
 
 class Watched : public ::testing::Test {
  protected:
@@ -98,19 +100,19 @@ class Watched : public ::testing::Test {
   void End(FaultKind kind, double at) { watch_.End(kind, At(at)); }
 
   const GroupView well_{7, 8, 100, 1000};
-  HarmlessWatch watch_{{.workers = 8, .settle = absl::Seconds(3), .flood_kib = 500}};
+  HarmlessWatch watch_{{.workers = 8, .settle = absl::Seconds(3)}};
 };
 
 TEST_F(Watched, AnyChangeUnderAHarmlessFaultIsWrong) {
   const std::vector<std::pair<std::optional<GroupView>, std::string>> cases = {
-      {{{7, 8, 100, 1500}}, ""},
+      {{{7, 8, 100, 1000 + kBoundKib}}, ""},
       {{{8, 8, 100, 1000}}, "is epoch 8 of 8"},
       {{{7, 7, 100, 1000}}, "is epoch 7 of 7"},
       {{{7, 8, 101, 1000}}, "router has ended"},
-      {{{7, 8, 100, 1501}}, "grown by 501 KiB"},
+      {{{7, 8, 100, 1001 + kBoundKib}}, absl::StrCat("grown by ", kBoundKib + 1, " KiB")},
       {std::nullopt, "does not answer"}};
   for (const auto& [view, words] : cases) {
-    HarmlessWatch watch({.workers = 8, .settle = absl::Seconds(3), .flood_kib = 500});
+    HarmlessWatch watch({.workers = 8, .settle = absl::Seconds(3)});
     watch.Begin(kHarmless, At(10));
     watch.Observe(well_, At(10));
     watch.Observe(view, At(11));
@@ -191,6 +193,15 @@ TEST(Flood, OpensAgainWhatIsClosed) {
   Flood flood(absl::StrCat("127.0.0.1:", ntohs(address.sin_port)));
   for (int i = 0; i < 300; ++i) close(accept(listener, nullptr, nullptr));
   EXPECT_GE(flood.connections(), 250);
+  close(listener);
+}
+
+TEST(GreedyPeer, BeginsCallsAndEndsWithThemWhateverAnswers) {
+  sockaddr_in address{};
+  const int listener = ListenOnLoopback(address);
+  const std::string silent = absl::StrCat("127.0.0.1:", ntohs(address.sin_port));
+  GreedyPeer peer({silent, silent, 1});
+  EXPECT_TRUE(testing::Eventually([&] { return peer.calls() > 500; }));
   close(listener);
 }
 

@@ -54,7 +54,10 @@ std::string HarmlessWatch::WhatIsWrong(const std::optional<GroupView>& view) con
                         " of ", view->serving);
   }
   const int64_t grown = view->router_kib - before_->router_kib;
-  if (harmless_.contains(FaultKind::kFlood) && grown > options_.flood_kib)
+  // Kinds that are under way together may each use up their bound.
+  int64_t bound = 0;
+  for (const auto& [kind, count] : harmless_) bound += MemoryBoundKib(kind).value_or(0);
+  if (bound > 0 && grown > bound * options_.memory_factor)
     return absl::StrCat("the router has grown by ", grown, " KiB");
   return "";
 }

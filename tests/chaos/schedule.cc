@@ -21,6 +21,8 @@ struct KindRow {
   double low, high;
   Unit unit = Unit::kSeconds;
   bool harmless = false;
+  // Upper bound of the router's growth; 0: none.
+  int64_t memory_kib = 0;
 };
 
 // By FaultKind.
@@ -46,10 +48,12 @@ constexpr KindRow kKinds[] = {
     {"poisoned-request", 2, 1, 1, Unit::kSeconds, true},
     {"wrong-model", 2, 2, 8, Unit::kSeconds, true},
     {"barrier-intruder", 2, 2, 8, Unit::kSeconds, true},
-    {"flood", 2, 2, 8, Unit::kSeconds, true},
+    // docs/security.md states both bounds of memory.
+    {"flood", 2, 2, 8, Unit::kSeconds, true, 64 << 10},
+    {"greedy-peer", 2, 2, 8, Unit::kSeconds, true, 256 << 10},
 };
 
-static_assert(std::size(kKinds) == static_cast<size_t>(FaultKind::kFlood) + 1);
+static_assert(std::size(kKinds) == static_cast<size_t>(FaultKind::kGreedyPeer) + 1);
 
 const KindRow& RowOf(FaultKind kind) {
   return kKinds[static_cast<size_t>(kind)];
@@ -63,6 +67,11 @@ absl::string_view NameOf(FaultKind kind) {
 
 bool IsHarmless(FaultKind kind) {
   return RowOf(kind).harmless;
+}
+
+std::optional<int64_t> MemoryBoundKib(FaultKind kind) {
+  const int64_t bound = RowOf(kind).memory_kib;
+  return bound > 0 ? std::optional(bound) : std::nullopt;
 }
 
 const std::vector<FaultKind>& AllFaults() {
@@ -127,6 +136,7 @@ std::string TargetOf(const Fault& fault) {
     case FaultKind::kWrongModel:
     case FaultKind::kBarrierIntruder:
     case FaultKind::kFlood:
+    case FaultKind::kGreedyPeer:
       return "";
     case FaultKind::kJumpClock: {
       const ClockJump jump = JumpOf(fault);

@@ -6,6 +6,7 @@
 #define BFIO_TESTS_CHAOS_SCHEDULE_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,11 +37,14 @@ enum class FaultKind {
   kWrongModel,         // a worker with another model attaches
   kBarrierIntruder,    // unauthenticated connections to the workers' barriers
   kFlood,              // connections and calls without a token
+  kGreedyPeer,         // a tenant, and a stranger at the worker port, take all that the protocol allows
 };
 
 absl::string_view NameOf(FaultKind kind);
 // Whether the fault alone must not cause the loss of a rank or a pause of a stream.
 bool IsHarmless(FaultKind kind);
+// For a harmless fault: upper bound of what the router may grow by while it lasts, in KiB; absent: none.
+std::optional<int64_t> MemoryBoundKib(FaultKind kind);
 // Every kind, in the order of the enumeration.
 const std::vector<FaultKind>& AllFaults();
 
