@@ -154,6 +154,8 @@ TEST_F(GroupTest, AnUnresponsiveWorkerIsRefusedForIncreasingTimesUntilItHasServe
   Form();
   times_out();
   refused_for(absl::Seconds(1));
+  Join("b");
+  EXPECT_TRUE(Attached("b"));
 }
 
 // --- new workers that leave while an epoch is formed with them ---
