@@ -20,6 +20,6 @@ MUTANTS = [
     ("star/star_barrier.cc", "child.Send(bytes);\n  return view;", "if (!child.Send(bytes)) return Fail(absl::UnavailableError(\"gone\"));\n  return view;", "a child that is gone spoils a step that is complete"),
     ("nccl/nccl_barrier.cc", "comm_, stream_),\n                        \"ncclAllReduce\");\n    if (status.ok()) status = AwaitComm(patience);", "comm_, stream_),\n                        \"ncclAllReduce\");", "work goes into the stream behind a launch that is in progress"),
     ("nccl/nccl_barrier.cc", "if (comm_ != nullptr) AbortComm(std::exchange(comm_, nullptr), options_.device, options_.abort_patience);", "if (comm_ != nullptr && rank_ < 0) AbortComm(std::exchange(comm_, nullptr), options_.device, options_.abort_patience);", "a failed communicator is not aborted"),
-    ("nccl/nccl_barrier.cc", "if (failure_.ok()) failure_ = status;", "failure_ = status;", "the reason why a barrier ended changes"),
+    ("nccl/nccl_barrier.cc", "    if (!failure_.ok()) return failure_;\n", "", "the reason why a barrier ended changes"),
     ("nccl/nccl_barrier.cc", "if (group.communicator_id == offer_) offer_.clear();", "", "a unique id is offered twice"),
 ]

@@ -201,7 +201,7 @@ class NcclBarrier final : public Barrier {
 
   // Ends the communicator: after an error every rank must abort it.
   absl::Status Finish(const absl::Status& status) {
-    if (failure_.ok()) failure_ = status;
+    failure_ = status;
     if (comm_ != nullptr) AbortComm(std::exchange(comm_, nullptr), options_.device, options_.abort_patience);
     return failure_;
   }
