@@ -9,12 +9,6 @@
 
 namespace bfio::plan {
 
-absl::StatusOr<nlohmann::json> ParseObject(absl::string_view text, absl::string_view source) {
-  nlohmann::json json = nlohmann::json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return absl::InvalidArgumentError(absl::StrCat(source, " is not a JSON object"));
-  return json;
-}
-
 JsonReader::JsonReader(const nlohmann::json& object, std::string where)
     : object_(object), where_(std::move(where)) {
   if (!object_.is_object()) Fail("is not a JSON object");

@@ -8,14 +8,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "nlohmann/json.hpp"
 
 namespace bfio::plan {
-
-// INVALID_ARGUMENT, naming `source`, for text that is not a JSON object.
-absl::StatusOr<nlohmann::json> ParseObject(absl::string_view text, absl::string_view source);
 
 // Reads one object. The first error is kept; later calls still return what they can.
 class JsonReader {

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "chains/plan/json_reader.h"
+#include "common/json/json_reader.h"
 
 namespace bfio::plan {
 namespace {
@@ -89,7 +90,7 @@ absl::StatusOr<ModelSizes> FromConfig(JsonReader& reader, const StorageOptions& 
 
 absl::StatusOr<ModelSizes> ParseModel(absl::string_view text, absl::string_view source,
                                       const StorageOptions& storage) {
-  const absl::StatusOr<nlohmann::json> json = ParseObject(text, source);
+  const absl::StatusOr<nlohmann::json> json = ReadJsonObject(text, source);
   if (!json.ok()) return json.status();
   JsonReader reader(*json, std::string(source));
   return reader.Has("hidden_size") || reader.Has(kBloomsHidden) ? FromConfig(reader, storage)

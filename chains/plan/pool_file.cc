@@ -5,6 +5,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "chains/plan/json_reader.h"
+#include "common/json/json_reader.h"
 
 namespace bfio::plan {
 namespace {
@@ -31,7 +32,7 @@ double MessageSeconds(JsonReader& reader, const JobOptions& options) {
 
 absl::StatusOr<std::vector<core::ChainServer>> ParsePool(absl::string_view text, absl::string_view source,
                                                          const ModelSizes& model, const JobOptions& options) {
-  const absl::StatusOr<nlohmann::json> json = ParseObject(text, source);
+  const absl::StatusOr<nlohmann::json> json = ReadJsonObject(text, source);
   if (!json.ok()) return json.status();
   const auto list = json->find("servers");
   if (list == json->end() || !list->is_array() || json->size() != 1)

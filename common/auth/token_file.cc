@@ -8,6 +8,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/byte_order_mark.h"
 #include "common/base/spdlog.h"
 #include "common/base/status_macros.h"
 
@@ -35,7 +36,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
 
 absl::StatusOr<std::shared_ptr<const BearerTokens>> Load(const std::string& path) {
   BFIO_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-  BFIO_ASSIGN_OR_RETURN(BearerTokens tokens, BearerTokens::Parse(text, path));
+  BFIO_ASSIGN_OR_RETURN(BearerTokens tokens, BearerTokens::Parse(WithoutByteOrderMark(text), path));
   return std::make_shared<const BearerTokens>(std::move(tokens));
 }
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/base/byte_order_mark.h"
 #include "common/config/options.h"
 
 namespace bfio {
@@ -101,7 +102,7 @@ absl::Status LoadConfig(const std::string& path, OptionTable& options) {
     return absl::NotFoundError(absl::StrCat("cannot read config file ", path));
   }
   text << in.rdbuf();
-  return options.ReadConfig(text.str(), path);
+  return options.ReadConfig(std::string(WithoutByteOrderMark(text.str())), path);
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
+#include "common/base/byte_order_mark.h"
 #include "common/base/rng.h"
 #include "common/workload/trace_row.h"
 
@@ -51,7 +51,7 @@ absl::StatusOr<Trace> ParseTrace(std::istream& in, absl::string_view source, int
   std::string text;
   for (int64_t line = 1; std::getline(in, text); ++line) {
     absl::string_view view = text;
-    if (line == 1) absl::ConsumePrefix(&view, "\xef\xbb\xbf");  // byte order mark
+    if (line == 1) view = WithoutByteOrderMark(view);
     if (line == 1 && absl::StartsWith(view, "\x1f\x8b"))
       return absl::InvalidArgumentError(absl::StrCat(source, ": is compressed; decompress it with gunzip"));
     view = absl::StripAsciiWhitespace(view);

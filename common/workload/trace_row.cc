@@ -11,7 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "common/base/status_macros.h"
-#include "nlohmann/json.hpp"
+#include "common/json/json_reader.h"
 
 namespace bfio {
 namespace {
@@ -36,6 +36,11 @@ absl::Status Bad(absl::string_view column, absl::string_view text, absl::string_
   return absl::InvalidArgumentError(absl::StrCat(column, " '", text.substr(0, 40), "' ", what));
 }
 
+// SimpleAtod reads hexadecimal numbers too.
+bool ReadDecimal(absl::string_view text, double& value) {
+  return !absl::StrContains(text, 'x') && !absl::StrContains(text, 'X') && absl::SimpleAtod(text, &value);
+}
+
 absl::StatusOr<int64_t> CheckLength(absl::string_view column, double value, absl::string_view text) {
   // Compared as double, because a value beyond int64 must not be converted first.
   if (!(std::floor(value) == value)) return Bad(column, text, "is not a whole number");
@@ -47,7 +52,7 @@ absl::StatusOr<int64_t> CheckLength(absl::string_view column, double value, absl
 // Spreadsheets and data frames often write whole numbers as "374.0".
 absl::StatusOr<int64_t> ParseLength(absl::string_view column, absl::string_view text) {
   double value = 0;
-  if (!absl::SimpleAtod(text, &value)) return Bad(column, text, "is not a number");
+  if (!ReadDecimal(text, value)) return Bad(column, text, "is not a number");
   return CheckLength(column, value, text);
 }
 
@@ -60,7 +65,7 @@ absl::StatusOr<double> CheckSeconds(absl::string_view column, double value, absl
 
 absl::StatusOr<double> ParseSeconds(absl::string_view column, absl::string_view text) {
   double value = 0;
-  if (!absl::SimpleAtod(text, &value)) return Bad(column, text, "is not a time in seconds");
+  if (!ReadDecimal(text, value)) return Bad(column, text, "is not a time in seconds");
   return CheckSeconds(column, value, text);
 }
 
@@ -119,6 +124,9 @@ class CsvRowParser : public RowParser {
   std::vector<std::string> fields_;
 };
 
+// A row may have the hashes of many blocks, which are not read.
+constexpr JsonLimits kRowLimits = {.bytes = 16 << 20, .values = 64};
+
 // Mooncake's traces have milliseconds. Bailian's have the same names with seconds, and the turns of chats.
 class JsonRowParser : public RowParser {
  public:
@@ -129,8 +137,9 @@ class JsonRowParser : public RowParser {
   bool first_line_is_row() const override { return true; }
 
   absl::StatusOr<TraceRequest> Parse(absl::string_view line) override {
-    const auto json = nlohmann::json::parse(line.begin(), line.end(), nullptr, /*allow_exceptions=*/false);
-    if (!json.is_object()) return absl::InvalidArgumentError("not a JSON object");
+    BFIO_ASSIGN_OR_RETURN(
+        const nlohmann::json json,
+        ReadJsonObject(line, "", kRowLimits, {"timestamp", "input_length", "output_length"}));
     BFIO_ASSIGN_OR_RETURN(const double timestamp, Number(json, "timestamp"));
     BFIO_ASSIGN_OR_RETURN(const int64_t prompt, Length(json, "input_length"));
     BFIO_ASSIGN_OR_RETURN(const int64_t output, Length(json, "output_length"));
@@ -184,9 +193,8 @@ bool TakeQuoted(absl::string_view& rest, std::string& field) {
 
 absl::StatusOr<std::unique_ptr<RowParser>> ChooseRowParser(absl::string_view first_line) {
   if (!first_line.empty() && first_line[0] == '{') {
-    const auto json =
-        nlohmann::json::parse(first_line.begin(), first_line.end(), nullptr, /*allow_exceptions=*/false);
-    return std::make_unique<JsonRowParser>(/*seconds=*/json.contains("chat_id") || json.contains("turn"));
+    const auto chat = ReadJsonObject(first_line, "", kRowLimits, {"chat_id", "turn"});
+    return std::make_unique<JsonRowParser>(/*seconds=*/chat.ok() && !chat->empty());
   }
   std::vector<std::string> columns;
   if (SplitCsvLine(first_line, columns)) {

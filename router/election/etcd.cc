@@ -6,7 +6,6 @@
 #include <httplib.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 #include "absl/strings/strip.h"
 #include "common/base/address.h"
 #include "common/base/status_macros.h"
+#include "common/json/json_reader.h"
 
 namespace bfio::router {
 namespace {
@@ -25,17 +25,10 @@ using nlohmann::json;
 // Upper limit of a reply; etcd's answers have a few hundred bytes.
 constexpr size_t kMaxReply = 1 << 16;
 
-using nlohmann::json;
-
-// etcd's answers have at most 6 levels.
-constexpr int kMaxDepth = 16;
-
-// The JSON object in `text`, without levels below kMaxDepth; an empty object when there is none.
+// The JSON object in `text`; an empty one when there is none.
 json Parse(absl::string_view text) {
-  const auto shallow = [](int depth, json::parse_event_t, const json&) { return depth <= kMaxDepth; };
-  json parsed = json::parse(text.begin(), text.end(), shallow, false);
-  if (!parsed.is_object()) parsed = json::object();
-  return parsed;
+  absl::StatusOr<json> parsed = ReadJsonObject(text, "", {.bytes = kMaxReply});
+  return parsed.ok() ? *std::move(parsed) : json::object();
 }
 
 // The member; null when `object` is not an object or has no such member.

@@ -15,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "common/base/byte_order_mark.h"
 #include "common/base/spdlog.h"
 #include "common/base/status_macros.h"
 #include "router/group/group_key.h"
@@ -34,7 +35,7 @@ absl::StatusOr<std::vector<EngineAddress>> ReadFile(const std::string& path) {
   if (text.size() > kMostFileBytes)
     return absl::InvalidArgumentError(absl::StrCat(path, " is larger than ", kMostFileBytes, " bytes"));
   std::string list;
-  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+  for (absl::string_view line : absl::StrSplit(WithoutByteOrderMark(text), '\n')) {
     line = absl::StripAsciiWhitespace(line.substr(0, line.find('#')));
     if (!line.empty()) absl::StrAppend(&list, list.empty() ? "" : ",", line);
   }

@@ -53,6 +53,33 @@ TEST(InputFiles, ATraceThatCannotBeReplayedIsNamed) {
   EXPECT_THAT(late.err, HasSubstr("1e300"));
 }
 
+// Was read as 16 tokens.
+TEST(InputFiles, AHexadecimalLengthIsABadRow) {
+  const RunResult run = Describe(Written(
+      "hex.csv", "arrived_at,num_prefill_tokens,num_decode_tokens\n0,0x10,4\n1,5,0X1\n0x2,5,2\n3,7,2\n"));
+  ASSERT_EQ(run.code, 0) << run.err;
+  EXPECT_EQ(nlohmann::json::parse(run.out)["requests"], 1);
+  EXPECT_THAT(run.err, HasSubstr("'0x10' is not a number"));
+}
+
+// Windows editors begin files with a byte order mark, which became part of the first key, engine or tenant.
+TEST(InputFiles, AByteOrderMarkIsNoPartOfAFile) {
+  const std::string mark = "\xef\xbb\xbf";
+  for (const char* config : {"workers: 1\n", "{\"workers\": 1}"}) {
+    const RunResult run =
+        RunProgram("bfio_sim", {absl::StrCat("--config=", Written("sim.yaml", mark + config)),
+                                "--profile=conversation", "--steps=600", "--json"});
+    EXPECT_EQ(run.code, 0) << run.err;
+  }
+  // Both files are read before the port is opened, which fails.
+  const RunResult run = RunProgram(
+      "bfio_router",
+      {absl::StrCat("--client_tokens=", Written("tokens", mark + "a0123456789abcdef0123456789abcdef acme\n")),
+       absl::StrCat("--engines=file:", Written("engines", mark + "vllm://127.0.0.1:1\n")),
+       "--worker_listen=1.2.3.4:2", "--listen=1.2.3.4:1"});
+  EXPECT_THAT(run.err, HasSubstr("1.2.3.4")) << run.err;
+}
+
 // systemd does not restart a program that ends with 2.
 TEST(InputFiles, AnUnsupportedCheckpointEndsTheWorkerWithTwo) {
   const std::string model = absl::StrCat(TestDirectory(), "/model");

@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/out_of_range.h"
 #include "common/base/status_macros.h"
+#include "common/json/json_reader.h"
 #include "engines/vllm.pb.h"
-#include "nlohmann/json.hpp"
 #include "router/frontend/gateway/protocol.h"
 
 namespace bfio::router::gateway {
@@ -23,11 +23,8 @@ namespace pb = ::vllm::grpc::engine;
 // another engine.
 bool KvFromElsewhere(const pb::GenerateRequest& request) {
   if (request.has_kv_transfer_params()) return true;
-  const auto transfer = nlohmann::json::parse(request.kv_transfer_params_json(), /*cb=*/nullptr,
-                                              /*allow_exceptions=*/false);
-  if (!transfer.is_object()) return false;
-  const auto remote = transfer.find("do_remote_prefill");
-  return remote != transfer.end() && remote->is_boolean() && remote->get<bool>();
+  const auto transfer = ReadJsonObject(request.kv_transfer_params_json(), "", {}, {"do_remote_prefill"});
+  return transfer.ok() && transfer->value("do_remote_prefill", nlohmann::json()) == true;
 }
 
 const char* ConstraintName(const pb::SamplingParams& sampling) {

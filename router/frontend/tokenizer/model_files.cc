@@ -9,7 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "common/auth/bearer_tokens.h"
 #include "common/base/status_macros.h"
-#include "nlohmann/json.hpp"
+#include "common/json/json_reader.h"
 
 namespace bfio::router {
 namespace {
@@ -93,10 +93,11 @@ absl::StatusOr<ModelFiles> MakeModelFiles(std::string directory, const Tokenizer
   ModelFiles model;
   model.directory = std::move(directory);
   if (const std::string* config = Find(files, "config.json"); config != nullptr) {
-    const json parsed = json::parse(*config, nullptr, /*allow_exceptions=*/false);
-    if (!parsed.is_object())
-      return absl::InvalidArgumentError(absl::StrCat(model.directory, "/config.json is not a JSON object"));
-    ReadConfig(parsed, model);
+    BFIO_ASSIGN_OR_RETURN(const json fields,
+                          ReadJsonObject(*config, absl::StrCat(model.directory, "/config.json"), {},
+                                         {"vocab_size", "bos_token_id", "pad_token_id", "eos_token_id",
+                                          "model_type", "torch_dtype", "dtype", "architectures"}));
+    ReadConfig(fields, model);
   }
   if (const std::string* tokenizer = Find(files, "tokenizer.json"); tokenizer != nullptr) {
     absl::StatusOr<TokenText> text = TokenText::Parse(*tokenizer);

@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <functional>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "common/base/status_macros.h"
-#include "nlohmann/json.hpp"
+#include "common/json/json_reader.h"
 
 namespace bfio::router {
 namespace {
@@ -18,6 +17,8 @@ using nlohmann::json;
 
 // Upper bound of token ids; no vocabulary has as many.
 constexpr int64_t kMaxTokens = 1 << 22;
+// As model_files.h allows.
+constexpr size_t kMaxTextBytes = size_t{256} << 20;
 
 // How a vocabulary writes bytes.
 enum class Spelling {
@@ -68,12 +69,12 @@ std::string FromSentencePiece(absl::string_view spelt) {
 // Whether the decoder, or a decoder in its sequence, has this type.
 bool Decodes(const json& decoder, absl::string_view type) {
   const auto is_of_type = [type](const json& one) {
-    return one.is_object() && one.value("type", json()) == std::string(type);
+    const auto found = one.is_object() ? one.find("type") : one.end();
+    return found != one.end() && *found == std::string(type);
   };
   if (is_of_type(decoder)) return true;
-  if (!decoder.is_object()) return false;
-  const json parts = decoder.value("decoders", json());
-  return parts.is_array() && std::any_of(parts.begin(), parts.end(), is_of_type);
+  const auto parts = decoder.is_object() ? decoder.find("decoders") : decoder.end();
+  return parts != decoder.end() && parts->is_array() && std::any_of(parts->begin(), parts->end(), is_of_type);
 }
 
 absl::StatusOr<Spelling> SpellingOf(const json& decoder) {
@@ -82,67 +83,78 @@ absl::StatusOr<Spelling> SpellingOf(const json& decoder) {
   return absl::UnimplementedError("its decoder must be ByteLevel, ByteFallback or Metaspace");
 }
 
-using OnToken = std::function<absl::Status(const std::string& spelt, int64_t id)>;
-
-// BPE: ids by token; Unigram: a list of token and score.
-absl::Status ForEachToken(const json& vocabulary, const OnToken& on_token) {
-  if (vocabulary.is_array()) {
-    for (size_t i = 0; i < vocabulary.size(); ++i) {
-      const json& entry = vocabulary[i];
-      if (!entry.is_array() || entry.empty() || !entry[0].is_string())
-        return absl::InvalidArgumentError("its vocabulary is not a list of tokens");
-      BFIO_RETURN_IF_ERROR(on_token(entry[0].get<std::string>(), static_cast<int64_t>(i)));
-    }
-    return absl::OkStatus();
-  }
-  if (!vocabulary.is_object()) return absl::InvalidArgumentError("it has no vocabulary");
-  for (const auto& [spelt, id] : vocabulary.items()) {
-    BFIO_RETURN_IF_ERROR(on_token(spelt, id.is_number_integer() ? id.get<int64_t>() : -1));
-  }
-  return absl::OkStatus();
+// The tokens of a tokenizer.json, which may have hundreds of thousands: read one at a time, without the
+// merges, which are most of the file.
+bool Wanted(const JsonPath& path) {
+  return path.Is({"model", "vocab", "*"}) || path.Is({"added_tokens", "*"}) || path.Is({"decoder"}) ||
+         (!path.container && path.Is({"added_tokens"}));
 }
 
-// Skips the merges, which are most of the file and are not used here.
-json ParseWithoutMerges(absl::string_view text) {
-  const auto wanted = [](int depth, json::parse_event_t event, json& parsed) {
-    return !(event == json::parse_event_t::key && depth == 2 && parsed == "merges");
+bool IsAddedToken(const json& token) {
+  const auto is = [&token](const char* field, bool (json::*type)() const noexcept) {
+    const auto found = token.find(field);
+    return found != token.end() && ((*found).*type)();
   };
-  return json::parse(text.begin(), text.end(), wanted, /*allow_exceptions=*/false);
+  return token.is_object() && is("id", &json::is_number_integer) && is("content", &json::is_string) &&
+         (!token.contains("special") || is("special", &json::is_boolean));
 }
 
 }  // namespace
 
 absl::StatusOr<TokenText> TokenText::Parse(absl::string_view tokenizer_json) {
-  const json tokenizer = ParseWithoutMerges(tokenizer_json);
-  if (!tokenizer.is_object()) return absl::InvalidArgumentError("it is not a JSON object");
-  const auto model = tokenizer.find("model");
-  if (model == tokenizer.end() || !model->is_object() || !model->contains("vocab"))
-    return absl::InvalidArgumentError("it has no vocabulary");
-  BFIO_ASSIGN_OR_RETURN(const Spelling spelling, SpellingOf(tokenizer.value("decoder", json())));
   TokenText out;
-  const auto put = [&](int64_t id, std::string text, bool special) -> absl::Status {
+  json decoder;
+  bool has_vocabulary = false;
+  // Added tokens are written as plain text. They may also be in the vocabulary.
+  std::vector<std::pair<uint32_t, Token>> added;
+  const auto stored = [&out](absl::string_view text, bool special) {
+    const Token token = {static_cast<uint32_t>(out.text_.size()), static_cast<uint32_t>(text.size()),
+                         special};
+    out.text_.append(text.data(), text.size());
+    return token;
+  };
+  const auto put = [&out](uint32_t id, const Token& token) {
+    if (id >= out.tokens_.size()) out.tokens_.resize(id + 1);
+    out.tokens_[id] = token;
+  };
+  const auto on = [&](JsonPath& path, json& value) {
+    if (path.Is({"decoder"})) {
+      decoder = std::move(value);
+      return absl::OkStatus();
+    }
+    const bool of_vocabulary = path.names.size() == 3;
+    // BPE: ids by token; Unigram: a list of token and score.
+    const bool of_list = of_vocabulary && path.in_array;
+    if (of_list && !(value.is_array() && !value.empty() && value[0].is_string()))
+      return absl::InvalidArgumentError("its vocabulary is not a list of tokens");
+    if (!of_vocabulary && !(path.in_array && IsAddedToken(value)))
+      return absl::InvalidArgumentError("one of its added_tokens has no id or no content");
+    const json& number = of_vocabulary ? value : value["id"];
+    int64_t id = number.is_number_integer() ? number.get<int64_t>() : -1;
+    if (of_list) id = static_cast<int64_t>(out.tokens_.size());
     if (id < 0 || id >= kMaxTokens)
       return absl::InvalidArgumentError(absl::StrCat("a token's id must be within 0..", kMaxTokens - 1));
-    if (static_cast<size_t>(id) >= out.tokens_.size()) out.tokens_.resize(static_cast<size_t>(id) + 1);
-    out.tokens_[static_cast<size_t>(id)] = {std::move(text), special};
+    if (of_vocabulary) {
+      has_vocabulary = true;
+      put(static_cast<uint32_t>(id),
+          stored(of_list ? value[0].get_ref<const std::string&>() : path.names[2], false));
+    } else {
+      added.emplace_back(static_cast<uint32_t>(id), stored(value["content"].get_ref<const std::string&>(),
+                                                           value.value("special", false)));
+    }
     return absl::OkStatus();
   };
-  absl::Status status = ForEachToken((*model)["vocab"], [&](const std::string& spelt, int64_t id) {
-    return put(id, spelling == Spelling::kByteLevel ? FromByteLevel(spelt) : FromSentencePiece(spelt), false);
-  });
-  // Added tokens are written as plain text. They may also be in the vocabulary.
-  const json added = tokenizer.value("added_tokens", json::array());
-  if (!added.is_array()) return absl::InvalidArgumentError("its added_tokens are not a list");
-  for (const json& token : added) {
-    if (!status.ok()) return status;
-    const bool proper = token.is_object() && token.contains("id") && token["id"].is_number_integer() &&
-                        token.contains("content") && token["content"].is_string() &&
-                        (!token.contains("special") || token["special"].is_boolean());
-    if (!proper) return absl::InvalidArgumentError("one of its added_tokens has no id or no content");
-    status =
-        put(token["id"].get<int64_t>(), token["content"].get<std::string>(), token.value("special", false));
+  BFIO_RETURN_IF_ERROR(ReadJson(tokenizer_json, "", {.bytes = kMaxTextBytes, .values = 4096}, Wanted, on));
+  if (!has_vocabulary) return absl::InvalidArgumentError("it has no vocabulary");
+  BFIO_ASSIGN_OR_RETURN(const Spelling spelling, SpellingOf(decoder));
+  // In place: no text is longer than its spelling.
+  for (Token& token : out.tokens_) {
+    const std::string text = spelling == Spelling::kByteLevel ? FromByteLevel(out.TextOf(token))
+                                                              : FromSentencePiece(out.TextOf(token));
+    out.text_.replace(token.begin, text.size(), text);
+    token.size = static_cast<uint32_t>(text.size());
   }
-  if (!status.ok()) return status;
+  for (const auto& [id, token] : added) put(id, token);
   return out;
 }
 

@@ -21,18 +21,24 @@ class TokenText {
   // Empty for a token that does not exist, and for special tokens unless `special`.
   absl::string_view Of(uint32_t token, bool special) const {
     if (token >= tokens_.size() || (tokens_[token].special && !special)) return {};
-    return tokens_[token].text;
+    return TextOf(tokens_[token]);
   }
 
   // All token ids are below it.
   size_t size() const { return tokens_.size(); }
 
  private:
+  // A part of text_.
   struct Token {
-    std::string text;
+    uint32_t begin = 0, size = 0;
     bool special = false;
   };
 
+  absl::string_view TextOf(const Token& token) const {
+    return absl::string_view(text_).substr(token.begin, token.size);
+  }
+
+  std::string text_;
   std::vector<Token> tokens_;
 };
 

@@ -8,10 +8,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/quote.h"
 #include "common/base/status_macros.h"
-#include "worker/engine/model/json.h"
+#include "common/json/json_reader.h"
 #include "worker/engine/model/mapped_file.h"
-#include "worker/engine/model/quote.h"
 
 namespace bfio::worker {
 namespace {
@@ -100,12 +100,8 @@ bool Exists(const std::string& path) {
 }  // namespace
 
 absl::StatusOr<WeightMap> ParseWeightMap(absl::string_view json, absl::string_view path) {
-  if (json.size() > kMaxIndexBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": has ", json.size(), " bytes, more than the ", kMaxIndexBytes, " allowed"));
-  }
   IndexEvents events;
-  std::string fault = events.Parse(json);
+  std::string fault = events.Parse(json, kMaxIndexBytes);
   if (fault.empty() && !events.found()) fault = "has no 'weight_map'";
   if (!fault.empty()) return absl::InvalidArgumentError(absl::StrCat(path, ": ", fault));
   WeightMap map = events.TakeMap();

@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
-#include "worker/engine/model/quote.h"
+#include "common/base/quote.h"
 
 namespace bfio::worker {
 

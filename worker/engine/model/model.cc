@@ -8,11 +8,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/quote.h"
 #include "common/base/status_macros.h"
 #include "worker/engine/model/layout.h"
 #include "worker/engine/model/mapped_file.h"
 #include "worker/engine/model/model_config.h"
-#include "worker/engine/model/quote.h"
 
 namespace bfio::worker {
 

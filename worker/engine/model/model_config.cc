@@ -6,10 +6,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/quote.h"
 #include "common/base/status_macros.h"
-#include "worker/engine/model/json.h"
+#include "common/json/json_reader.h"
 #include "worker/engine/model/json_fields.h"
-#include "worker/engine/model/quote.h"
 #include "worker/engine/model/rope.h"
 
 namespace bfio::worker {
@@ -209,7 +209,7 @@ absl::string_view FamilyName(ModelConfig::Family family) {
 }
 
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::string_view name) {
-  BFIO_ASSIGN_OR_RETURN(const json document, ParseJsonObject(text, name));
+  BFIO_ASSIGN_OR_RETURN(const json document, ReadJsonObject(text, name));
   absl::Status status;
   const std::string where = absl::StrCat(name, ": ");
   JsonFields fields(document, where, &status);
@@ -258,7 +258,7 @@ std::vector<int32_t> ReadEosTokens(JsonFields& fields, const std::vector<int32_t
 
 absl::StatusOr<std::vector<int32_t>> ParseGenerationEosTokens(absl::string_view text, absl::string_view name,
                                                               int64_t vocab) {
-  BFIO_ASSIGN_OR_RETURN(const json document, ParseJsonObject(text, name));
+  BFIO_ASSIGN_OR_RETURN(const json document, ReadJsonObject(text, name));
   absl::Status status;
   JsonFields fields(document, absl::StrCat(name, ": "), &status);
   std::vector<int32_t> ids = ReadEosTokens(fields, {}, vocab);

@@ -8,8 +8,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/quote.h"
 #include "worker/engine/model/json_fields.h"
-#include "worker/engine/model/quote.h"
 
 namespace bfio::worker {
 namespace {

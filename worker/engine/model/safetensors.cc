@@ -10,8 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/quote.h"
 #include "common/base/status_macros.h"
-#include "worker/engine/model/quote.h"
 #include "worker/engine/model/safetensors_header.h"
 
 namespace bfio::worker {

@@ -5,8 +5,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "worker/engine/model/json.h"
-#include "worker/engine/model/quote.h"
+#include "common/base/quote.h"
+#include "common/json/json_reader.h"
 
 namespace bfio::worker {
 namespace {
@@ -59,6 +59,8 @@ class HeaderEvents final : public JsonEvents {
     }
     return Go(Place::kTop);
   }
+
+  bool null() override { return (place_ == Place::kTop && field_ == "__metadata__") || JsonEvents::null(); }
 
   bool string(string_t& text) override {
     if (place_ == Place::kMetadata) return true;
@@ -124,7 +126,7 @@ class HeaderEvents final : public JsonEvents {
 
 absl::StatusOr<std::vector<SafetensorsEntry>> ParseSafetensorsHeader(absl::string_view json) {
   HeaderEvents events;
-  const std::string fault = events.Parse(json);
+  const std::string fault = events.Parse(json, json.size());
   if (!fault.empty()) return absl::InvalidArgumentError(absl::StrCat("the header ", fault));
   return events.TakeEntries();
 }

@@ -57,7 +57,7 @@ TEST(ParseModel, CheckpointConfigs) {
 }
 
 TEST(ParseModel, Mistakes) {
-  EXPECT_EQ(ModelError("[1"), "m.json is not a JSON object");
+  EXPECT_EQ(ModelError("[1]"), "m.json: is not a JSON object");
   EXPECT_EQ(ModelError(R"({"block_gb": 1, "cache_gb": 1})"), "m.json: blocks is missing");
   EXPECT_EQ(ModelError(R"({"blocks": 1.5, "block_gb": 1, "cache_gb": 1})"),
             "m.json: blocks must be a whole number from 1 to 4096");

@@ -95,7 +95,7 @@ TEST(TraceTest, MooncakeTimesAreMilliseconds) {
   EXPECT_DOUBLE_EQ(trace.requests[1].arrival_s, 3.5);
   EXPECT_EQ(trace.dropped, 3);
   EXPECT_THAT(trace.dropped_examples[0], HasSubstr("line 3: no output_length"));
-  EXPECT_THAT(trace.dropped_examples[2], HasSubstr("line 5: not a JSON object"));
+  EXPECT_THAT(trace.dropped_examples[2], HasSubstr("line 5: is not JSON"));
 }
 
 TEST(TraceTest, GenericTracesMayLackArrivals) {

@@ -78,7 +78,7 @@ TEST_F(ModelFilesTest, ATokenizerOfAnotherKindIsHandedOutAllTheSame) {
   EXPECT_EQ(model->text, nullptr);
   EXPECT_EQ(model->why_no_text, "the model has no tokenizer.json");
   Put("tokenizer.json", "[]");
-  EXPECT_EQ(Load()->why_no_text, "tokenizer.json: it is not a JSON object");
+  EXPECT_EQ(Load()->why_no_text, "tokenizer.json: it has no vocabulary");
 }
 
 TEST_F(ModelFilesTest, ADirectoryWithoutATokenizerIsAnError) {
@@ -87,9 +87,9 @@ TEST_F(ModelFilesTest, ADirectoryWithoutATokenizerIsAnError) {
   EXPECT_TRUE(absl::IsNotFound(Load().status()));
   EXPECT_TRUE(absl::IsNotFound(LoadModelFiles(folder_.string() + "/nowhere").status()));
   Put("tokenizer.json", kTokenizer);
-  Put("config.json", "{");
+  Put("config.json", "[]");
   EXPECT_EQ(Load().status(),
-            absl::InvalidArgumentError(folder_.string() + "/config.json is not a JSON object"));
+            absl::InvalidArgumentError(folder_.string() + "/config.json: is not a JSON object"));
 }
 
 // Python's own library reads the archive and verifies its checksums.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <initializer_list>
 #include <memory>
 #include <string>
@@ -22,6 +23,15 @@ json ByteLevel() {
   return {{"model", {{"type", "BPE"}, {"vocab", {{"a", 0}, {"\u0120the", 1}, {"\u010a", 2}, {"\u00e2", 3}}}}},
           {"decoder", {{"type", "ByteLevel"}}},
           {"added_tokens", {{{"id", 5}, {"content", "</s>"}, {"special", true}}}}};
+}
+
+// The largest resident size of this process since it was reset.
+int64_t PeakKb() {
+  std::ifstream status("/proc/self/status");
+  int64_t kb = 0;
+  for (std::string word; status >> word && word != "VmHWM:";) continue;
+  status >> kb;
+  return kb;
 }
 
 TEST(TokenText, ByteLevelSpellingsAreBytes) {
@@ -83,6 +93,37 @@ TEST(TokenText, InvalidTokenizersAreErrors) {
                             json{{{"id", 7}, {"content", "x"}, {"special", "x"}}}}) {
     tokenizer["added_tokens"] = added;
     EXPECT_TRUE(absl::IsInvalidArgument(TokenText::Parse(tokenizer.dump()).status())) << added;
+  }
+}
+
+// As trees these took up to 47 bytes per byte, and 400 KB of '[' ended the process. 48 MiB are for the 2^22
+// ids.
+TEST(TokenText, AnyTokenizerTakesLittleAboveItsText) {
+  const auto repeated = [](const std::string& text, size_t bytes) {
+    std::string all;
+    while (all.size() < bytes) all += text;
+    return all;
+  };
+  constexpr size_t kText = 8 << 20;
+  const struct {
+    std::string begin, part, end;
+    bool fits;
+  } kCases[] = {
+      {R"({"decoder":)", "[", "", false},
+      {R"({"model":{"vocab":{"a":)", "[", "", false},
+      {R"({"x":[)", "[],", "0]}", false},
+      {R"({"decoder":[)", "[],", "0]}", false},
+      {R"({"added_tokens":[)", R"({"id":7,"content":""},)", R"({"id":8,"content":"x"}]})", false},
+      {R"({"added_tokens":[[)", "[],", "0]]}", false},
+      {R"({"decoder":{"type":"ByteLevel"},"model":{"vocab":{)", R"("a":0,)", R"("b":4194303}}})", true},
+      {R"({"decoder":{"type":"ByteLevel"},"model":{"vocab":{"a":0},"merges":[)", R"("a b",)", "\"\"]}}",
+       true}};
+  for (const auto& [begin, part, end, fits] : kCases) {
+    const std::string text = begin + repeated(part, kText) + end;
+    std::ofstream("/proc/self/clear_refs") << 5;  // resets the peak
+    const int64_t before = PeakKb();
+    EXPECT_EQ(TokenText::Parse(text).ok(), fits) << begin << part;
+    EXPECT_LT(PeakKb() - before, 80 << 10) << begin << part;
   }
 }
 

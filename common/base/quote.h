@@ -1,7 +1,7 @@
 // Quotes untrusted text in an error message. Gives one printable line of bounded length for any input.
 // Threads: pure functions.
-#ifndef BFIO_WORKER_ENGINE_MODEL_QUOTE_H_
-#define BFIO_WORKER_ENGINE_MODEL_QUOTE_H_
+#ifndef BFIO_COMMON_BASE_QUOTE_H_
+#define BFIO_COMMON_BASE_QUOTE_H_
 
 #include <string>
 
@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
-namespace bfio::worker {
+namespace bfio {
 
 // 'text' in quotes, escaped, truncated to 120 bytes.
 inline std::string Quote(absl::string_view text) {
@@ -18,6 +18,6 @@ inline std::string Quote(absl::string_view text) {
   return absl::StrCat("'", absl::CHexEscape(text.substr(0, kLongest)), "...'");
 }
 
-}  // namespace bfio::worker
+}  // namespace bfio
 
-#endif  // BFIO_WORKER_ENGINE_MODEL_QUOTE_H_
+#endif  // BFIO_COMMON_BASE_QUOTE_H_

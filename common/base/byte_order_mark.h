@@ -1,0 +1,16 @@
+// The mark that Windows editors put at the beginning of a UTF-8 file. Pure; any thread.
+#ifndef BFIO_COMMON_BASE_BYTE_ORDER_MARK_H_
+#define BFIO_COMMON_BASE_BYTE_ORDER_MARK_H_
+
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+
+namespace bfio {
+
+inline absl::string_view WithoutByteOrderMark(absl::string_view text) {
+  return absl::StripPrefix(text, "\xef\xbb\xbf");
+}
+
+}  // namespace bfio
+
+#endif  // BFIO_COMMON_BASE_BYTE_ORDER_MARK_H_

@@ -1,0 +1,200 @@
+#include "common/json/json_reader.h"
+
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/byte_order_mark.h"
+#include "common/base/quote.h"
+#include "common/base/status_macros.h"
+
+namespace bfio {
+namespace {
+
+using nlohmann::json;
+
+// The library holds a string several times while it reads it.
+constexpr size_t kMaxStringBytes = 4 << 20;
+
+// The limit that the text exceeds; empty if it exceeds none.
+std::string Excess(absl::string_view text, size_t max_bytes) {
+  if (text.size() > max_bytes)
+    return absl::StrCat("has ", text.size(), " bytes, more than the ", max_bytes, " allowed");
+  // The library treats a zero byte as the end of the text.
+  if (text.find('\0') != absl::string_view::npos) return "has a zero byte in its JSON";
+  int depth = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '[' || c == '{') {
+      if (++depth > kMaxJsonDepth) return absl::StrCat("is nested more than ", kMaxJsonDepth, " deep");
+    } else if (c == ']' || c == '}') {
+      --depth;
+    } else if (c == '"') {
+      const size_t begin = i++;
+      while (i < text.size() && text[i] != '"') i += text[i] == '\\' ? 2 : 1;
+      if (i - begin > kMaxStringBytes)
+        return absl::StrCat("has a string of more than ", kMaxStringBytes, " bytes");
+    }
+  }
+  return "";
+}
+
+// Removes the library's prefix "[json.exception.parse_error.101] " from its message.
+std::string Reason(const char* what) {
+  absl::string_view text = what;
+  const size_t bracket = text.find("] ");
+  if (bracket != absl::string_view::npos) text.remove_prefix(bracket + 2);
+  return Quote(text);
+}
+
+class Builder final : public JsonEvents {
+ public:
+  Builder(size_t max_values, JsonWanted wanted, OnJson on)
+      : max_values_(max_values), wanted_(wanted), on_(on) {}
+
+  const absl::Status& status() const { return status_; }
+
+  bool null() override { return Add(json()); }
+  bool boolean(bool value) override { return Add(value); }
+  bool number_integer(number_integer_t value) override { return Add(value); }
+  bool number_unsigned(number_unsigned_t value) override { return Add(value); }
+  bool number_float(number_float_t value, const string_t&) override { return Add(value); }
+  bool string(string_t& value) override { return Add(std::move(value)); }
+  bool start_object(std::size_t) override { return Open(json::object()); }
+  bool start_array(std::size_t) override { return Open(json::array()); }
+  bool key(string_t& name) override {
+    if (!tree_.empty() && tree_.back()->contains(name))
+      return Fail(absl::StrCat("gives ", Quote(name), " twice"));
+    (tree_.empty() ? path_.names.back() : name_) = std::move(name);
+    return true;
+  }
+  bool end_object() override { return Close(); }
+  bool end_array() override { return Close(); }
+
+ private:
+  std::string Where() const override { return ""; }
+
+  template <typename T>
+  bool Add(T&& value) {
+    if (!tree_.empty()) return Put(std::forward<T>(value)) != nullptr;
+    path_.container = false;
+    if (!wanted_(path_)) return true;
+    json built = std::forward<T>(value);
+    return Pass(built);
+  }
+  bool Open(json empty) {
+    const bool array = empty.is_array();
+    if (!tree_.empty()) {
+      json* const put = Put(std::move(empty));
+      if (put != nullptr) tree_.push_back(put);
+      return put != nullptr;
+    }
+    path_.container = true;
+    if (wanted_(path_)) {
+      root_ = std::move(empty);
+      values_ = 1;
+      tree_.push_back(&root_);
+      return true;
+    }
+    arrays_.push_back(path_.in_array);
+    path_.in_array = array;
+    path_.names.emplace_back();
+    return true;
+  }
+  bool Close() {
+    if (tree_.empty()) {
+      path_.names.pop_back();
+      path_.in_array = arrays_.back();
+      arrays_.pop_back();
+      return true;
+    }
+    tree_.pop_back();
+    return !tree_.empty() || Pass(root_);
+  }
+  // Adds to the container that is being built. Null: the limit is reached.
+  json* Put(json value) {
+    if (++values_ > max_values_) {
+      Fail(absl::StrCat("has more than ", max_values_, " values"));
+      return nullptr;
+    }
+    json& in = *tree_.back();
+    return in.is_array() ? &in.emplace_back(std::move(value)) : &(in[name_] = std::move(value));
+  }
+  bool Pass(json& value) {
+    status_ = on_(path_, value);
+    return status_.ok() || Fail(std::string(status_.message()));
+  }
+
+  const size_t max_values_;
+  const JsonWanted wanted_;
+  const OnJson on_;
+  // The containers that are open and not built have a name each, of the member that is being read.
+  JsonPath path_;
+  std::vector<bool> arrays_;
+  // The value that is being built, its open containers, the name of the next member, and the number of
+  // values.
+  json root_;
+  std::vector<json*> tree_;
+  std::string name_;
+  size_t values_ = 0;
+  absl::Status status_;
+};
+
+}  // namespace
+
+bool JsonPath::Is(std::initializer_list<absl::string_view> wanted) const {
+  return std::equal(
+      names.begin(), names.end(), wanted.begin(), wanted.end(),
+      [](absl::string_view name, absl::string_view want) { return want == "*" || name == want; });
+}
+
+absl::Status ReadJson(absl::string_view text, absl::string_view source, const JsonLimits& limits,
+                      JsonWanted wanted, OnJson on) {
+  Builder builder(limits.values, wanted, on);
+  const std::string fault = builder.Parse(text, limits.bytes);
+  if (fault.empty()) return absl::OkStatus();
+  return absl::Status(builder.status().ok() ? absl::StatusCode::kInvalidArgument : builder.status().code(),
+                      absl::StrCat(source, source.empty() ? "" : ": ", fault));
+}
+
+absl::StatusOr<json> ReadJsonObject(absl::string_view text, absl::string_view source,
+                                    const JsonLimits& limits,
+                                    std::initializer_list<absl::string_view> fields) {
+  json object = json::object();
+  const bool all = fields.size() == 0;
+  const auto wanted = [&](const JsonPath& path) {
+    if (all) return path.names.empty();
+    return path.names.size() == 1 && std::find(fields.begin(), fields.end(), path.names[0]) != fields.end();
+  };
+  const auto keep = [&](JsonPath& path, json& value) {
+    json& field = all ? object : object[path.names[0]];
+    if (!all && !field.is_null())
+      return absl::InvalidArgumentError(absl::StrCat("gives ", Quote(path.names[0]), " twice"));
+    field = std::move(value);
+    return absl::OkStatus();
+  };
+  BFIO_RETURN_IF_ERROR(ReadJson(text, source, limits, wanted, keep));
+  // The library skips the mark.
+  if (absl::StartsWith(absl::StripLeadingAsciiWhitespace(WithoutByteOrderMark(text)), "{")) return object;
+  return absl::InvalidArgumentError(absl::StrCat(source, source.empty() ? "" : ": ", "is not a JSON object"));
+}
+
+std::string JsonEvents::Parse(absl::string_view text, size_t max_bytes) {
+  fault_ = Excess(text, max_bytes);
+  if (!fault_.empty()) return fault_;
+  const bool parsed = json::sax_parse(text.begin(), text.end(), this);
+  if (!parsed && fault_.empty()) fault_ = "is not JSON";
+  return fault_;
+}
+
+bool JsonEvents::parse_error(std::size_t position, const std::string&,
+                             const nlohmann::detail::exception& error) {
+  return Fail(absl::StrCat("is not JSON at byte ", position, ": ", Reason(error.what())));
+}
+
+bool JsonEvents::Unexpected(absl::string_view what) {
+  return Fail(absl::StrCat("has ", what, " where none belongs", Where()));
+}
+
+}  // namespace bfio

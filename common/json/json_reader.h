@@ -1,0 +1,96 @@
+// JSON from outside: checkpoints, traces, tokenizers, etcd, requests. The text is bounded in size, depth and
+// length of strings before the JSON library sees it, and a tree holds only the members that are wanted, of
+// bounded number. Neither reading nor destroying recurses further than kMaxJsonDepth. Threads: pure
+// functions.
+#ifndef BFIO_COMMON_JSON_JSON_READER_H_
+#define BFIO_COMMON_JSON_JSON_READER_H_
+
+#include <cstddef>
+#include <initializer_list>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "nlohmann/json.hpp"
+
+namespace bfio {
+
+inline constexpr int kMaxJsonDepth = 32;
+
+struct JsonLimits {
+  // Of the text. Configurations have a few kilobytes.
+  size_t bytes = 1 << 20;
+  // Values and containers of one tree; each takes about 100 bytes.
+  size_t values = 1 << 16;
+};
+
+// Where a value is: the names that lead to it, empty for the elements of arrays. The last one is its own.
+struct JsonPath {
+  std::vector<std::string> names;
+  bool in_array = false;
+  // The value is an object or an array.
+  bool container = false;
+
+  // Whether these are the names; "*" stands for any.
+  bool Is(std::initializer_list<absl::string_view> wanted) const;
+};
+
+using JsonWanted = absl::FunctionRef<bool(const JsonPath& path)>;
+using OnJson = absl::FunctionRef<absl::Status(JsonPath& path, nlohmann::json& value)>;
+
+// Builds each value that is `wanted`, passes it to `on`, and drops it; inside of a value that is not, others
+// may be. INVALID_ARGUMENT: not JSON, beyond a limit, or a name twice in an object that is built; other
+// errors are from `on`. Messages begin with `source` and a colon, if it is not empty.
+absl::Status ReadJson(absl::string_view text, absl::string_view source, const JsonLimits& limits,
+                      JsonWanted wanted, OnJson on);
+
+// An object with these fields of the text, or all if there are none. Errors as above, and for other values
+// than objects.
+absl::StatusOr<nlohmann::json> ReadJsonObject(absl::string_view text, absl::string_view source,
+                                              const JsonLimits& limits = {},
+                                              std::initializer_list<absl::string_view> fields = {});
+
+// An event handler that rejects everything; a reader overrides the events that its grammar allows. The first
+// error ends the parse.
+class JsonEvents : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  // Parses all of `json`, of at most `max_bytes`. Returns the error, or an empty string.
+  std::string Parse(absl::string_view json, size_t max_bytes);
+
+  bool null() override { return Unexpected("null"); }
+  bool boolean(bool) override { return Unexpected("a boolean"); }
+  bool number_integer(number_integer_t) override { return Unexpected("a negative number"); }
+  bool number_unsigned(number_unsigned_t) override { return Unexpected("a number"); }
+  bool number_float(number_float_t, const string_t&) override { return Unexpected("a fraction"); }
+  bool string(string_t&) override { return Unexpected("a string"); }
+  bool binary(binary_t&) override { return Unexpected("bytes"); }
+  bool start_object(std::size_t) override { return Unexpected("an object"); }
+  bool key(string_t&) override { return Unexpected("a field"); }
+  bool end_object() override { return Unexpected("the end of an object"); }
+  bool start_array(std::size_t) override { return Unexpected("an array"); }
+  bool end_array() override { return Unexpected("the end of an array"); }
+  bool parse_error(std::size_t position, const std::string& token,
+                   const nlohmann::detail::exception& error) override;
+
+ protected:
+  // Ends the parse with an error.
+  bool Fail(std::string fault) {
+    if (fault_.empty()) fault_ = std::move(fault);
+    return false;
+  }
+  // The current position in the document, for messages: "in 'model.norm.weight', shape".
+  virtual std::string Where() const = 0;
+
+ private:
+  bool Unexpected(absl::string_view what);
+
+  std::string fault_;
+};
+
+}  // namespace bfio
+
+#endif  // BFIO_COMMON_JSON_JSON_READER_H_
