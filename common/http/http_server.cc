@@ -1,5 +1,6 @@
 #include "common/http/http_server.h"
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
 #include <utility>
@@ -40,12 +41,14 @@ bool NamesThisMachine(absl::string_view host) {
          host.find_first_not_of("0123456789.") == absl::string_view::npos;
 }
 
-// httplib reads the bodies of these methods only; another method's body would be parsed as the next request.
+// httplib reads the bodies of these methods only, and of PRI without asking a handler; another method's body
+// would be parsed as the next request.
 bool HasUnreadBody(const httplib::Request& request) {
   if (request.method == "POST" || request.method == "PUT" || request.method == "PATCH" ||
-      request.method == "DELETE" || request.method == "PRI") {
+      request.method == "DELETE") {
     return false;
   }
+  if (request.method == "PRI") return true;
   const std::string length = request.get_header_value("Content-Length");
   return request.has_header("Transfer-Encoding") || request.get_header_value_count("Content-Length") > 1 ||
          length.find_first_not_of('0') != std::string::npos;
@@ -61,11 +64,11 @@ void SendWholeAndPlain(const httplib::Request& request) {
   own.ranges.clear();
 }
 
-HttpRequest ToRequest(const httplib::Request& request, std::string caller) {
+HttpRequest ToRequest(const httplib::Request& request, std::string caller, std::string body = "") {
   HttpRequest result;
   result.caller = std::move(caller);
   for (const auto& [name, value] : request.params) result.query.emplace(name, value);
-  result.body = request.body;
+  result.body = std::move(body);
   return result;
 }
 
@@ -74,10 +77,14 @@ void Refuse(httplib::Response& response, int status, const std::string& why) {
   response.set_content(why + "\n", "text/plain; charset=utf-8");
 }
 
-// Refuses a request without reading all of it, so the connection must be closed.
-void RefuseAndClose(httplib::Response& response, int status, const std::string& why) {
+// For a request that is not read to its end.
+void CloseAfter(httplib::Response& response) {
   if (HttpConnection* connection = HttpConnection::Current()) connection->CloseAfterReply();
   response.set_header("Connection", "close");
+}
+
+void RefuseAndClose(httplib::Response& response, int status, const std::string& why) {
+  CloseAfter(response);
   Refuse(response, status, why);
 }
 
@@ -103,8 +110,11 @@ class HttpServer::Impl {
         server_(Limits(), kThreads, std::move(tls)) {
     // Paths are matched here, because httplib's own are regular expressions.
     const auto any = [this](const httplib::Request& request, httplib::Response& response) {
-      Answer(request, response);
+      Answer(request, response, nullptr);
     };
+    // httplib would read a body before it calls a handler without a reader, and parse forms in it.
+    const auto with_body = [this](const httplib::Request& request, httplib::Response& response,
+                                  const httplib::ContentReader& body) { Answer(request, response, &body); };
     server_.set_pre_routing_handler([](const httplib::Request& request, httplib::Response& response) {
       SendWholeAndPlain(request);
       response.set_header("Cache-Control", "no-store");
@@ -134,10 +144,10 @@ class HttpServer::Impl {
     };
     server_.set_error_handler(on_error);
     server_.Get(".*", any);
-    server_.Post(".*", any);
-    server_.Put(".*", any);
-    server_.Patch(".*", any);
-    server_.Delete(".*", any);
+    server_.Post(".*", with_body);
+    server_.Put(".*", with_body);
+    server_.Patch(".*", with_body);
+    server_.Delete(".*", with_body);
     server_.Options(".*", any);
   }
 
@@ -214,18 +224,45 @@ class HttpServer::Impl {
     while (listening_ && !server_.is_running()) std::this_thread::yield();
   }
 
-  void Answer(const httplib::Request& request, httplib::Response& response) {
+  // `body`: reads the request's body; null if it has none.
+  void Answer(const httplib::Request& request, httplib::Response& response,
+              const httplib::ContentReader* body) {
+    std::string caller, text;
+    const Route* const route = Permitted(request, response, caller);
+    const auto append = [&text](const char* data, size_t size) {
+      text.append(data, size);
+      return true;
+    };
+    if (route == nullptr) {
+      if (body != nullptr) CloseAfter(response);
+    } else if (body != nullptr && !(*body)(append)) {
+      RefuseAndClose(response, std::max(response.status, 400), "invalid request");
+    } else if (route->stream) {
+      Begin(*route, request, response);
+    } else {
+      HttpReply reply = route->handler(ToRequest(request, std::move(caller), std::move(text)));
+      response.status = reply.status;
+      response.set_content(std::move(reply.body), reply.content_type);
+    }
+  }
+
+  // Decides by path, method and headers. Null: the request is refused, and `response` is complete.
+  const Route* Permitted(const httplib::Request& request, httplib::Response& response, std::string& caller) {
+    const auto refused = [&response](int status, const std::string& why) {
+      Refuse(response, status, why);
+      return nullptr;
+    };
     response.set_header("X-Content-Type-Options", "nosniff");
     response.set_header("Content-Security-Policy", kContentPolicy);
     response.set_header("Referrer-Policy", "no-referrer");
     const auto found = routes_.find(request.path);
-    if (found == routes_.end()) return Refuse(response, 404, "no such page");
+    if (found == routes_.end()) return refused(404, "no such page");
     const Route& route = found->second;
     if (request.method != route.method && !(request.method == "HEAD" && route.method == "GET")) {
       response.set_header("Allow", route.method);
-      return Refuse(response, 405, absl::StrCat("only ", route.method));
+      return refused(405, absl::StrCat("only ", route.method));
     }
-    std::string caller = request.remote_addr;
+    caller = request.remote_addr;
     if (authenticate_ && route.access == Access::kEverybody) {
       // No access check.
     } else if (authenticate_) {
@@ -233,21 +270,19 @@ class HttpServer::Impl {
       if (!entered.ok()) {
         const bool forbidden = entered.status().code() == absl::StatusCode::kPermissionDenied;
         if (!forbidden) response.set_header("WWW-Authenticate", "Bearer");
-        return Refuse(response, forbidden ? 403 : 401, std::string(entered.status().message()));
+        return refused(forbidden ? 403 : 401, std::string(entered.status().message()));
       }
       caller = *std::move(entered);
     } else if (!certified_ && !NamesThisMachine(request.get_header_value("Host"))) {
-      return Refuse(response, 403, "the Host header must be an IP address or localhost");
+      return refused(403, "the Host header must be an IP address or localhost");
+    } else if (certified_ && !Names().empty()) {
+      caller = Names().front();
     }
     if (route.method == "POST" &&
         !absl::StartsWith(request.get_header_value("Content-Type"), "application/json")) {
-      return Refuse(response, 415, "the Content-Type must be application/json");
+      return refused(415, "the Content-Type must be application/json");
     }
-    if (route.stream) return Begin(route, request, response);
-    if (!authenticate_ && certified_ && !Names().empty()) caller = Names().front();
-    HttpReply reply = route.handler(ToRequest(request, std::move(caller)));
-    response.status = reply.status;
-    response.set_content(std::move(reply.body), reply.content_type);
+    return &route;
   }
 
   static std::vector<std::string> Names() {
