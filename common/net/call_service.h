@@ -20,6 +20,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/net/channel.h"
 #include "common/net/first_messages.h"
 #include "common/net/server_call.h"
 #include "common/net/status.h"
@@ -78,6 +79,13 @@ class UnaryCall final : public ServerCall<UnaryCall<Request, Response>, Request,
   std::optional<Response> response_ ABSL_GUARDED_BY(mutex_);
 };
 
+template <typename In, typename Out>
+class RefusedCall final : public grpc::ServerBidiReactor<In, Out> {
+ public:
+  explicit RefusedCall(const absl::Status& why) { this->Finish(ToGrpcStatus(why)); }
+  void OnDone() override { delete this; }
+};
+
 class CallService : public grpc::Service {
  protected:
   // `name` is "/package.Service/Method", a literal. `begin` makes the reactor of a call, on gRPC's threads;
@@ -86,7 +94,13 @@ class CallService : public grpc::Service {
   void Add(const char* name,
            std::function<grpc::ServerBidiReactor<In, Out>*(grpc::CallbackServerContext*)> begin) {
     AddMethod(new grpc::internal::RpcServiceMethod(name, grpc::internal::RpcMethod::BIDI_STREAMING, nullptr));
-    MarkMethodCallback(methods_++, new grpc::internal::CallbackBidiHandler<In, Out>(std::move(begin)));
+    auto checked = [begin = std::move(begin)](
+                       grpc::CallbackServerContext* context) -> grpc::ServerBidiReactor<In, Out>* {
+      if (const absl::Status headers = CheckHeaders(*context); !headers.ok())
+        return new RefusedCall<In, Out>(headers);
+      return begin(context);
+    };
+    MarkMethodCallback(methods_++, new grpc::internal::CallbackBidiHandler<In, Out>(std::move(checked)));
   }
 
  private:

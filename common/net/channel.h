@@ -9,10 +9,12 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/server_builder.h"
+#include "grpcpp/server_context.h"
 #include "grpcpp/support/channel_arguments.h"
 
 namespace bfio {
@@ -41,9 +43,13 @@ std::shared_ptr<grpc::Channel> DestroyOnOwnThread(std::shared_ptr<grpc::Channel>
 void DisableCompression(grpc::ChannelArguments& args);
 
 // Sets keepalive, no limit on pings, no compressed messages (UNIMPLEMENTED, for the reason above), at most
-// `max_streams` streams per connection, at most 8 KiB of headers per call, and exclusive use of the port (a
-// second server on one port fails to start). The caller adds listening ports and services.
+// `max_streams` streams per connection, and exclusive use of the port (a second server on one port fails to
+// start). The caller adds listening ports and services.
 void ConfigureServer(grpc::ServerBuilder& builder, int max_streams = 16384);
+
+// INVALID_ARGUMENT for a call with more than 8 KiB of headers. gRPC's own limit, which ends the connection,
+// is far above it.
+absl::Status CheckHeaders(const grpc::CallbackServerContext& context);
 
 }  // namespace bfio
 

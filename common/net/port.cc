@@ -15,6 +15,7 @@ namespace {
 
 // Streams that a connection may have at once.
 constexpr int kMaxStreams = 8192;
+constexpr int kMaxReflectionThreads = 8;
 
 // gRPC's memory for callers before authentication.
 void ConfigurePort(grpc::ServerBuilder& builder) {
@@ -48,7 +49,10 @@ absl::StatusOr<Port> OpenPort(const PortSpec& spec) {
   grpc::ServerBuilder builder;
   ConfigurePort(builder);
   builder.SetMaxReceiveMessageSize(spec.max_message_bytes);
-  builder.SetResourceQuota(grpc::ResourceQuota(spec.listen).Resize(spec.memory_bytes));
+  // Reflection, the only synchronous service, occupies a thread per open stream.
+  builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
+  builder.SetResourceQuota(
+      grpc::ResourceQuota(spec.listen).Resize(spec.memory_bytes).SetMaxThreads(kMaxReflectionThreads));
   if (spec.reflection) builder.SetOption(std::make_unique<WithReflection>());
   listener->AddTo(builder, ServerCredentials(spec.tls));
   for (grpc::Service* service : spec.services) {
