@@ -67,6 +67,7 @@ class ClientStream final : public RequestCall<ClientStream, v1::GenerateRequest,
                                  const LogprobsView& logprobs, absl::Time now) override;
   void CatchUp(uint32_t index, absl::Span<const uint32_t> tokens, const LogprobsView& logprobs) override;
   [[nodiscard]] bool End(const absl::Status& status, std::optional<router::Finish> finish) override;
+  bool Cancelled() override { return ClientCancelled(); }
   void Flush() override { WriteDirty(); }
   void BreakOff() override { BreakOffEnded(); }
 

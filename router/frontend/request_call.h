@@ -73,6 +73,11 @@ class RequestCall : public ServerCall<Derived, In, Out> {
     dirty_ = false;
     this->Advance();
   }
+  // GRPC knows of a cancellation before it calls OnCancel, which waits for a thread.
+  bool ClientCancelled() {
+    MutexLock lock(&mutex_);
+    return cancelled_ || (!this->finished() && this->context()->IsCancelled());
+  }
   // Breaks off an ended call whose client does not read the end.
   void BreakOffEnded() {
     if (this->HasEnded()) this->BreakOffIfStuck(MonotonicNow(), absl::ZeroDuration());

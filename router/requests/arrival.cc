@@ -65,9 +65,15 @@ void RequestLifecycle::OnArrival(Arrival arrival, absl::Time now) {
 absl::StatusOr<RequestRecord*> RequestLifecycle::AddToTable(Arrival& arrival) {
   const uint32_t tenant = tenants_->Number(arrival.request.tenant);
   const std::string name = arrival.request.request_id;
-  const bool taken =
-      arrival.request.output == 0 && table_.FindByName(arrival.request.tenant, name) != nullptr;
-  if (taken) {
+  const bool first = arrival.request.output == 0;
+  // The id of a cancelled call is free at once.
+  for (const core::RequestId id :
+       first ? table_.IdsOf(arrival.request.tenant, name) : std::vector<core::RequestId>()) {
+    const RequestRecord& holder = *table_.Find(id);
+    if (!holder.request.resumable && holder.sink != nullptr && holder.sink->Cancelled())
+      OnCancel(holder.sink->id(), /*timed_out=*/false, now_);
+  }
+  if (first && table_.FindByName(arrival.request.tenant, name) != nullptr) {
     ++totals_.refused_invalid;
     return absl::AlreadyExistsError(absl::StrCat("a request is already running with the request_id ", name));
   }
@@ -221,8 +227,8 @@ absl::Status RequestLifecycle::CheckFits(const RequestRecord& record) const {
   }
   const int64_t tokens = int64_t{record.request.prompt_tokens} + record.request.max_new_tokens;
   const auto too_long = [&](absl::string_view where, int64_t longest) {
-    return absl::InvalidArgumentError(absl::StrCat("prompt + max_new_tokens is ", tokens, " tokens; ", where,
-                                                   " at most ", longest, " per request"));
+    return absl::InvalidArgumentError(absl::StrCat("the prompt and the largest output are ", tokens,
+                                                   " tokens; ", where, " at most ", longest, " per request"));
   };
   if (groups_.max_sequence_tokens && tokens > *groups_.max_sequence_tokens)
     return too_long("the workers hold", *groups_.max_sequence_tokens);

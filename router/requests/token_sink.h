@@ -52,6 +52,9 @@ class TokenSink {
   // nothing. Returns true when the caller must have Flush called.
   [[nodiscard]] virtual bool End(const absl::Status& status, std::optional<Finish> finish) = 0;
 
+  // Whether the client has cancelled the call. Its owner may be notified later.
+  virtual bool Cancelled() = 0;
+
   // Starts a write if tokens wait and no write is in progress.
   virtual void Flush() = 0;
   // Breaks the call off if it was ended and still waits for the client to read.

@@ -46,6 +46,7 @@ class Client final : public TokenSink {
     finish = std::move(with);
     return true;
   }
+  bool Cancelled() override { return gone; }
   void Flush() override {}
   void BreakOff() override {
     if (open()) broken_->push_back("only streams that have ended are broken off");
@@ -61,6 +62,8 @@ class Client final : public TokenSink {
   Own own;
   // Deliver refuses all tokens, as a client's stream does that is not read.
   bool stuck = false;
+  // The client has cancelled the call, which its owner may not have been notified of.
+  bool gone = false;
   // Number of tokens after which the client needs no more; 0: unlimited.
   size_t enough = 0;
   std::string model;

@@ -50,6 +50,7 @@ class GenerateStream::Sink final : public TokenSink {
   bool End(const absl::Status& status, std::optional<router::Finish> finish) override {
     return call_->EndOutput(index_, status, finish);
   }
+  bool Cancelled() override { return call_->ClientCancelled(); }
   void Flush() override { call_->WriteDirty(); }
   void BreakOff() override {
     if (call_->MayBreakOff(index_)) call_->BreakOffEnded();

@@ -1,5 +1,6 @@
 #include "router/frontend/gateway/request_fields.h"
 
+#include "absl/strings/str_replace.h"
 #include "google/protobuf/unknown_field_set.h"
 
 namespace bfio::router::gateway {
@@ -50,6 +51,17 @@ absl::StatusOr<uint32_t> MaxNewTokens(const OutputLimit& limit, size_t prompt_to
   const int64_t left = context.max_sequence_tokens - static_cast<int64_t>(prompt_tokens);
   // If the prompt leaves no space for output, the router refuses the request as too long.
   return static_cast<uint32_t>(std::clamp<int64_t>(left, 1, context.limits.max_new_tokens));
+}
+
+absl::Status InFieldsOfGateways(const absl::Status& status, const OutputLimit& limit) {
+  return absl::Status(
+      status.code(),
+      absl::StrReplaceAll(status.message(), {{"max_new_tokens", limit.name},
+                                             {"sampling.logprobs", limit.logprobs},
+                                             {"sampling.", "sampling_params."},
+                                             {"stop_token_ids", "sampling_params.stop_token_ids"},
+                                             {"token_ids", "tokenized.input_ids"},
+                                             {"prompt_length", "the number of prompt tokens"}}));
 }
 
 absl::StatusOr<uint32_t> PromptTokens(int64_t ids, absl::string_view text) {

@@ -64,14 +64,16 @@ absl::Status CheckStops(absl::Span<const std::string> stops, const RequestContex
 // INVALID_ARGUMENT for a negative rank. The handler checks whether the rank exists.
 absl::Status CheckRank(std::optional<int32_t> rank);
 
-// A field that limits the output, and its name. Unset: as many tokens as fit after the prompt. UNAVAILABLE
-// when that number is unknown.
+// A field that limits the output, and its name; the name of the field for log-probabilities. Unset: as many
+// tokens as fit after the prompt. UNAVAILABLE when that number is unknown.
 struct OutputLimit {
   std::optional<uint32_t> tokens;
-  absl::string_view name;
+  absl::string_view name, logprobs = "sampling_params.logprobs";
 };
 absl::StatusOr<uint32_t> MaxNewTokens(const OutputLimit& limit, size_t prompt_tokens,
                                       const RequestContext& context);
+// An error of CheckRequest with the names of these protocols' fields.
+absl::Status InFieldsOfGateways(const absl::Status& status, const OutputLimit& limit);
 
 // Fields that change what an engine computes; they must have their default values. NaN is not 0, so it is
 // refused, too.
@@ -126,7 +128,7 @@ absl::StatusOr<ConvertedRequest> ConvertFields(const GenerateRequest& from, std:
   request.ignore_eos = sampling.ignore_eos();
   request.sampling = std::move(how);
   if (rank) request.rank = static_cast<uint32_t>(*rank);
-  BFIO_RETURN_IF_ERROR(CheckRequest(request, context.limits));
+  BFIO_RETURN_IF_ERROR(InFieldsOfGateways(CheckRequest(request, context.limits), limit));
   if (context.limits.name_prefixes) request.prefix = core::NamePrefixBlocks(request.prompt);
   return to;
 }
@@ -164,7 +166,7 @@ absl::StatusOr<ConvertedRequest> PassFields(const GenerateRequest& from, std::st
   if (rank) request.rank = static_cast<uint32_t>(*rank);
   request.passed.on = true;
   request.passed.whole = !from.stream();
-  BFIO_RETURN_IF_ERROR(CheckRequest(request, context.limits));
+  BFIO_RETURN_IF_ERROR(InFieldsOfGateways(CheckRequest(request, context.limits), limit));
   return to;
 }
 

@@ -148,7 +148,7 @@ class SglangGateway final : public ProtocolOf<Messages> {
                                            const RequestContext& context) const override {
     auto& from = static_cast<pb::GenerateRequest&>(request);
     const pb::SamplingParams& sampling = from.sampling_params();
-    OutputLimit limit{.name = "sampling_params.max_new_tokens"};
+    OutputLimit limit{.name = "sampling_params.max_new_tokens", .logprobs = "top_logprobs_num"};
     if (sampling.has_max_new_tokens()) limit.tokens = sampling.max_new_tokens();
     if (context.passes) return Pass(std::move(from), std::move(tenant), limit, context);
     BFIO_RETURN_IF_ERROR(CheckUnsupported(from));

@@ -44,8 +44,9 @@ TEST_F(HeldToARank, ARequestFitsTheKvMemoryOfThatRank) {
   const Client& large = Name("large", 0, 900);
   const Client& small = Name("small", 1, 98);
   EXPECT_EQ(Name("too large", 1, 99).status,
-            absl::InvalidArgumentError("prompt + max_new_tokens is 102 tokens; data_parallel_rank 1 holds at "
-                                       "most 101 per request"));
+            absl::InvalidArgumentError(
+                "the prompt and the largest output are 102 tokens; data_parallel_rank 1 holds at "
+                "most 101 per request"));
   EXPECT_TRUE(large.open() && small.open());
   const Client& fitted = Name("unset", 1, 998, /*unset=*/true);
   ASSERT_TRUE(fitted.open()) << *fitted.status;

@@ -175,20 +175,23 @@ TYPED_TEST(GatewayRequest, FieldsOutOfRangeAreRefusedWithTheirLimits) {
   for (const auto& [change, refusal] : Rows{
            {"data_parallel_rank: -1", "data_parallel_rank is -1"},
            {Sampling("n: 129"), "sampling_params.n is 129"},
-           {this->MaxTokens(0), "max_new_tokens is 0"},
+           {this->MaxTokens(0), absl::StrCat("sampling_params.", TypeParam::kMaxTokens, " is 0")},
        }) {
     this->ExpectRefused(this->With(change), refusal);
     this->ExpectRefused(this->With(change), refusal, /*passes=*/true);
   }
   for (const auto& [change, refusal] : Rows{
            {Long("request_id", 129), "request_id"},
-           {this->MaxTokens(70'000), "max_new_tokens is 70000"},
-           {this->Logprobs(21), "logprobs is 21"},
+           {this->MaxTokens(70'000), absl::StrCat("sampling_params.", TypeParam::kMaxTokens, " is 70000")},
+           {this->Logprobs(21), this->kVllm ? "sampling_params.logprobs is 21" : "top_logprobs_num is 21"},
            {this->Logprobs(-1), "is -1"},
-           {Sampling("temperature: -1"), "temperature is -1"},
+           {Sampling("temperature: -1"), "sampling_params.temperature is -1"},
            {Sampling("temperature: nan"), "temperature is nan"},
-           {Sampling("top_p: 1.5"), "top_p is 1.5"},
-           {Sampling(Times("stop_token_ids: 7", 65)), "stop_token_ids"},
+           {Sampling("top_p: 1.5"), "sampling_params.top_p is 1.5"},
+           {Sampling(Times("stop_token_ids: 7", 65)), "the number of sampling_params.stop_token_ids is 65"},
+           {absl::StrCat("tokenized { ", Times("input_ids: 7", PlainContext().limits.max_prompt_tokens),
+                         " }"),
+            "the number of tokenized.input_ids is"},
            {Sampling(Times("stop: 'x'", 17)), "sampling_params.stop"},
            {Sampling("stop: ''"), "sampling_params.stop"},
            {Sampling(Long("stop", 257)), "sampling_params.stop"},
@@ -337,7 +340,7 @@ TEST_F(VllmRequest, ATextMayPass) {
   const ClientRequest request = Pass(text).request;
   EXPECT_EQ(std::tie(request.prompt_tokens, request.max_new_tokens, request.max_new_tokens_unset),
             std::tuple(3, 997, true));
-  ExpectRefused(With(Long("text", 1 << 20)), "prompt_length", /*passes=*/true);
+  ExpectRefused(With(Long("text", 1 << 20)), "the number of prompt tokens", /*passes=*/true);
 }
 
 TEST_F(SglangRequest, FieldsWithoutEffectAreAccepted) {
