@@ -48,12 +48,15 @@ std::string Reason(const char* what) {
   return Quote(text);
 }
 
-class Builder final : public JsonEvents {
+class Builder final : public nlohmann::json_sax<json> {
  public:
   Builder(size_t max_values, JsonWanted wanted, OnJson on)
       : max_values_(max_values), wanted_(wanted), on_(on) {}
 
-  const absl::Status& status() const { return status_; }
+  absl::Status Parse(absl::string_view text) {
+    if (!json::sax_parse(text.begin(), text.end(), this)) Fail("is not JSON");
+    return status_;
+  }
 
   bool null() override { return Add(json()); }
   bool boolean(bool value) override { return Add(value); }
@@ -61,6 +64,7 @@ class Builder final : public JsonEvents {
   bool number_unsigned(number_unsigned_t value) override { return Add(value); }
   bool number_float(number_float_t value, const string_t&) override { return Add(value); }
   bool string(string_t& value) override { return Add(std::move(value)); }
+  bool binary(binary_t&) override { return false; }
   bool start_object(std::size_t) override { return Open(json::object()); }
   bool start_array(std::size_t) override { return Open(json::array()); }
   bool key(string_t& name) override {
@@ -71,14 +75,21 @@ class Builder final : public JsonEvents {
   }
   bool end_object() override { return Close(); }
   bool end_array() override { return Close(); }
+  bool parse_error(std::size_t position, const std::string&,
+                   const nlohmann::detail::exception& error) override {
+    return Fail(absl::StrCat("is not JSON at byte ", position, ": ", Reason(error.what())));
+  }
 
  private:
-  std::string Where() const override { return ""; }
-
+  // Ends the parse with an error.
+  bool Fail(const std::string& fault) {
+    status_.Update(absl::InvalidArgumentError(fault));
+    return false;
+  }
   template <typename T>
   bool Add(T&& value) {
     if (!tree_.empty()) return Put(std::forward<T>(value)) != nullptr;
-    path_.container = false;
+    path_.kind = JsonPath::Kind::kScalar;
     if (!wanted_(path_)) return true;
     json built = std::forward<T>(value);
     return Pass(built);
@@ -90,7 +101,7 @@ class Builder final : public JsonEvents {
       if (put != nullptr) tree_.push_back(put);
       return put != nullptr;
     }
-    path_.container = true;
+    path_.kind = array ? JsonPath::Kind::kArray : JsonPath::Kind::kObject;
     if (wanted_(path_)) {
       root_ = std::move(empty);
       values_ = 1;
@@ -123,7 +134,7 @@ class Builder final : public JsonEvents {
   }
   bool Pass(json& value) {
     status_ = on_(path_, value);
-    return status_.ok() || Fail(std::string(status_.message()));
+    return status_.ok();
   }
 
   const size_t max_values_;
@@ -151,11 +162,11 @@ bool JsonPath::Is(std::initializer_list<absl::string_view> wanted) const {
 
 absl::Status ReadJson(absl::string_view text, absl::string_view source, const JsonLimits& limits,
                       JsonWanted wanted, OnJson on) {
-  Builder builder(limits.values, wanted, on);
-  const std::string fault = builder.Parse(text, limits.bytes);
-  if (fault.empty()) return absl::OkStatus();
-  return absl::Status(builder.status().ok() ? absl::StatusCode::kInvalidArgument : builder.status().code(),
-                      absl::StrCat(source, source.empty() ? "" : ": ", fault));
+  const std::string excess = Excess(text, limits.bytes);
+  const absl::Status status =
+      excess.empty() ? Builder(limits.values, wanted, on).Parse(text) : absl::InvalidArgumentError(excess);
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat(source, source.empty() ? "" : ": ", status.message()));
 }
 
 absl::StatusOr<json> ReadJsonObject(absl::string_view text, absl::string_view source,
@@ -178,23 +189,6 @@ absl::StatusOr<json> ReadJsonObject(absl::string_view text, absl::string_view so
   // The library skips the mark.
   if (absl::StartsWith(absl::StripLeadingAsciiWhitespace(WithoutByteOrderMark(text)), "{")) return object;
   return absl::InvalidArgumentError(absl::StrCat(source, source.empty() ? "" : ": ", "is not a JSON object"));
-}
-
-std::string JsonEvents::Parse(absl::string_view text, size_t max_bytes) {
-  fault_ = Excess(text, max_bytes);
-  if (!fault_.empty()) return fault_;
-  const bool parsed = json::sax_parse(text.begin(), text.end(), this);
-  if (!parsed && fault_.empty()) fault_ = "is not JSON";
-  return fault_;
-}
-
-bool JsonEvents::parse_error(std::size_t position, const std::string&,
-                             const nlohmann::detail::exception& error) {
-  return Fail(absl::StrCat("is not JSON at byte ", position, ": ", Reason(error.what())));
-}
-
-bool JsonEvents::Unexpected(absl::string_view what) {
-  return Fail(absl::StrCat("has ", what, " where none belongs", Where()));
 }
 
 }  // namespace bfio

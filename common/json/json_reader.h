@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <initializer_list>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -32,8 +31,8 @@ struct JsonLimits {
 struct JsonPath {
   std::vector<std::string> names;
   bool in_array = false;
-  // The value is an object or an array.
-  bool container = false;
+  // What the value is.
+  enum class Kind { kScalar, kArray, kObject } kind = Kind::kScalar;
 
   // Whether these are the names; "*" stands for any.
   bool Is(std::initializer_list<absl::string_view> wanted) const;
@@ -53,43 +52,6 @@ absl::Status ReadJson(absl::string_view text, absl::string_view source, const Js
 absl::StatusOr<nlohmann::json> ReadJsonObject(absl::string_view text, absl::string_view source,
                                               const JsonLimits& limits = {},
                                               std::initializer_list<absl::string_view> fields = {});
-
-// An event handler that rejects everything; a reader overrides the events that its grammar allows. The first
-// error ends the parse.
-class JsonEvents : public nlohmann::json_sax<nlohmann::json> {
- public:
-  // Parses all of `json`, of at most `max_bytes`. Returns the error, or an empty string.
-  std::string Parse(absl::string_view json, size_t max_bytes);
-
-  bool null() override { return Unexpected("null"); }
-  bool boolean(bool) override { return Unexpected("a boolean"); }
-  bool number_integer(number_integer_t) override { return Unexpected("a negative number"); }
-  bool number_unsigned(number_unsigned_t) override { return Unexpected("a number"); }
-  bool number_float(number_float_t, const string_t&) override { return Unexpected("a fraction"); }
-  bool string(string_t&) override { return Unexpected("a string"); }
-  bool binary(binary_t&) override { return Unexpected("bytes"); }
-  bool start_object(std::size_t) override { return Unexpected("an object"); }
-  bool key(string_t&) override { return Unexpected("a field"); }
-  bool end_object() override { return Unexpected("the end of an object"); }
-  bool start_array(std::size_t) override { return Unexpected("an array"); }
-  bool end_array() override { return Unexpected("the end of an array"); }
-  bool parse_error(std::size_t position, const std::string& token,
-                   const nlohmann::detail::exception& error) override;
-
- protected:
-  // Ends the parse with an error.
-  bool Fail(std::string fault) {
-    if (fault_.empty()) fault_ = std::move(fault);
-    return false;
-  }
-  // The current position in the document, for messages: "in 'model.norm.weight', shape".
-  virtual std::string Where() const = 0;
-
- private:
-  bool Unexpected(absl::string_view what);
-
-  std::string fault_;
-};
 
 }  // namespace bfio
 

@@ -132,8 +132,8 @@ std::unique_ptr<Attack> MakeAttack(const Fault& fault, ChaosGroup& group) {
     case FaultKind::kFlood:
       return std::make_unique<Flood>(group.address());
     case FaultKind::kGreedyPeer:
-      return std::make_unique<GreedyPeer>(GreedyPeer::Options{
-          group.address(), group.worker_address(), static_cast<uint64_t>(fault.detail)});
+      return std::make_unique<GreedyPeer>(
+          GreedyPeer::Options{group.address(), group.worker_address(), static_cast<uint64_t>(fault.detail)});
     default:
       return nullptr;
   }

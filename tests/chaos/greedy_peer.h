@@ -1,7 +1,7 @@
 // One peer that takes as much as the protocol lets it take: a tenant with a token, and a stranger at the
-// worker port. It begins calls and sends nothing, asks for streams and reads nothing, wants outputs whole, and
-// cancels calls as fast as it begins them. Every other peer must be served as without it. Threads: one of its
-// own; gRPC's for the calls.
+// worker port. It begins calls and sends nothing, asks for streams and reads nothing, wants outputs whole,
+// and cancels calls as fast as it begins them. Every other peer must be served as without it. Threads: one of
+// its own; gRPC's for the calls.
 #ifndef BFIO_TESTS_CHAOS_GREEDY_PEER_H_
 #define BFIO_TESTS_CHAOS_GREEDY_PEER_H_
 

@@ -87,7 +87,7 @@ absl::StatusOr<Spelling> SpellingOf(const json& decoder) {
 // merges, which are most of the file.
 bool Wanted(const JsonPath& path) {
   return path.Is({"model", "vocab", "*"}) || path.Is({"added_tokens", "*"}) || path.Is({"decoder"}) ||
-         (!path.container && path.Is({"added_tokens"}));
+         (path.kind != JsonPath::Kind::kArray && path.Is({"added_tokens"}));
 }
 
 bool IsAddedToken(const json& token) {

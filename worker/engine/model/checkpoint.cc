@@ -11,6 +11,7 @@
 #include "common/base/quote.h"
 #include "common/base/status_macros.h"
 #include "common/json/json_reader.h"
+#include "worker/engine/model/json_fields.h"
 #include "worker/engine/model/mapped_file.h"
 
 namespace bfio::worker {
@@ -21,77 +22,6 @@ constexpr size_t kMaxIndexBytes = 16 << 20;
 constexpr char kSingle[] = "model.safetensors";
 constexpr char kIndex[] = "model.safetensors.index.json";
 
-// {"metadata": anything, "weight_map": {"tensor": "file", ...}}
-class IndexEvents final : public JsonEvents {
- public:
-  WeightMap TakeMap() { return std::move(map_); }
-  bool found() const { return found_; }
-
-  bool start_object(std::size_t) override {
-    ++depth_;
-    if (depth_ == 2 && top_field_ == "weight_map") in_map_ = true;
-    return !in_map_ || depth_ == 2 || Skip("an object");
-  }
-  bool key(string_t& name) override {
-    if (depth_ == 1) {
-      if (name == "weight_map" && found_) return Fail("has 'weight_map' twice");
-      found_ = found_ || name == "weight_map";
-      top_field_ = std::move(name);
-    } else if (in_map_) {
-      tensor_ = std::move(name);
-    }
-    return true;
-  }
-  bool end_object() override {
-    if (depth_ == 2) in_map_ = false;
-    --depth_;
-    return true;
-  }
-  bool start_array(std::size_t) override {
-    if (!Skip("an array")) return false;
-    ++depth_;
-    return true;
-  }
-  bool end_array() override {
-    --depth_;
-    return true;
-  }
-  bool string(string_t& file) override {
-    if (!in_map_) return Skip("a string");
-    if (file.size() > 255 || file.find_first_of("/\\") != std::string::npos ||
-        !absl::EndsWith(file, ".safetensors")) {
-      return Fail(absl::StrCat("puts tensor ", Quote(tensor_), " into ", Quote(file),
-                               ", which is not the plain name of a .safetensors file"));
-    }
-    if (map_.contains(tensor_)) return Fail(absl::StrCat("has tensor ", Quote(tensor_), " twice"));
-    map_.emplace(tensor_, std::move(file));
-    return true;
-  }
-  bool null() override { return Skip("null"); }
-  bool boolean(bool) override { return Skip("a boolean"); }
-  bool number_integer(number_integer_t) override { return Skip("a number"); }
-  bool number_unsigned(number_unsigned_t) override { return Skip("a number"); }
-  bool number_float(number_float_t, const string_t&) override { return Skip("a number"); }
-
- private:
-  // Other fields may have any value; the map itself and its entries may not.
-  bool Skip(absl::string_view what) {
-    if (depth_ > 0 && top_field_ != "weight_map") return true;
-    return Fail(absl::StrCat("has ", what, Where()));
-  }
-  std::string Where() const override {
-    return in_map_ ? absl::StrCat(" for tensor ", Quote(tensor_), " instead of a file name")
-                   : " instead of an object";
-  }
-
-  int depth_ = 0;
-  bool in_map_ = false;
-  bool found_ = false;
-  std::string top_field_;
-  std::string tensor_;
-  WeightMap map_;
-};
-
 bool Exists(const std::string& path) {
   struct stat info = {};
   return stat(path.c_str(), &info) == 0;
@@ -99,12 +29,35 @@ bool Exists(const std::string& path) {
 
 }  // namespace
 
+// {"metadata": anything, "weight_map": {"tensor": "file", ...}}
 absl::StatusOr<WeightMap> ParseWeightMap(absl::string_view json, absl::string_view path) {
-  IndexEvents events;
-  std::string fault = events.Parse(json, kMaxIndexBytes);
-  if (fault.empty() && !events.found()) fault = "has no 'weight_map'";
-  if (!fault.empty()) return absl::InvalidArgumentError(absl::StrCat(path, ": ", fault));
-  WeightMap map = events.TakeMap();
+  WeightMap map;
+  int found = 0;
+  const auto wanted = [&found](const JsonPath& at) {
+    if (at.Is({"weight_map"})) return ++found > 1 || at.kind != JsonPath::Kind::kObject;
+    return at.Is({"weight_map", "*"});
+  };
+  const auto add = [&map, &found](JsonPath& at, nlohmann::json& file) {
+    if (found > 1) return absl::InvalidArgumentError("has 'weight_map' twice");
+    if (at.names.size() == 1)
+      return absl::InvalidArgumentError(absl::StrCat("has ", Shown(file), " instead of an object"));
+    std::string& tensor = at.names[1];
+    if (!file.is_string()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("has ", Shown(file), " for tensor ", Quote(tensor), " instead of a file name"));
+    }
+    std::string& name = file.get_ref<std::string&>();
+    if (name.size() > 255 || name.find_first_of("/\\") != std::string::npos ||
+        !absl::EndsWith(name, ".safetensors")) {
+      return absl::InvalidArgumentError(absl::StrCat("puts tensor ", Quote(tensor), " into ", Quote(name),
+                                                     ", which is not the plain name of a .safetensors file"));
+    }
+    if (!map.emplace(tensor, std::move(name)).second)
+      return absl::InvalidArgumentError(absl::StrCat("has tensor ", Quote(tensor), " twice"));
+    return absl::OkStatus();
+  };
+  BFIO_RETURN_IF_ERROR(ReadJson(json, path, {.bytes = kMaxIndexBytes}, wanted, add));
+  if (found == 0) return absl::InvalidArgumentError(absl::StrCat(path, ": has no 'weight_map'"));
   if (map.empty()) return absl::InvalidArgumentError(absl::StrCat(path, ": 'weight_map' is empty"));
   return map;
 }

@@ -248,7 +248,7 @@ TEST(WeightMap, RefusesInvalidJson) {
       {R"({"weight_map":{}})", "'weight_map' is empty"},
       {R"({"weight_map":[]})", "has an array instead of an object"},
       {R"({"weight_map":null})", "has null instead of an object"},
-      {R"({"weight_map":{"t":1}})", "has a number for tensor 't'"},
+      {R"({"weight_map":{"t":1}})", "has 1 for tensor 't'"},
       {R"({"weight_map":{"t":{}}})", "has an object for tensor 't'"},
       {R"({"weight_map":{"t":[]}})", "has an array for tensor 't'"},
       {R"({"weight_map":{"t":"a.safetensors","t":"a.safetensors"}})", "tensor 't' twice"},
