@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <functional>
+#include <map>
 #include <utility>
 #include <variant>
 
@@ -39,6 +41,18 @@ spdlog::level::level_enum LevelOf(LogLine::Level level) {
   return spdlog::level::info;
 }
 
+// The longest prompt + output that more than half of the ranks accept, whichever values single ranks state; 0
+// without ranks.
+int64_t UsualSequenceTokens(absl::Span<const GroupCapacity> groups) {
+  std::vector<int64_t> all;
+  for (const GroupCapacity& group : groups)
+    all.insert(all.end(), group.sequence_tokens.begin(), group.sequence_tokens.end());
+  if (all.empty()) return 0;
+  const auto middle = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2);
+  std::nth_element(all.begin(), middle, all.end(), std::greater<>());
+  return *middle;
+}
+
 void Write(const LogLine& line) {
   std::vector<LogField> fields = {{"group", line.group}, {"worker", line.worker}};
   if (line.epoch > 0) fields.emplace_back("epoch", line.epoch);
@@ -58,7 +72,7 @@ DecisionThread::DecisionThread(const RouterOptions& options, Parts parts, Hooks 
       recorder_(std::move(parts.recorder)),
       cluster_(options_.scheduler(), options_.policy, std::move(parts.policies), std::move(parts.lookahead),
                recorder_.get()),
-      requests_(options_.requests(), &cluster_, &ids_, &tenants_, &overload_, MonotonicNow()),
+      requests_(options_.requests(), &cluster_, &tenants_, &overload_, MonotonicNow()),
       groups_(options_.group_set(parts.instance), &cluster_, &requests_),
       now_(MonotonicNow()),
       started_(now_),
@@ -356,25 +370,33 @@ void DecisionThread::CarryOut(uint32_t rank_offset) {
 }
 
 void DecisionThread::OnMembershipChanged() {
-  const GroupCapacity capacity = groups_.capacity();
   GroupsView view;
-  view.kv_tokens = capacity.kv_tokens;
-  // Unset before the first epoch: any length is accepted.
-  if (capacity.max_sequence_tokens > 0) view.max_sequence_tokens = capacity.max_sequence_tokens;
+  view.capacities = groups_.capacities();
+  max_sequence_tokens_.store(UsualSequenceTokens(view.capacities), std::memory_order_relaxed);
   view.shortest_step = groups_.shortest_step();
   view.complete = groups_.complete();
   view.expects_announcements = groups_.ExpectsAnnouncements();
   view.models = groups_.models();
-  view.logprobs = capacity.logprobs;
-  view.passes = capacity.passes;
   for (const std::unique_ptr<Group>& group : groups_.groups()) {
     const core::GroupIndex index = group->options().index;
     view.ranks.push_back({.group = index,
                           .ranks = group->serving() ? cluster_.group(index)->num_workers() : 0,
                           .returns = !group->serving() && group->returns()});
   }
+  // By number; of equal ones the model of the first group.
+  std::map<uint32_t, int32_t> ranks_of;
+  uint32_t served = served_model_;
+  for (const std::unique_ptr<Group>& group : groups_.groups()) {
+    if (group->serving()) ranks_of[group->model()] += group->size();
+  }
+  for (const auto& [model, ranks] : ranks_of) {
+    if (!ranks_of.contains(served) || ranks > ranks_of[served]) served = model;
+  }
+  if (served != served_model_ && view.models.contains(served)) {
+    served_model_ = served;
+    if (hooks_.on_model) hooks_.on_model(view.models.at(served));
+  }
   requests_.SetGroups(std::move(view));
-  max_sequence_tokens_.store(capacity.max_sequence_tokens, std::memory_order_relaxed);
   ready_.store(groups_.ready(), std::memory_order_relaxed);
   if (groups_.ready() == serving_) return;
   serving_ = !serving_;

@@ -124,12 +124,14 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
   router->client_authenticator_ = std::move(components.client_authenticator);
   router->admin_authenticator_ = std::move(components.admin_authenticator);
   router->MakeHealth(options);
+  router->model_ = std::make_shared<ModelSource>(std::move(components.model));
   DecisionThread::Hooks hooks;
   hooks.on_serving = [self, apis = options.client_apis](bool serving) {
     if (apis.bfio) self->client_health_->SetServing(kInference, serving);
     if (const auto* protocol = GatewayProtocol(apis); protocol != nullptr)
       self->client_health_->SetServing(protocol->traits.name, serving);
   };
+  hooks.on_model = [model = router->model_](const std::string& digest) { model->SetServed(digest); };
   hooks.on_step = [self](const std::shared_ptr<const StepSummary>& summary) {
     self->steps_.Publish(summary);
     if (self->web_wanted_) self->history_->OnStep(*summary, absl::Now());
@@ -149,7 +151,7 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
                                                                         .make_client = make_client},
                                                     thread);
   }
-  router->MakeServices(options, std::move(components.secrets), std::move(components.model));
+  router->MakeServices(options, std::move(components.secrets));
   BFIO_RETURN_IF_ERROR(router->OpenPorts(options));
   if (router->web_wanted_) {
     auto web = OpenWeb(
@@ -189,10 +191,8 @@ void RouterServer::MakeHealth(const RouterOptions& options) {
       std::make_unique<HealthService>(std::vector<std::string>{kAdmin}, admin_authenticator_.get());
 }
 
-void RouterServer::MakeServices(const RouterOptions& options, ClientSecrets secrets,
-                                std::shared_ptr<const ModelFiles> model) {
+void RouterServer::MakeServices(const RouterOptions& options, ClientSecrets secrets) {
   DecisionThread* const thread = thread_.get();
-  model_ = std::make_shared<ModelSource>(std::move(model));
   served_model_name_ = options.served_model_name;
   client_messages_ = std::make_unique<FirstMessages>(MessageLimits(MaxClientMessageBytes(options.limits)));
   gateway::GatewayOptions gateways{options.limits, options.stream(), options.served_model_name, model_,
@@ -205,6 +205,7 @@ void RouterServer::MakeServices(const RouterOptions& options, ClientSecrets secr
     gateway_ = std::make_unique<gateway::GatewayService>(*protocol, thread, client_authenticator_.get(),
                                                          client_messages_.get(), std::move(gateways));
   }
+  const std::shared_ptr<const TicketKeys> keys = secrets.tickets.keys();
   if (options.client_apis.bfio) {
     inference_ =
         std::make_unique<InferenceService>(thread, client_authenticator_.get(), client_messages_.get(),
@@ -212,15 +213,16 @@ void RouterServer::MakeServices(const RouterOptions& options, ClientSecrets secr
   }
   TokenizerReceiver tokenizers;
   if (protocol != nullptr) {
-    tokenizers.wanted = [model = model_.get()] { return model->wanted(); };
-    tokenizers.take = [model = model_.get()](std::string directory, TokenizerFiles files,
-                                             std::function<void(const absl::Status&)> done) {
-      model->Take(std::move(directory), std::move(files), std::move(done));
+    tokenizers.wanted = [source = model_.get()](const std::string& model) { return source->wanted(model); };
+    tokenizers.take = [source = model_.get()](const std::string& model, std::string directory,
+                                              TokenizerFiles files,
+                                              std::function<void(const absl::Status&)> done) {
+      source->Take(model, std::move(directory), std::move(files), std::move(done));
     };
   }
   worker_services_.push_back(std::make_unique<WorkerLinkService>(
       thread, options.bind_worker_id, options.limits, worker_authenticator_.get(),
-      MessageLimits(kMaxWorkerMessageBytes), std::move(tokenizers)));
+      MessageLimits(kMaxWorkerMessageBytes), std::move(tokenizers), keys));
   if (options.worker_port_service != nullptr) {
     worker_services_.push_back(options.worker_port_service(
         {options.bind_worker_id, [thread] { return thread->request_rate().PerSecond(MonotonicNow()); },

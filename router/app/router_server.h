@@ -51,8 +51,7 @@ class RouterServer {
   RouterServer() = default;
   absl::Status OpenPorts(const RouterOptions& options);
   void MakeHealth(const RouterOptions& options);
-  void MakeServices(const RouterOptions& options, ClientSecrets secrets,
-                    std::shared_ptr<const ModelFiles> model);
+  void MakeServices(const RouterOptions& options, ClientSecrets secrets);
   // Adds the part of the state that the decision thread does not have. Any thread.
   void AddPortsAndProcess(v1::ClusterState& state);
   // The port of the workers.

@@ -52,7 +52,7 @@ struct Loads {
 struct Serving {
   // All groups that are waited for serve, and the router takes requests.
   bool ready = false;
-  // The longest prompt + output that every group takes, in tokens; 0: no group has formed yet.
+  // The longest prompt + output that most ranks take, in tokens; 0: no group has formed yet.
   int64_t max_sequence_tokens = 0;
 };
 

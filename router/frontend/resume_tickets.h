@@ -31,6 +31,9 @@ class ResumeTickets {
   ResumeTickets(TicketKeys keys, absl::Duration beyond)
       : keys_(std::make_shared<const TicketKeys>(std::move(keys))), beyond_(beyond) {}
 
+  // Null: none.
+  const std::shared_ptr<const TicketKeys>& keys() const { return keys_; }
+
   // Makes the ticket once the model of the tokens is known: `model` is its digest, or empty.
   using Issue = std::function<std::string(absl::string_view model)>;
 

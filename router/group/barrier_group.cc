@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
+
 namespace bfio::router {
 namespace {
 
@@ -39,11 +41,10 @@ void BarrierGroup::OnFormingFailed(const Context& context) {
 
 void BarrierGroup::OnMissing(Member& member, absl::Span<const uint32_t> missing) {
   if (missing.empty()) return;
+  const absl::flat_hash_set<uint32_t> named(missing.begin(), missing.end());
   std::vector<Member*> blamed;
   for (Member* rank : ranks_) {
-    if (rank == &member) continue;
-    if (std::find(missing.begin(), missing.end(), static_cast<uint32_t>(rank->next_rank)) != missing.end())
-      blamed.push_back(rank);
+    if (rank != &member && named.contains(static_cast<uint32_t>(rank->next_rank))) blamed.push_back(rank);
   }
   // A member that misses more than half of the ranks is the one that is cut off.
   if (2 * blamed.size() > ranks_.size()) {

@@ -73,16 +73,6 @@ struct MemberView {
   WorkerTelemetry telemetry;
 };
 
-// Capacity of the group, for admission; zeros before its first epoch.
-struct GroupCapacity {
-  int64_t kv_tokens = 0;
-  // Longest prompt + output that every rank accepts.
-  int64_t max_sequence_tokens = 0;
-  // The engines of all ranks compute log-probabilities; requests can pass to all of them.
-  bool logprobs = false;
-  bool passes = false;
-};
-
 class Group {
  public:
   static std::unique_ptr<Group> Make(const GroupOptions& options, core::Cluster* cluster, RequestBook* book);
@@ -157,7 +147,8 @@ class Group {
   bool ExpectsAnnouncements() const;
   // The members in the order of arrival.
   std::vector<MemberView> Members() const;
-  GroupCapacity capacity() const { return capacity_; }
+  // For admission; no ranks before its first epoch.
+  const GroupCapacity& capacity() const { return capacity_; }
   // Lower bound of the duration of a step in this epoch; empty until enough steps were timed.
   std::optional<absl::Duration> shortest_step() const;
   const StepStatistics& steps() const { return steps_; }

@@ -1,7 +1,6 @@
 // Epochs of Group: how an epoch forms, and what happens to requests when it opens.
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -211,25 +210,22 @@ void Group::FinishForming(const Context& context) {
 void Group::OpenEpoch(const Context& context) {
   SetServiceTimes({});
   std::vector<core::EpochMember> members;
-  int64_t min_sequence = std::numeric_limits<int64_t>::max();
-  int64_t max_kv = 0;
-  capacity_ = {};
-  capacity_.logprobs = capacity_.passes = true;
+  capacity_ = {.model = model_, .logprobs = true, .passes = true};
   for (Member* member : ranks_) {
     members.push_back(EpochMemberOf(*member, context.out));
-    min_sequence = std::min(min_sequence, member->hello.max_sequence_tokens);
-    max_kv = std::max(max_kv, member->hello.kv_tokens);
+    capacity_.sequence_tokens.push_back(members.back().spec.max_sequence_tokens);
     capacity_.kv_tokens += member->hello.kv_tokens;
     capacity_.logprobs = capacity_.logprobs && member->hello.logprobs;
     capacity_.passes = capacity_.passes && member->hello.passes;
   }
-  capacity_.max_sequence_tokens = std::min(min_sequence, max_kv + 1);
   // Not earlier: until here, late reports and residents refer to the old ranks.
   for (Member* member : ranks_) {
     member->rank = member->next_rank;
     member->rank_epoch = epoch_;
   }
-  const core::OpenEpoch event{options_.index, std::move(members), model_};
+  const uint32_t lacks = (capacity_.logprobs ? 0 : core::RequestSpec::kLogprobs) |
+                         (capacity_.passes ? 0 : core::RequestSpec::kPassing);
+  const core::OpenEpoch event{options_.index, std::move(members), model_, lacks};
   LoseRequests(cluster_->Apply(event).displaced, context.out);
   shortest_step_.reset();
   steps_timed_ = 0;
@@ -250,12 +246,15 @@ core::EpochMember Group::EpochMemberOf(Member& member, Commands& out) {
   to.spec.prefill_time = member.telemetry.time.prefill_time;
   to.spec.service_time = member.telemetry.service_time;
   to.spec.cost = member.telemetry.batch_cost;
+  // The last token needs no KV memory.
+  to.spec.max_sequence_tokens = std::min(member.hello.max_sequence_tokens, member.hello.kv_tokens + 1);
   // The scheduler already has this router's own requests. Requests of another router that were not recovered
   // must not be matched with them.
   absl::flat_hash_set<core::RequestId> orphaned(member.orphaned.begin(), member.orphaned.end());
   if (member.recovering) {
     for (HeldRequest& held : member.announced) held.model = model_;
-    to.recovered = book_->Recover(member.hello.worker_id, std::move(member.announced), member.active);
+    to.recovered = book_->Recover({member.hello.worker_id, member.hello.kv_tokens, member.active},
+                                  std::move(member.announced));
     if (!to.recovered.empty()) {
       Log(out, LogLine::Level::kInfo, member.hello, " continues ", to.recovered.size(),
           " requests of an earlier router");

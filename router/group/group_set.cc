@@ -302,18 +302,10 @@ bool GroupSet::ExpectsAnnouncements() const {
   return CountIf(&Group::ExpectsAnnouncements) > 0;
 }
 
-GroupCapacity GroupSet::capacity() const {
-  GroupCapacity all;
+std::vector<GroupCapacity> GroupSet::capacities() const {
+  std::vector<GroupCapacity> all;
   for (const auto& group : groups_) {
-    const GroupCapacity one = group->capacity();
-    if (one.max_sequence_tokens == 0) continue;
-    const bool first = all.max_sequence_tokens == 0;
-    all.logprobs = one.logprobs && (all.logprobs || first);
-    all.passes = one.passes && (all.passes || first);
-    all.kv_tokens += one.kv_tokens;
-    all.max_sequence_tokens = all.max_sequence_tokens == 0
-                                  ? one.max_sequence_tokens
-                                  : std::min(all.max_sequence_tokens, one.max_sequence_tokens);
+    if (!group->capacity().sequence_tokens.empty()) all.push_back(group->capacity());
   }
   return all;
 }

@@ -78,9 +78,8 @@ class GroupSet {
   // At least `groups` groups have served with --workers members.
   bool complete() const;
   bool ExpectsAnnouncements() const;
-  // Over all groups that have served: the sum of their KV capacity, and the minimum of their longest
-  // sequences, so that an accepted request fits every group.
-  GroupCapacity capacity() const;
+  // Of the groups that have served and were not given up.
+  std::vector<GroupCapacity> capacities() const;
   // Minimum over the groups; empty while no group has timed enough steps.
   std::optional<absl::Duration> shortest_step() const;
 

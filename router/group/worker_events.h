@@ -69,6 +69,8 @@ class WorkerHandler {
   // Any thread; never blocks. The channel stops reading while too many of its events wait, so call
   // channel->Consumed() once for each event after handling or dropping it.
   virtual void OnWorkerEvent(std::shared_ptr<WorkerChannel> channel, WorkerEvent event) = 0;
+  // An id for a request that a worker holds from an earlier router; never used twice. Any thread.
+  virtual core::RequestId NextId() = 0;
 };
 
 }  // namespace bfio::router

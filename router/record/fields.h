@@ -101,7 +101,7 @@ void Fields(A& a, Of<A, core::RequestSpec::HeldRank> rank) {
 template <class A>
 void Fields(A& a, Of<A, core::RequestSpec> spec) {
   auto& [id, prefill, computed, max_new, predicted, priority, tenant, generated, seniority, deadline_us,
-         ttft_objective_s, waited, refusals, steps_alone, model, held_to, prefix] = spec;
+         ttft_objective_s, waited, refusals, steps_alone, model, needs, held_to, prefix] = spec;
   a.Id("id", id);
   a.Int("prefill_tokens", prefill, 1, kMaxRequestTokens);
   a.Int("computed_tokens", computed, 0, prefill - 1);
@@ -129,6 +129,7 @@ void Fields(A& a, Of<A, core::RequestSpec> spec) {
     const absl::Span<const uint64_t> blocks = spec.prefix_blocks();
     a.Words("prefix", blocks);
   }
+  a.Int("needs", needs);
 }
 
 // As workers fit it.
@@ -144,7 +145,7 @@ void Fields(A& a, Of<A, BatchCost> cost) {
 template <class A>
 void Fields(A& a, Of<A, core::WorkerSpec> spec) {
   auto& [slots, kv_tokens, accepts_new, time_per_token, time_offset, prefill_time, service_time, prefix_cache,
-         member, cost] = spec;
+         member, cost, max_sequence_tokens] = spec;
   a.Int("slots", slots, 1, kMaxSlots);
   a.Int("kv_tokens", kv_tokens, 1, kMaxKvTokens);
   a.Int("accepts_new", accepts_new);
@@ -155,6 +156,7 @@ void Fields(A& a, Of<A, core::WorkerSpec> spec) {
   a.Int("prefix_cache", prefix_cache);
   a.Int("member", member);
   a.OptionalStruct("cost", cost);
+  a.Int("max_sequence_tokens", max_sequence_tokens, 0, kMaxKvTokens);
 }
 
 template <class A>
@@ -257,11 +259,12 @@ void Fields(A& a, Of<A, core::Cancel> event) {
 
 template <class A>
 void Fields(A& a, Of<A, core::OpenEpoch> event) {
-  auto& [group, members, model] = event;
+  auto& [group, members, model, lacks] = event;
   a.Int("group", group);
   a.Structs("members", members);
   if constexpr (A::kReads) a.Check("members", static_cast<int64_t>(members.size()), int64_t{0}, kMaxWorkers);
   a.Int("model", model);
+  a.Int("lacks", lacks);
 }
 
 template <class A>

@@ -33,7 +33,9 @@ void RequestLifecycle::OnArrival(Arrival arrival, absl::Time now) {
   if (restarts) {
     if (Resume(arrival.id, arrival.request, sink)) return;
     ahead = MayGoAhead(arrival.request);
-    if (!ahead) {
+    if (ahead) {
+      arrival.ticket = tenants_->Charged(arrival.request, now_);
+    } else {
       auto entered = tenants_->Enter(arrival.request, now_);
       if (!entered.ok()) return refuse(entered.status());
       arrival.ticket = *std::move(entered);
@@ -48,7 +50,10 @@ void RequestLifecycle::OnArrival(Arrival arrival, absl::Time now) {
     table_.Erase(arrival.id);
     return refuse(status);
   }
-  if (ahead) went_ahead_.emplace(record->request.tenant, record->request.request_id);
+  if (ahead) {
+    ++went_ahead_count_;
+    went_ahead_[record->request.tenant].insert(record->request.request_id);
+  }
   CountAccepted(*record);
   overload_->Charge(*record);
   // No queue deadline for requests that an earlier router had accepted or that have begun.
@@ -79,10 +84,6 @@ absl::StatusOr<RequestRecord*> RequestLifecycle::AddToTable(Arrival& arrival) {
   }
   RequestRecord* const record =
       table_.Add(arrival.id, std::move(arrival.request), arrival.sink, tenant, now_);
-  // A worker has announced a request with that id since the id was assigned.
-  if (record == nullptr)
-    return WithRetry(absl::UnavailableError("the router has just taken over from another router; retry"),
-                     kFailedRetry);
   record->ticket = std::move(arrival.ticket);
   return record;
 }
@@ -139,8 +140,14 @@ bool RequestLifecycle::MayGoAhead(const ClientRequest& request) {
     went_ahead_.clear();
     return false;
   }
-  return request.resume_proven && static_cast<int64_t>(went_ahead_.size()) < options_.resume.max_early &&
-         !went_ahead_.contains(std::pair(request.tenant, request.request_id));
+  if (!request.resume_proven) return false;
+  const auto own = went_ahead_.find(request.tenant);
+  if (own == went_ahead_.end()) return went_ahead_count_ < options_.resume.max_early;
+  // A ticket may be that of a request that has ended, but no more than the limit were running at a time.
+  const int64_t concurrent = tenants_->Concurrent(request.tenant);
+  const auto count = static_cast<int64_t>(own->second.size());
+  return (concurrent == 0 || count < concurrent) && count < options_.resume.max_early - went_ahead_count_ &&
+         !own->second.contains(request.request_id);
 }
 
 absl::Status RequestLifecycle::FindRank(RequestRecord& record) {
@@ -173,8 +180,9 @@ std::optional<int64_t> RequestLifecycle::LongestOnItsRank(const RequestRecord& r
   const core::Scheduler* const group = cluster_->group(record.held_to->group);
   if (group == nullptr || !group->open() || record.held_to->worker >= group->num_workers())
     return std::nullopt;
+  const core::WorkerSpec& worker = group->Account(record.held_to->worker).spec;
   // The last token needs no KV memory.
-  return group->Account(record.held_to->worker).spec.kv_tokens + 1;
+  return std::min(worker.longest(), worker.kv_tokens + 1);
 }
 
 void RequestLifecycle::FitToRank(RequestRecord& record) const {
@@ -216,27 +224,36 @@ absl::Status RequestLifecycle::Admit(RequestRecord& record, bool ahead, int64_t 
 }
 
 absl::Status RequestLifecycle::CheckFits(const RequestRecord& record) const {
-  // Before the first epoch it is unknown whether workers support log-probabilities.
-  if (record.request.sampling.logprobs && groups_.max_sequence_tokens && !groups_.logprobs) {
-    return absl::InvalidArgumentError("logprobs is not supported: not all workers compute log-probabilities");
+  // Before the first epoch of a group of its model it is unknown what workers can run.
+  bool known = false, logprobs = false, passes = false;
+  int64_t longest = 0;
+  for (const GroupCapacity& group : groups_.capacities) {
+    if (record.model != 0 && group.model != 0 && group.model != record.model) continue;
+    known = true;
+    logprobs |= group.logprobs;
+    passes |= group.passes;
+    if ((group.logprobs || !record.request.sampling.logprobs) && (group.passes || !record.request.passed.on))
+      longest = std::max(longest, group.max_sequence_tokens());
   }
-  if (record.request.passed.on && groups_.max_sequence_tokens && !groups_.passes) {
+  if (record.request.sampling.logprobs && known && !logprobs) {
+    return absl::InvalidArgumentError("logprobs is not supported: no workers compute log-probabilities");
+  }
+  if (record.request.passed.on && known && !passes) {
     return absl::InvalidArgumentError(
-        "the request can only be forwarded to engines with the gateway's protocol, and not all workers are "
-        "such engines");
+        "the request can only be forwarded to engines with the gateway's protocol, and no workers are such "
+        "engines");
   }
   const int64_t tokens = int64_t{record.request.prompt_tokens} + record.request.max_new_tokens;
   const auto too_long = [&](absl::string_view where, int64_t longest) {
     return absl::InvalidArgumentError(absl::StrCat("the prompt and the largest output are ", tokens,
                                                    " tokens; ", where, " at most ", longest, " per request"));
   };
-  if (groups_.max_sequence_tokens && tokens > *groups_.max_sequence_tokens)
-    return too_long("the workers hold", *groups_.max_sequence_tokens);
+  if (known && tokens > longest) return too_long("the workers hold", longest);
   if (!record.held_to) return absl::OkStatus();
   // The request might fit another rank with more memory.
-  const std::optional<int64_t> longest = LongestOnItsRank(record);
-  if (!longest || tokens <= *longest) return absl::OkStatus();
-  return too_long(absl::StrCat("data_parallel_rank ", *record.request.rank, " holds"), *longest);
+  const std::optional<int64_t> there = LongestOnItsRank(record);
+  if (!there || tokens <= *there) return absl::OkStatus();
+  return too_long(absl::StrCat("data_parallel_rank ", *record.request.rank, " holds"), *there);
 }
 
 // --- resumes ---
@@ -253,7 +270,7 @@ bool RequestLifecycle::Resume(core::RequestId id, ClientRequest& request,
   RequestRecord* record = table_.FindByName(request.tenant, request.request_id);
   if (record == nullptr && Settling()) {
     EarlyResume early{id, std::move(request), sink};
-    if (resumes_.Hold(early)) return true;
+    if (resumes_.Hold(early, tenants_->Concurrent(early.request.tenant))) return true;
     // A worker may still announce the request.
     return refuse(WithRetry(
         absl::UnavailableError("the router has just started, and too many clients resume at once; retry"),
@@ -331,35 +348,34 @@ void RequestLifecycle::AnswerEarlyResumes() {
 
 // --- requests of an earlier router ---
 
-std::vector<core::RequestSpec> RequestLifecycle::Recover(absl::string_view worker_id,
-                                                         std::vector<HeldRequest> held,
-                                                         absl::Span<const HeldActive> active) {
+std::vector<core::RequestSpec> RequestLifecycle::Recover(const Holder& holder,
+                                                         std::vector<HeldRequest> held) {
   std::vector<core::RequestSpec> recovered;
-  int64_t taken = 0;
-  for (HeldRequest& request : held) taken += RecoverOne(worker_id, request, active, recovered) ? 1 : 0;
-  const ScopedLogFields fields{{"worker", worker_id}};
+  Generated active;
+  for (const HeldActive& one : holder.active) active.emplace(one.id, one.generated_tokens);
+  int64_t taken = 0, kv_left = holder.kv_tokens;
+  for (HeldRequest& request : held) taken += RecoverOne(request, active, kv_left, recovered) ? 1 : 0;
+  const ScopedLogFields fields{{"worker", holder.worker_id}};
   if (taken > 0)
     spdlog::info("worker {} holds {} requests of an earlier router, which are recovered",
-                 std::string(worker_id), taken);
+                 std::string(holder.worker_id), taken);
   return recovered;
 }
 
-bool RequestLifecycle::RecoverOne(absl::string_view worker_id, HeldRequest& held,
-                                  absl::Span<const HeldActive> active,
+bool RequestLifecycle::RecoverOne(HeldRequest& held, const Generated& active, int64_t& kv_left,
                                   std::vector<core::RequestSpec>& recovered) {
-  // A client has started the request again meanwhile, or the request was placed again on another worker,
-  // which still computes it although it has ended. This worker has to drop its copy.
+  // Announced twice; or a client has started the request again meanwhile; or it was placed again on another
+  // worker, and this one still computes it although it has ended here. This worker has to drop its copy.
   if (table_.Find(held.id) != nullptr || cluster_->Knows(held.id) ||
       table_.FindByName(held.request.tenant, held.request.request_id) != nullptr) {
     return false;
   }
   if (!held.ended) {
-    const auto runs =
-        std::find_if(active.begin(), active.end(), [&](const HeldActive& a) { return a.id == held.id; });
+    const auto runs = active.find(held.id);
     if (runs == active.end()) return false;
     const auto known = static_cast<uint32_t>(held.tokens.size()) - held.first_index;
-    CountTokens(runs->generated_tokens, known);
-    if (runs->generated_tokens != known) return false;
+    CountTokens(runs->second, known);
+    if (runs->second != known) return false;
   }
   const uint32_t tenant = tenants_->Number(held.request.tenant);
   RequestRecord* record = table_.Add(held.id, std::move(held.request), nullptr, tenant, now_);
@@ -371,12 +387,12 @@ bool RequestLifecycle::RecoverOne(absl::string_view worker_id, HeldRequest& held
   record->history_logprobs = std::move(held.logprobs);
   record->placed = now_;
   if (record->delivered > 0) record->first_token = record->last_token = now_;
-  ids_->SkipPast(record->id);
   ++totals_.accepted;
   tenants_->totals().OnAccepted(record->tenant, record->request.tenant, record->request.prompt_tokens);
   ++totals_.recovered;
   const core::RequestId id = record->id;
-  overload_->Charge(*record);
+  overload_->Charge(*record, kv_left);
+  kv_left -= record->committed_kv;
   if (held.ended) {
     ++totals_.completed;
     tenants_->totals().OnCompleted(record->tenant, record->request.tenant);

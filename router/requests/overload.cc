@@ -48,8 +48,8 @@ absl::Status OverloadControl::Check(const RequestRecord& record, int64_t own_kv)
   return absl::OkStatus();
 }
 
-void OverloadControl::Charge(RequestRecord& record) {
-  record.committed_kv = KvOf(record.request);
+void OverloadControl::Charge(RequestRecord& record, int64_t most_kv) {
+  record.committed_kv = std::min(KvOf(record.request), most_kv);
   committed_kv_ += record.committed_kv;
   record.waiting_bytes = record.first_token ? 0 : record.request.prompt_bytes() + record.history_bytes();
   waiting_bytes_ += record.waiting_bytes;

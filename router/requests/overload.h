@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <limits>
 
 #include "absl/status/status.h"
 #include "router/requests/request_table.h"
@@ -29,6 +30,7 @@ class OverloadControl {
   // when the pool was full at the decision thread's last update. So a flood of requests is refused before it
   // reaches that thread. INVALID_ARGUMENT when not even the empty pool could take the call.
   absl::Status CheckPool(int64_t outputs, bool held);
+  bool IsFull(int64_t waiting) const { return waiting >= options_.max_waiting; }
   void SetWaiting(int64_t waiting) { waiting_.store(waiting, std::memory_order_relaxed); }
   // Number of requests that CheckPool has refused.
   int64_t refused_early() const { return refused_early_.load(std::memory_order_relaxed); }
@@ -39,7 +41,8 @@ class OverloadControl {
   // RESOURCE_EXHAUSTED when the request exceeds a bound. `own_kv`: KV tokens charged for the other outputs of
   // its call.
   absl::Status Check(const RequestRecord& record, int64_t own_kv = 0) const;
-  void Charge(RequestRecord& record);
+  // `most_kv`: a request that a worker holds counts for no more KV tokens than are left there.
+  void Charge(RequestRecord& record, int64_t most_kv = std::numeric_limits<int64_t>::max());
   // The request has its first token, so its prompt no longer counts as waiting.
   void OnFirstToken(RequestRecord& record);
   void Discharge(RequestRecord& record);

@@ -3,6 +3,7 @@
 #ifndef BFIO_ROUTER_REQUESTS_REQUEST_BOOK_H_
 #define BFIO_ROUTER_REQUESTS_REQUEST_BOOK_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -15,13 +16,36 @@
 
 namespace bfio::router {
 
+// What a group of workers can run. Every value is the group's own: a request is refused only if no group can
+// run it, and waits for those that can.
+struct GroupCapacity {
+  // Number of its model; 0: unknown.
+  uint32_t model = 0;
+  int64_t kv_tokens = 0;
+  // By rank: the longest prompt + output that it accepts.
+  std::vector<int64_t> sequence_tokens;
+  // The engines of all its ranks compute log-probabilities; requests can pass to all of them.
+  bool logprobs = false;
+  bool passes = false;
+
+  int64_t max_sequence_tokens() const {
+    return sequence_tokens.empty() ? 0 : *std::max_element(sequence_tokens.begin(), sequence_tokens.end());
+  }
+};
+
 class RequestBook {
  public:
   virtual ~RequestBook() = default;
-  // Recovers the requests that a member holds from an earlier router. `active`: what runs on the member.
-  // Returns the recovered requests that still run there, in the scheduler's form.
-  virtual std::vector<core::RequestSpec> Recover(absl::string_view worker_id, std::vector<HeldRequest> held,
-                                                 absl::Span<const HeldActive> active) = 0;
+  // A member that holds requests from an earlier router.
+  struct Holder {
+    absl::string_view worker_id;
+    int64_t kv_tokens = 0;
+    // What runs there.
+    absl::Span<const HeldActive> active;
+  };
+  // Recovers those requests, in time linear in the lists. Returns the recovered ones that still run there, in
+  // the scheduler's form. They are charged at most the member's KV tokens.
+  virtual std::vector<core::RequestSpec> Recover(const Holder& holder, std::vector<HeldRequest> held) = 0;
   // Tokens received from the request's present placement; empty for an orphaned request.
   virtual std::optional<uint32_t> ReceivedSincePlaced(core::RequestId id) const = 0;
   // The worker is lost without having drained or requested to leave. Called while the scheduler still has the

@@ -44,11 +44,10 @@ absl::Status RetryLater(absl::string_view why) {
 
 }  // namespace
 
-RequestLifecycle::RequestLifecycle(const RequestOptions& options, core::Cluster* cluster, RequestIds* ids,
-                                   Tenants* tenants, OverloadControl* overload, absl::Time now)
+RequestLifecycle::RequestLifecycle(const RequestOptions& options, core::Cluster* cluster, Tenants* tenants,
+                                   OverloadControl* overload, absl::Time now)
     : options_(options),
       cluster_(cluster),
-      ids_(ids),
       tenants_(tenants),
       overload_(overload),
       resumes_(options.resume),
@@ -267,6 +266,11 @@ void RequestLifecycle::OnLost(core::RequestId id, absl::Time now) {
         RetryLater("the request's worker was lost, and the request was too large to be kept for a replay "
                    "(--request_memory_mb)"));
   }
+  // Its client would wait for it; what a worker has announced may have none, and be any number.
+  if (record->sink == nullptr && overload_->IsFull(cluster_->waiting())) {
+    ++totals_.replays_refused;
+    return Fail(*record, RetryLater("the request's worker was lost, and the waiting pool is full"));
+  }
   if (EndIfStuck(*record)) return;
   if (record->suspicion.runs_alone())
     LogEvent(lines_, spdlog::level::info, "alone", *record, now_, "its workers failed: it runs alone next");
@@ -280,7 +284,9 @@ bool RequestLifecycle::EndIfStuck(RequestRecord& record) {
   if (passed.whole) record.delivered = 0;
   if (passed.whole || record.delivered == 0 || EngineContinues(record.request)) return false;
   // Workers can continue any request.
-  if (!passed.on && !groups_.passes) return false;
+  const auto& groups = groups_.capacities;
+  if (!passed.on && !std::all_of(groups.begin(), groups.end(), [](const auto& one) { return one.passes; }))
+    return false;
   ++totals_.replays_refused;
   const absl::string_view why = passed.on ? "continue it: only greedy requests without penalties, grammar, "
                                             "stop strings, images and unknown fields can continue"
@@ -325,7 +331,9 @@ void RequestLifecycle::SetGroups(GroupsView groups) {
   const bool other_models = groups.models != groups_.models;
   const bool other_ranks = ranks_named_ && groups.ranks != groups_.ranks;
   groups_ = std::move(groups);
-  overload_->SetCapacity(groups_.kv_tokens);
+  int64_t kv_tokens = 0;
+  for (const GroupCapacity& group : groups_.capacities) kv_tokens += group.kv_tokens;
+  overload_->SetCapacity(kv_tokens);
   if (other_ranks) {
     for (const core::RequestId id : table_.Ids()) {
       if (RequestRecord* record = table_.Find(id); record != nullptr) EndIfRankGone(*record);

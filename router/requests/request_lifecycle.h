@@ -2,7 +2,7 @@
 // refuses requests, puts them into the scheduler's pool (core::Cluster), delivers their tokens, ends them,
 // replays those whose worker was lost, keeps the state of resumable streams, and recovers requests that
 // workers hold from an earlier router. Parts with separate state are classes beside it: request_table.h,
-// resume_store.h, tenants.h, overload.h, agent_calls.h. Ownership: borrows cluster, ids, tenants and overload
+// resume_store.h, tenants.h, overload.h, agent_calls.h. Ownership: borrows cluster, tenants and overload
 // control. flushes() collects the sinks that need a Flush. Threads: one, the decision thread's; time is
 // passed in (MonotonicNow).
 #ifndef BFIO_ROUTER_REQUESTS_REQUEST_LIFECYCLE_H_
@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -42,32 +43,20 @@
 
 namespace bfio::router {
 
-// Request ids that are unique while the router runs, and differ from those that another router may still use.
-// Threads: any.
+// Request ids that are unique while the router runs. Threads: any.
 class RequestIds {
  public:
   explicit RequestIds(core::RequestId first) : next_(first) {}
 
-  // A first id above all ids of routers that started before this moment, since workers may still hold their
-  // requests. SkipPast keeps ids unique when this machine's clock was set back.
+  // A first id above all ids of routers that started before this moment: engines may still run their
+  // requests, whose names contain the ids.
   static core::RequestId FirstAt(absl::Time wall_clock) {
     return static_cast<core::RequestId>(absl::ToUnixMillis(wall_clock)) << 20;
   }
 
   core::RequestId Next() { return next_.fetch_add(1, std::memory_order_relaxed); }
 
-  // Makes all later ids larger than `id`, and larger than any other id that the same router can have
-  // assigned.
-  void SkipPast(core::RequestId id) {
-    core::RequestId next = next_.load();
-    while (next <= id && !next_.compare_exchange_weak(next, id + kIdsOfALife)) {
-    }
-  }
-
  private:
-  // More ids than any router assigns.
-  static constexpr core::RequestId kIdsOfALife = core::RequestId{1} << 40;
-
   std::atomic<core::RequestId> next_;
 };
 
@@ -135,18 +124,13 @@ struct GroupRanks {
 
 // The properties of the groups that requests depend on.
 struct GroupsView {
-  // KV capacity of all groups, and the longest prompt + output that every group accepts; empty before the
-  // first epoch.
-  int64_t kv_tokens = 0;
-  std::optional<int64_t> max_sequence_tokens;
+  // Of the groups that have served and are expected to serve again; empty before the first epoch.
+  std::vector<GroupCapacity> capacities;
   // Lower bound of the duration of a step.
   std::optional<absl::Duration> shortest_step;
   // Every group that the router waits for has formed with all its members.
   bool complete = false;
   bool expects_announcements = false;
-  // The engines of all workers compute log-probabilities; all are engines to which requests can pass.
-  bool logprobs = false;
-  bool passes = false;
   // In the order in which ranks are counted.
   std::vector<GroupRanks> ranks;
   // Models that started requests may wait for: digests by number.
@@ -155,7 +139,7 @@ struct GroupsView {
 
 class RequestLifecycle final : public RequestBook {
  public:
-  RequestLifecycle(const RequestOptions& options, core::Cluster* cluster, RequestIds* ids, Tenants* tenants,
+  RequestLifecycle(const RequestOptions& options, core::Cluster* cluster, Tenants* tenants,
                    OverloadControl* overload, absl::Time now);
 
   // --- clients ---
@@ -194,8 +178,7 @@ class RequestLifecycle final : public RequestBook {
   // An epoch has opened: ends requests that no longer fit any worker, and answers early resumes.
   void OnEpochOpened(absl::Time now);
 
-  std::vector<core::RequestSpec> Recover(absl::string_view worker_id, std::vector<HeldRequest> held,
-                                         absl::Span<const HeldActive> active) override;
+  std::vector<core::RequestSpec> Recover(const Holder& holder, std::vector<HeldRequest> held) override;
   void OnWorkerDied(core::GroupIndex group, core::WorkerIndex worker) override;
   std::optional<uint32_t> ReceivedSincePlaced(core::RequestId id) const override;
   void CountTokens(uint32_t generated, uint32_t received) override;
@@ -245,6 +228,7 @@ class RequestLifecycle final : public RequestBook {
   absl::Status AdmitOutputs(std::vector<Arrival>& outputs, std::vector<RequestRecord*>& admitted);
   // Counts an admitted request as accepted.
   void CountAccepted(const RequestRecord& record);
+  // INVALID_ARGUMENT: no group of the request's model can run it.
   absl::Status CheckFits(const RequestRecord& record) const;
   // Sets record.held_to for a request whose client has named a rank. INVALID_ARGUMENT: there is none of that
   // number; UNAVAILABLE: no rank serves, or which rank has that number depends on a group that forms.
@@ -262,7 +246,10 @@ class RequestLifecycle final : public RequestBook {
   // Added to the priority of requests whose clients have started to receive tokens, so that every policy
   // places them before requests that have not started, however deep the pool is.
   int32_t BegunBonus() const { return 2 * options_.max_abs_priority + 1; }
-  bool RecoverOne(absl::string_view worker_id, HeldRequest& held, absl::Span<const HeldActive> active,
+  // The number of tokens that each request has generated on its holder, by id.
+  using Generated = absl::flat_hash_map<core::RequestId, uint32_t>;
+  // `kv_left`: KV tokens for which the holder's requests may still be charged.
+  bool RecoverOne(HeldRequest& held, const Generated& active, int64_t& kv_left,
                   std::vector<core::RequestSpec>& recovered);
 
   // --- ending (request_lifecycle.cc) ---
@@ -307,7 +294,6 @@ class RequestLifecycle final : public RequestBook {
 
   const RequestOptions options_;
   core::Cluster* const cluster_;
-  RequestIds* const ids_;
   Tenants* const tenants_;
   OverloadControl* const overload_;
   RequestTable table_;
@@ -326,7 +312,8 @@ class RequestLifecycle final : public RequestBook {
   // At least one client has named a rank.
   bool ranks_named_ = false;
   // Tenant and request_id of the requests that MayGoAhead has admitted; emptied when it admits no more.
-  absl::flat_hash_set<std::pair<std::string, std::string>> went_ahead_;
+  absl::flat_hash_map<std::string, absl::flat_hash_set<std::string>> went_ahead_;
+  int64_t went_ahead_count_ = 0;
   LineLimiter lines_{10, absl::Seconds(10)};
   std::vector<std::shared_ptr<TokenSink>> flushes_;
 };

@@ -24,6 +24,8 @@ core::RequestSpec RequestRecord::Spec(int64_t next_step) {
   spec.generated_tokens = int64_t{delivered} - claimed;
   // Another model would continue the client's tokens differently.
   spec.model = model;
+  if (request.sampling.logprobs) spec.needs |= core::RequestSpec::kLogprobs;
+  if (request.passed.on) spec.needs |= core::RequestSpec::kPassing;
   spec.held_to = held_to;
   spec.prefix = request.prefix;
   if (senior_step) spec.seniority = next_step - *senior_step;

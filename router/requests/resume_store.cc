@@ -47,12 +47,13 @@ void ResumeStore::BreakOffLingering(absl::Time now) {
   }
 }
 
-bool ResumeStore::Hold(EarlyResume& early) {
+bool ResumeStore::Hold(EarlyResume& early, int64_t concurrent) {
   const int64_t bytes =
       early.request.prompt_bytes() + int64_t{4} * static_cast<int64_t>(early.request.received.size());
   const auto it = early_by_tenant_.find(early.request.tenant);
   const Held tenants = it == early_by_tenant_.end() ? Held() : it->second;
-  if (tenants.requests >= options_.max_early - early_held_.requests ||
+  if ((concurrent > 0 && tenants.requests >= concurrent) ||
+      tenants.requests >= options_.max_early - early_held_.requests ||
       tenants.bytes + bytes > options_.max_early_bytes - early_held_.bytes) {
     return false;
   }

@@ -114,7 +114,8 @@ class ResumeStore {
 
   // False when a bound is exceeded. A tenant may use at most as much as it leaves free for the others, so one
   // tenant's flood does not exclude the rest.
-  bool Hold(EarlyResume& early);
+  // `concurrent`: requests that the tenant may have at a time; 0: no limit.
+  bool Hold(EarlyResume& early, int64_t concurrent = 0);
   std::vector<EarlyResume> TakeEarly();
   // The early resume that arrived on this stream.
   std::optional<EarlyResume> TakeEarlyBySink(uint64_t sink_id);

@@ -133,6 +133,23 @@ TenantLimiter::Account* TenantLimiter::Find(const std::string& tenant, std::stri
   return &it->second;
 }
 
+int64_t TenantLimiter::Concurrent(const std::string& tenant) const {
+  const TenantLimits::value_type* const limit = LimitOf(tenant);
+  return limit == nullptr ? 0 : limit->second.concurrent;
+}
+
+TenantLimiter::Ticket TenantLimiter::Charged(const std::string& tenant, absl::Time now) {
+  Ticket ticket;
+  MutexLock lock(&mutex_);
+  std::string name;
+  Account* const account = Find(tenant, name, now);
+  if (account == nullptr) return ticket;
+  ++account->running;
+  ticket.limiter_ = this;
+  ticket.account_ = name;
+  return ticket;
+}
+
 absl::StatusOr<TenantLimiter::Ticket> TenantLimiter::Enter(const std::string& tenant, int64_t tokens,
                                                            absl::Time now) {
   absl::StatusOr<std::vector<Ticket>> tickets = EnterAll(tenant, tokens, 1, now);

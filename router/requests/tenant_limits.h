@@ -98,6 +98,11 @@ class TenantLimiter {
   // TenantLimit::ttft_objective.
   std::optional<absl::Duration> TtftObjective(const std::string& tenant) const;
 
+  // How many requests the tenant may have at a time; 0: no limit.
+  int64_t Concurrent(const std::string& tenant) const;
+  // For a request that an earlier router has charged: it counts as running, whatever the limits.
+  Ticket Charged(const std::string& tenant, absl::Time now);
+
   // For a call with one output, or with `outputs`, each of which may use up to `tokens`: a ticket for each
   // output, or none at all. RESOURCE_EXHAUSTED, with the limit's name and a retry delay, when the tenant
   // exceeds a limit; INVALID_ARGUMENT for more outputs than the tenant may have concurrent requests.

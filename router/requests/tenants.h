@@ -51,6 +51,11 @@ class Tenants {
     if (request.priority_unset) request.priority = limiter_.FitPriority(request.tenant, request.priority);
     return limiter_.CheckPriority(request.tenant, request.priority);
   }
+  // As of TenantLimiter. Any thread.
+  int64_t Concurrent(const std::string& tenant) const { return limiter_.Concurrent(tenant); }
+  TenantLimiter::Ticket Charged(const ClientRequest& request, absl::Time now) {
+    return limiter_.Charged(request.tenant, now);
+  }
   // Number of calls that Enter and EnterAll have refused.
   int64_t refused() const { return refused_.load(std::memory_order_relaxed); }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <utility>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
@@ -57,6 +58,13 @@ std::vector<HeldActive> ToActive(const Active& from) {
     active.push_back({one.handle(), static_cast<int64_t>(one.kv_tokens()), one.generated_tokens()});
   }
   return active;
+}
+
+// No list of requests is longer than a worker has slots: what it costs to handle one is bounded by what the
+// router may have given to that worker.
+absl::Status CheckList(absl::string_view list, int size, int32_t slots) {
+  if (size <= slots) return absl::OkStatus();
+  return OutOfRange(absl::StrCat("the number of ", list), size, absl::StrCat("at most slots, ", slots));
 }
 
 absl::Status CheckTokenCounts(const v1::StepReport& report) {
@@ -170,8 +178,12 @@ absl::StatusOr<WorkerHello> ToHello(const v1::Hello& hello) {
     return absl::InvalidArgumentError(
         absl::StrCat("model must be ", kModelDigits, " lower-case hexadecimal digits, or empty"));
   }
-  if (hello.slots() < 1 || hello.slots() > 65536) {
-    return OutOfRange("slots", hello.slots(), "within 1..65536");
+  if (hello.slots() < 1 || hello.slots() > kMostSlots) {
+    return OutOfRange("slots", hello.slots(), absl::StrCat("within 1..", kMostSlots));
+  }
+  if (absl::Status status = CheckList("active", hello.active_size(), static_cast<int32_t>(hello.slots()));
+      !status.ok()) {
+    return status;
   }
   if (hello.kv_tokens() < 1 || hello.kv_tokens() > kMaxKvTokens) {
     return OutOfRange("kv_tokens", hello.kv_tokens(), absl::StrCat("within 1..", kMaxKvTokens));
@@ -209,7 +221,8 @@ absl::StatusOr<WorkerHello> ToHello(const v1::Hello& hello) {
   return converted;
 }
 
-EpochReady ToEpochReady(const v1::EpochReady& ready) {
+absl::StatusOr<EpochReady> ToEpochReady(const v1::EpochReady& ready, int32_t slots) {
+  if (absl::Status status = CheckList("active", ready.active_size(), slots); !status.ok()) return status;
   EpochReady converted;
   converted.epoch = ready.epoch();
   converted.error = PeerText(ready.error());
@@ -220,7 +233,14 @@ EpochReady ToEpochReady(const v1::EpochReady& ready) {
   return converted;
 }
 
-absl::StatusOr<StepReport> ToStepReport(const v1::StepReport& report) {
+absl::StatusOr<StepReport> ToStepReport(const v1::StepReport& report, int32_t slots) {
+  for (const auto& [list, size] : {std::pair("handles", report.handles_size()),
+                                   {"finished", report.finished_size()},
+                                   {"rejected", report.rejected_size()},
+                                   {"preempted", report.preempted_size()},
+                                   {"pending_prompts", report.pending_prompts_size()}}) {
+    if (absl::Status status = CheckList(list, size, slots); !status.ok()) return status;
+  }
   if (absl::Status status = CheckTokenCounts(report); !status.ok()) return status;
   if (absl::Status status = CheckRanges(report); !status.ok()) return status;
   if (absl::Status status = CheckEnds(report); !status.ok()) return status;

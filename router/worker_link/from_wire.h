@@ -17,10 +17,13 @@ namespace bfio::router {
 // INVALID_ARGUMENT naming field, value and limit.
 absl::StatusOr<WorkerHello> ToHello(const v1::Hello& hello);
 
-EpochReady ToEpochReady(const v1::EpochReady& ready);
+// Bound of WorkerHello::slots.
+inline constexpr int32_t kMostSlots = 65536;
 
-// INVALID_ARGUMENT when the packed fields contradict each other or are out of range.
-absl::StatusOr<StepReport> ToStepReport(const v1::StepReport& report);
+// `slots`: the worker's. A list of requests that is longer is INVALID_ARGUMENT, and so are packed fields that
+// contradict each other or are out of range.
+absl::StatusOr<EpochReady> ToEpochReady(const v1::EpochReady& ready, int32_t slots = kMostSlots);
+absl::StatusOr<StepReport> ToStepReport(const v1::StepReport& report, int32_t slots = kMostSlots);
 
 // Empty when a value is not a finite number of at least 0, or exceeds what OnlineStepFit accepts.
 std::optional<StepCostEstimate> ToCost(const v1::StepCost& cost);

@@ -33,6 +33,13 @@ ClientRequest FromOrigin(const v1::GenerateRequest& origin) {
   return request;
 }
 
+// The facts of a signature; the label tells it from a resume_ticket, which the same keys sign.
+std::string FactsOf(absl::string_view worker_id, const v1::Assignment& assignment,
+                    const std::string& origin) {
+  return absl::StrCat("held ", worker_id.size(), ":", worker_id, " ", assignment.handle(), " ",
+                      assignment.prompt_length(), " ", assignment.first_index(), " ", origin);
+}
+
 // Takes the log-probabilities of the last tokens: of this whole placement, and of earlier placements as far
 // as the assignment had them.
 absl::Status TakeLogprobs(const v1::HeldRequest& held, HeldRequest& state) {
@@ -98,6 +105,23 @@ std::string OriginOf(const ClientRequest& request, uint64_t seed) {
   return origin.SerializeAsString();
 }
 
+void SignOrigin(const TicketKeys& keys, absl::string_view worker_id, absl::Time now, v1::Assignment& to) {
+  if (to.origin().empty()) return;
+  v1::GenerateRequest ticket;
+  ticket.set_resume_ticket(keys.Issue(FactsOf(worker_id, to, to.origin()), now + kOriginLife));
+  // Messages that follow one another are parsed as one.
+  to.mutable_origin()->append(ticket.SerializeAsString());
+}
+
+bool OriginIsProven(const TicketKeys& keys, absl::string_view worker_id, absl::Time now,
+                    const v1::Assignment& from) {
+  v1::GenerateRequest origin;
+  if (!origin.ParseFromString(from.origin())) return false;
+  const std::string ticket = origin.resume_ticket();
+  origin.clear_resume_ticket();
+  return keys.Claim(ticket, FactsOf(worker_id, from, origin.SerializeAsString()), now).has_value();
+}
+
 absl::StatusOr<HeldRequest> FromHeld(const v1::HeldRequest& held, const RequestLimits& limits) {
   const auto wrong = [](auto... parts) { return absl::InvalidArgumentError(absl::StrCat(parts...)); };
   const v1::Assignment& from = held.assignment();
@@ -112,7 +136,6 @@ absl::StatusOr<HeldRequest> FromHeld(const v1::HeldRequest& held, const RequestL
     return wrong("first_index ", from.first_index(), ", prompt_length ", from.prompt_length(), " and ", ids,
                  " prompt ids are inconsistent");
   }
-  if (state.id == 0 || state.id > uint64_t{1} << 62) return wrong("its handle is out of range");
   state.request.prompt_tokens = from.prompt_length() - from.first_index();
   if (ids != 0) {
     const auto history = from.prompt_token_ids().begin() + state.request.prompt_tokens;

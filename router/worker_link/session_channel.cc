@@ -1,6 +1,7 @@
 #include "router/worker_link/session_channel.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/base/peer_text.h"
 #include "common/base/spdlog.h"
 #include "common/net/status.h"
@@ -11,6 +12,29 @@
 #include "router/worker_link/worker_session.h"
 
 namespace bfio::router {
+namespace {
+
+void ToIds(const Handles& handles, std::vector<HeldActive>& active) {
+  for (HeldActive& one : active) one.id = handles.IdOf(one.id);
+}
+
+void ToIds(const Handles& handles, StepReport& report) {
+  const auto all = [&](auto& entries) {
+    for (auto& entry : entries) entry.id = handles.IdOf(entry.id);
+  };
+  all(report.tokens);
+  all(report.finished);
+  all(report.rejected);
+  all(report.hints);
+  if (report.prefill) all(report.prefill->prompts);
+  for (core::RequestId& id : report.preempted) id = handles.IdOf(id);
+}
+
+void ToHandles(const Handles& handles, google::protobuf::RepeatedField<uint64_t>& ids) {
+  for (uint64_t& id : ids) id = handles.HandleOf(id);
+}
+
+}  // namespace
 
 void SessionChannel::OnMessage(const std::shared_ptr<WorkerSession>& session,
                                const v1::WorkerMessage& message) {
@@ -21,6 +45,7 @@ void SessionChannel::OnMessage(const std::shared_ptr<WorkerSession>& session,
 }
 
 void SessionChannel::OnGone() {
+  options_.attached->Remove(worker_id_, id_);
   if (!worker_id_.empty()) options_.handler->OnWorkerEvent(shared_from_this(), Gone{});
 }
 
@@ -34,11 +59,16 @@ std::optional<WorkerEvent> SessionChannel::ToEvent(const v1::WorkerMessage& mess
   switch (message.message_case()) {
     case v1::WorkerMessage::kAnnouncement:
       return ToAnnouncement(message.announcement());
-    case v1::WorkerMessage::kEpochReady:
-      return ToEpochReady(message.epoch_ready());
+    case v1::WorkerMessage::kEpochReady: {
+      absl::StatusOr<EpochReady> ready = ToEpochReady(message.epoch_ready(), slots_);
+      if (!ready.ok()) return ProtocolError{ready.status()};
+      ToIds(handles_, ready->active);
+      return *std::move(ready);
+    }
     case v1::WorkerMessage::kStepReport: {
-      absl::StatusOr<StepReport> report = ToStepReport(message.step_report());
+      absl::StatusOr<StepReport> report = ToStepReport(message.step_report(), slots_);
       if (!report.ok()) return ProtocolError{report.status()};
+      ToIds(handles_, *report);
       return *std::move(report);
     }
     case v1::WorkerMessage::kLeave:
@@ -64,14 +94,30 @@ std::optional<WorkerEvent> SessionChannel::OnHello(const v1::Hello& hello) {
     return std::nullopt;
   }
   worker_id_ = converted->worker_id;
+  slots_ = converted->slots;
+  self_ = {id_, converted->worker_instance, converted->model};
+  ToIds(handles_, converted->active);
   return *std::move(converted);
 }
 
-Announcement SessionChannel::ToAnnouncement(const v1::Announcement& announcement) const {
+absl::StatusOr<HeldRequest> SessionChannel::ToHeldRequest(const v1::HeldRequest& held) {
+  if (options_.keys != nullptr &&
+      !OriginIsProven(*options_.keys, worker_id_, absl::Now(), held.assignment())) {
+    return absl::InvalidArgumentError("no router has given it to this worker");
+  }
+  absl::StatusOr<HeldRequest> request = FromHeld(held, options_.limits);
+  if (!request.ok()) return request;
+  const auto id = handles_.Announced(request->id, [this] { return options_.handler->NextId(); });
+  if (!id) return absl::ResourceExhaustedError("the worker has announced too many");
+  request->id = *id;
+  return request;
+}
+
+Announcement SessionChannel::ToAnnouncement(const v1::Announcement& announcement) {
   Announcement converted;
   converted.epoch = announcement.epoch();
   for (const v1::HeldRequest& held : announcement.requests()) {
-    absl::StatusOr<HeldRequest> request = FromHeld(held, options_.limits);
+    absl::StatusOr<HeldRequest> request = ToHeldRequest(held);
     if (!request.ok()) {
       // Through the refusal log, because one worker may announce thousands.
       const ScopedLogFields fields{{"worker", worker_id_}};
@@ -87,14 +133,21 @@ Announcement SessionChannel::ToAnnouncement(const v1::Announcement& announcement
 }
 
 void SessionChannel::SendEpoch(const EpochOffer& epoch) {
+  options_.attached->Add(worker_id_, self_);
   v1::RouterMessage message;
   ToWire(epoch, *message.mutable_epoch());
+  ToHandles(handles_, *message.mutable_epoch()->mutable_cancellations());
   Send(std::move(message));
 }
 
 void SessionChannel::SendPlan(const PlanPart& plan, absl::Span<const Assignment> assignments) {
   v1::RouterMessage message;
   ToWire(plan, assignments, *message.mutable_plan());
+  ToHandles(handles_, *message.mutable_plan()->mutable_cancellations());
+  for (v1::Assignment& assignment : *message.mutable_plan()->mutable_assignments()) {
+    assignment.set_handle(handles_.HandleOf(assignment.handle()));
+    if (options_.keys != nullptr) SignOrigin(*options_.keys, worker_id_, absl::Now(), assignment);
+  }
   Send(std::move(message));
 }
 
@@ -115,6 +168,7 @@ void SessionChannel::Send(v1::RouterMessage message) {
 }
 
 void SessionChannel::Close(const absl::Status& status) {
+  options_.attached->Remove(worker_id_, id_);
   if (const auto session = session_.lock(); session != nullptr) session->Close(ToGrpcStatus(status));
 }
 

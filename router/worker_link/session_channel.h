@@ -11,9 +11,12 @@
 #include <utility>
 #include <vector>
 
+#include "common/auth/ticket_keys.h"
 #include "common/telemetry/line_limiter.h"
 #include "router/group/worker_events.h"
 #include "router/requests/limits.h"
+#include "router/worker_link/handles.h"
+#include "router/worker_link/tokenizer_upload.h"
 #include "router/worker_link/worker_session.h"
 
 namespace bfio::router {
@@ -24,6 +27,10 @@ class SessionChannel final : public WorkerChannel, public std::enable_shared_fro
     // Both outlive the channel.
     WorkerHandler* handler = nullptr;
     RefusalLog* refusals = nullptr;
+    // Outlives the channel.
+    AttachedWorkers* attached = nullptr;
+    // Sign what this worker gets; null: requests that a worker holds are believed to be its own.
+    std::shared_ptr<const TicketKeys> keys;
     // Limits of held requests.
     RequestLimits limits;
     // Names in the worker's certificate; empty where worker_id is not bound to it.
@@ -52,7 +59,8 @@ class SessionChannel final : public WorkerChannel, public std::enable_shared_fro
   std::optional<WorkerEvent> ToEvent(const v1::WorkerMessage& message);
   // Empty, with the session closed, when the worker may not attach.
   std::optional<WorkerEvent> OnHello(const v1::Hello& hello);
-  Announcement ToAnnouncement(const v1::Announcement& announcement) const;
+  Announcement ToAnnouncement(const v1::Announcement& announcement);
+  absl::StatusOr<HeldRequest> ToHeldRequest(const v1::HeldRequest& held);
   void Send(v1::RouterMessage message);
 
   const MemberId id_;
@@ -62,6 +70,9 @@ class SessionChannel final : public WorkerChannel, public std::enable_shared_fro
   std::weak_ptr<WorkerSession> session_;
   // From its hello; empty before a valid one.
   std::string worker_id_;
+  int32_t slots_ = 0;
+  AttachedWorkers::Worker self_;
+  Handles handles_;
 };
 
 }  // namespace bfio::router

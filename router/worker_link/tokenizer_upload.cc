@@ -11,8 +11,9 @@ namespace bfio::router {
 
 std::shared_ptr<TokenizerUpload> TokenizerUpload::Create(grpc::CallbackServerContext* context,
                                                          const TokenizerReceiver* receiver,
+                                                         const AttachedWorkers* attached,
                                                          std::atomic<int64_t>* open) {
-  std::shared_ptr<TokenizerUpload> call(new TokenizerUpload(context, receiver, open));
+  std::shared_ptr<TokenizerUpload> call(new TokenizerUpload(context, receiver, attached, open));
   call->Open(call);
   return call;
 }
@@ -58,12 +59,17 @@ void TokenizerUpload::End(const absl::Status& status) {
 }
 
 void TokenizerUpload::OnMessage(v1::TokenizerPart part) {
-  if (!receiver_->wanted()) return End(absl::OkStatus());
-  absl::Status status = total_bytes_ == 0 ? CheckFirst(part) : absl::OkStatus();
+  absl::Status status;
+  if (const bool first = !model_; first) {
+    model_ = attached_->ModelOf(part.worker_id(), part.worker_instance());
+    if (!model_) return End(absl::FailedPreconditionError("the worker of this tokenizer is not attached"));
+    status = CheckFirst(part);
+  }
+  if (!receiver_->wanted(*model_)) return End(absl::OkStatus());
   if (status.ok()) status = Add(part);
   if (!status.ok()) return End(status);
   if (bytes_ == total_bytes_) {
-    return receiver_->take(std::move(directory_), std::move(files_),
+    return receiver_->take(*model_, std::move(directory_), std::move(files_),
                            [call = shared_from_this()](const absl::Status& taken) { call->End(taken); });
   }
   MutexLock lock(&mutex_);

@@ -10,12 +10,13 @@ namespace bfio::router {
 
 WorkerLinkService::WorkerLinkService(WorkerHandler* handler, bool bind_worker_id, const RequestLimits& limits,
                                      Authenticator* authenticator, FirstMessages::Limits messages,
-                                     TokenizerReceiver tokenizers)
+                                     TokenizerReceiver tokenizers, std::shared_ptr<const TicketKeys> keys)
     : WorkerPortService(messages),
       authenticator_(authenticator),
       handler_(handler),
       bind_worker_id_(bind_worker_id),
       limits_(limits),
+      keys_(std::move(keys)),
       tokenizers_(std::move(tokenizers)) {
   Add<v1::WorkerMessage, v1::RouterMessage>(
       "/bfio.v1.WorkerLink/Attach", [this](grpc::CallbackServerContext* context) { return Attach(context); });
@@ -26,7 +27,8 @@ WorkerLinkService::WorkerLinkService(WorkerHandler* handler, bool bind_worker_id
 
 TokenizerUpload* WorkerLinkService::OfferTokenizer(grpc::CallbackServerContext* context) {
   if (authenticator_ != nullptr) authenticator_->Accepted(*context);
-  const std::shared_ptr<TokenizerUpload> call = TokenizerUpload::Create(context, &tokenizers_, &uploads_);
+  const std::shared_ptr<TokenizerUpload> call =
+      TokenizerUpload::Create(context, &tokenizers_, &attached_, &uploads_);
   const bool many = uploads_.load(std::memory_order_relaxed) > TokenizerUpload::kMostAtOnce;
   call->Begin(many
                   ? absl::ResourceExhaustedError("too many workers are sending their tokenizers; retry later")
@@ -41,6 +43,8 @@ grpc::ServerBidiReactor<v1::WorkerMessage, v1::RouterMessage>* WorkerLinkService
   SessionChannel::Options options;
   options.handler = handler_;
   options.refusals = &refusals_;
+  options.attached = &attached_;
+  options.keys = keys_;
   options.limits = limits_;
   if (bind_worker_id_) options.names = PeerNames(*context->auth_context());
   const auto channel =

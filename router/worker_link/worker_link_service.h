@@ -7,8 +7,10 @@
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
+#include <memory>
 
 #include "bfio/v1/worker.pb.h"
+#include "common/auth/ticket_keys.h"
 #include "common/telemetry/line_limiter.h"
 #include "router/group/worker_events.h"
 #include "router/requests/limits.h"
@@ -21,10 +23,11 @@ class WorkerLinkService final : public WorkerPortService {
  public:
   // `bind_worker_id`: a worker's worker_id must be a name in its certificate. `limits`: for requests that
   // workers hold from an earlier router. `authenticator` is notified of callers; may be null. `messages`:
-  // limits for the streams' first messages. `tokenizers`: receives what workers offer.
+  // limits for the streams' first messages. `tokenizers`: receives what workers offer. `keys`: of
+  // SessionChannel::Options.
   WorkerLinkService(WorkerHandler* handler, bool bind_worker_id, const RequestLimits& limits,
                     Authenticator* authenticator = nullptr, FirstMessages::Limits messages = {},
-                    TokenizerReceiver tokenizers = {});
+                    TokenizerReceiver tokenizers = {}, std::shared_ptr<const TicketKeys> keys = nullptr);
 
  private:
   grpc::ServerBidiReactor<v1::WorkerMessage, v1::RouterMessage>* Attach(grpc::CallbackServerContext* context);
@@ -34,6 +37,8 @@ class WorkerLinkService final : public WorkerPortService {
   WorkerHandler* const handler_;
   const bool bind_worker_id_;
   const RequestLimits limits_;
+  const std::shared_ptr<const TicketKeys> keys_;
+  AttachedWorkers attached_;
   std::atomic<MemberId> next_member_{1};
   RefusalLog refusals_;
   const TokenizerReceiver tokenizers_;

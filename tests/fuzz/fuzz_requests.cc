@@ -46,7 +46,7 @@ class Clients {
         cluster_(Scheduler(), {"fcfs", {}}),
         tenants_(TenantLimits()),
         overload_({.max_waiting = 6, .max_waiting_bytes = 64, .max_waiting_kv = 4}),
-        requests_(Options(), &cluster_, &ids_, &tenants_, &overload_, now_) {
+        requests_(Options(), &cluster_, &tenants_, &overload_, now_) {
     Check(cluster_.Apply(bfio::core::AddGroup{0, bfio::core::GroupKind::kBarrier}).status.ok(),
           "a group is added");
   }
@@ -297,7 +297,7 @@ class Clients {
       if (one && made.emplace(one->id, one->tokens.size()).second) held.push_back(*std::move(one));
     }
     requests_.SetTime(now_);
-    member.recovered = requests_.Recover("w", std::move(held), active);
+    member.recovered = requests_.Recover({"w", member.spec.kv_tokens, active}, std::move(held));
     for (const bfio::core::RequestSpec& spec : member.recovered) {
       Check(!running_.contains(spec.id), "what is recovered was not known");
       running_[spec.id] = made.at(spec.id);
@@ -308,8 +308,7 @@ class Clients {
     const bfio::core::Outcome outcome = cluster_.Apply(bfio::core::OpenEpoch{0, {member}, model_});
     step_ = 0;
     GroupsView view;
-    view.kv_tokens = 100;
-    view.max_sequence_tokens = 10 + how / 32 * 2;
+    view.capacities = {{.model = model_, .kv_tokens = 100, .sequence_tokens = {10 + how / 32 * 2}}};
     view.complete = how % 2 == 0;
     view.expects_announcements = how % 4 == 1;
     view.models = {{model_, "model"}};

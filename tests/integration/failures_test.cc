@@ -40,7 +40,10 @@ void ExpectTally(const v1::RequestTotals& totals) {
 
 TEST(Failures, RoutersWorkersAndStreamsMayBreakOneAfterTheOther) {
   constexpr uint32_t kTokens = 700;
-  Cluster cluster(Options(3));  // 24 slots
+  // Later routers take over only what this key has signed.
+  const std::string keys = absl::StrCat(TestDirectory(), "/resume_keys");
+  std::ofstream(keys) << std::string(64, 'k');
+  Cluster cluster(Options(3, {"--resume_key_file=" + keys}));  // 24 slots
   ASSERT_TRUE(cluster.ok());
   Clients clients = StartClients(cluster.address(), 30, kTokens);
   ASSERT_TRUE(cluster.WaitFor("a pool", [](const v1::ClusterState& s) {

@@ -61,6 +61,7 @@ PolicyCase RandomCaseByReservation(Rng& rng) {
     const int64_t kv = tight_kv ? static_cast<int64_t>(rng.Below(2'000)) : kAmpleKv;
     result.Worker(static_cast<int64_t>(rng.Below(100'000)), static_cast<int32_t>(rng.Below(5)), kv,
                   static_cast<int32_t>(rng.Below(72)));
+    if (tight_kv && rng.Below(3) == 0) result.MaxSequence(static_cast<int64_t>(rng.Below(1'200)));
   }
   const int32_t horizon = static_cast<int32_t>(rng.Below(2) * (1 + rng.Below(4)));
   int64_t age = static_cast<int64_t>(rng.Below(200));

@@ -47,7 +47,9 @@ inline FreeCapacity LeftAfter(const Snapshot& snapshot, const std::vector<Assign
   std::vector<char> seen(snapshot.waiting.size(), 0);
   for (const Assignment& assignment : plan) {
     EXPECT_EQ(seen.at(assignment.waiting_index)++, 0) << "request assigned twice";
-    left.Take(snapshot.waiting[assignment.waiting_index], assignment.worker);
+    const WaitingView& request = snapshot.waiting[assignment.waiting_index];
+    EXPECT_LT(request.kv_reserve_tokens, left[assignment.worker].max_sequence_tokens) << "too long";
+    left.Take(request, assignment.worker);
   }
   for (WorkerIndex g = 0; g < left.workers(); ++g) {
     EXPECT_GE(left[g].free_slots, 0) << "slots exceeded";
@@ -64,8 +66,9 @@ inline void CheckContract(const Snapshot& snapshot, const std::vector<Assignment
   for (const WorkerView& worker : snapshot.workers) slots += worker.free_slots;
   for (const WaitingView& request : snapshot.waiting) most_kv += request.kv_reserve_tokens;
   const bool kv_binds =
-      std::any_of(snapshot.workers.begin(), snapshot.workers.end(),
-                  [&](const WorkerView& worker) { return worker.free_kv_tokens < most_kv; });
+      std::any_of(snapshot.workers.begin(), snapshot.workers.end(), [&](const WorkerView& worker) {
+        return !worker.CouldHold(most_kv) || worker.free_kv_tokens < most_kv;
+      });
   if (!kv_binds) {
     EXPECT_EQ(static_cast<int64_t>(plan.size()), std::min<int64_t>(slots, snapshot.waiting.size()));
     int32_t lowest_in = 1 << 20, highest_out = -1;

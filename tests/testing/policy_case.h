@@ -55,6 +55,10 @@ class PolicyCase {
     workers_.back().total_kv_tokens = tokens;
     return *this;
   }
+  PolicyCase& MaxSequence(int64_t tokens) {
+    workers_.back().max_sequence_tokens = tokens;
+    return *this;
+  }
   PolicyCase& TimePerToken(double time) {
     workers_.back().time_per_token = time;
     return *this;

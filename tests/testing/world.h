@@ -398,15 +398,25 @@ class World : private RequestBook {
   std::map<std::string, PlanPart> last_part;
   std::map<std::string, int64_t> parts;
 
+  // Of all groups together.
+  GroupCapacity Capacity() {
+    GroupCapacity all;
+    for (const GroupCapacity& one : groups().capacities()) {
+      all.kv_tokens += one.kv_tokens;
+      for (const int64_t tokens : one.sequence_tokens) all.sequence_tokens.push_back(tokens);
+      all.passes |= one.passes;
+    }
+    return all;
+  }
+
  private:
   // What router/app's decision thread owns.
   struct Router {
     Router(const WorldOptions& options, absl::Time now, RequestBook* book)
         : cluster({.plan_mode = options.groups.group.plan_mode}, {options.policy, {}}, {}, nullptr,
                   options.observer),
-          requests(options.requests, &cluster, &ids, &tenants, &overload, now),
+          requests(options.requests, &cluster, &tenants, &overload, now),
           groups(options.groups, &cluster, book) {}
-    RequestIds ids{1'000'000};
     Tenants tenants{{}};
     OverloadControl overload{{}};
     core::Cluster cluster;
@@ -416,11 +426,10 @@ class World : private RequestBook {
 
   // --- RequestBook: the requests, observed ---
 
-  std::vector<core::RequestSpec> Recover(absl::string_view worker_id, std::vector<HeldRequest> held,
-                                         absl::Span<const HeldActive> active) override {
-    auto recovered = requests().Recover(worker_id, std::move(held), active);
+  std::vector<core::RequestSpec> Recover(const Holder& holder, std::vector<HeldRequest> held) override {
+    auto recovered = requests().Recover(holder, std::move(held));
     for (const auto& group : groups().groups()) {
-      const std::optional<MemberId> member = group->FindWorker(worker_id);
+      const std::optional<MemberId> member = group->FindWorker(holder.worker_id);
       if (!member) continue;
       for (const core::RequestSpec& spec : recovered) checker().OnRecovered(spec.id, *member);
     }
@@ -476,14 +485,10 @@ class World : private RequestBook {
   // --- the router ---
 
   GroupsView View() {
-    const GroupCapacity capacity = groups().capacity();
-    GroupsView view = {.kv_tokens = capacity.kv_tokens, .shortest_step = groups().shortest_step()};
-    if (capacity.max_sequence_tokens > 0) view.max_sequence_tokens = capacity.max_sequence_tokens;
+    GroupsView view = {.capacities = groups().capacities(), .shortest_step = groups().shortest_step()};
     view.complete = groups().complete();
     view.expects_announcements = groups().ExpectsAnnouncements();
     view.models = groups().models();
-    view.logprobs = capacity.logprobs;
-    view.passes = capacity.passes;
     for (const auto& group : groups().groups()) {
       const core::GroupIndex index = group->options().index;
       view.ranks.push_back({.group = index,

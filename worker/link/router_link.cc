@@ -41,8 +41,9 @@ constexpr absl::Duration kCloseTimeout = absl::Seconds(1);
 // A leave request without a connection is sent if one is made within this time.
 constexpr absl::Duration kLeavePatience = absl::Milliseconds(200);
 
-// Upper bound of the time in which the router receives the tokenizer's files: 64 MiB at 10 MiB/s.
-constexpr absl::Duration kTokenizerPatience = absl::Seconds(6);
+// Upper bound of the time in which the router receives the tokenizer's files; a group that forms waits for
+// it.
+constexpr absl::Duration kTokenizerPatience = absl::Seconds(4);
 
 // The router rejects this worker permanently, independently of other workers.
 bool IsFinal(const absl::Status& status) {
@@ -258,8 +259,6 @@ bool RouterLink::Connect(bool first, absl::Status& status) {
 }
 
 absl::Status RouterLink::RunStream(Inbox& inbox) {
-  // Sent before the stream opens: once all workers have attached, gateways may request the tokenizer.
-  tokenizer_.Send(channel_, kTokenizerPatience);
   const uint64_t stream = ++last_stream_;
   {
     MutexLock lock(&state_->mutex);
@@ -304,6 +303,8 @@ void RouterLink::WriteLoop(Call& call) {
     return state_->stopping || ready();
   };
   absl::Time stop_by = absl::InfiniteFuture();
+  uint64_t instance = 0;
+  bool offered = false;
   for (;;) {
     std::optional<OutMessage> message;
     {
@@ -319,6 +320,10 @@ void RouterLink::WriteLoop(Call& call) {
       state_->writing = true;
       if (options_.recorder != nullptr) options_.recorder->OnUnsent(state_->queue.size());
     }
+    if (const auto* hello = std::get_if<Hello>(&*message)) instance = hello->worker_instance;
+    // The router accepts it from attached workers only, and gateways may request it once all are ready.
+    if (std::holds_alternative<EpochReady>(*message) && !std::exchange(offered, true))
+      tokenizer_.Send(channel_, options_.worker_id, instance, kTokenizerPatience);
     call.Write(*message);
     if (options_.recorder != nullptr && std::holds_alternative<StepReport>(*message)) {
       options_.recorder->OnReportSent();

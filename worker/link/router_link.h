@@ -46,7 +46,7 @@ struct RouterLinkOptions {
   uint64_t seed = 0;
   // Notified of events; borrowed, may be null.
   RankRecorder* recorder = nullptr;
-  // The directory of the model whose tokenizer is sent to the router before each stream; empty: none.
+  // The directory of the model whose tokenizer is sent to the router with each stream; empty: none.
   std::string tokenizer;
 };
 

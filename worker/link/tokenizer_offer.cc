@@ -14,10 +14,8 @@ namespace {
 constexpr size_t kPartBytes = size_t{1} << 20;
 
 // False: the router has ended the call.
-bool Write(const std::string& directory, const TokenizerFiles& files,
+bool Write(v1::TokenizerPart part, const TokenizerFiles& files,
            grpc::ClientWriter<v1::TokenizerPart>& writer) {
-  v1::TokenizerPart part;
-  part.set_directory(directory);
   uint64_t bytes = 0;
   for (const auto& [name, content] : files) bytes += content.size();
   part.set_total_bytes(bytes);
@@ -34,7 +32,8 @@ bool Write(const std::string& directory, const TokenizerFiles& files,
 
 }  // namespace
 
-void TokenizerOffer::Send(const std::shared_ptr<grpc::Channel>& channel, absl::Duration patience) {
+void TokenizerOffer::Send(const std::shared_ptr<grpc::Channel>& channel, const std::string& worker_id,
+                          uint64_t instance, absl::Duration patience) {
   if (directory_.empty()) return;
   const absl::StatusOr<TokenizerFiles> files = ReadTokenizerFiles(directory_, kMaxOfferedTokenizerBytes);
   if (!files.ok()) {
@@ -53,7 +52,11 @@ void TokenizerOffer::Send(const std::shared_ptr<grpc::Channel>& channel, absl::D
   v1::TokenizerReceipt receipt;
   const auto stub = v1::WorkerLink::NewStub(channel);
   const auto writer = stub->OfferTokenizer(&context, &receipt);
-  if (Write(directory_, *files, *writer)) writer->WritesDone();
+  v1::TokenizerPart first;
+  first.set_directory(directory_);
+  first.set_worker_id(worker_id);
+  first.set_worker_instance(instance);
+  if (Write(std::move(first), *files, *writer)) writer->WritesDone();
   const grpc::Status status = writer->Finish();
   {
     MutexLock lock(&mutex_);

@@ -3,6 +3,7 @@
 #ifndef BFIO_WORKER_LINK_TOKENIZER_OFFER_H_
 #define BFIO_WORKER_LINK_TOKENIZER_OFFER_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -22,8 +23,10 @@ class TokenizerOffer {
   explicit TokenizerOffer(std::string directory) : directory_(std::move(directory)) {}
 
   // Sends the files until the router has them or reports that it needs none, for at most `patience`. Failures
-  // are only logged: a gateway then needs its own tokenizer.
-  void Send(const std::shared_ptr<grpc::Channel>& channel, absl::Duration patience);
+  // are only logged: a gateway then needs its own tokenizer. `worker_id` and `instance`: those of the hello
+  // of this rank, which is attached.
+  void Send(const std::shared_ptr<grpc::Channel>& channel, const std::string& worker_id, uint64_t instance,
+            absl::Duration patience);
   // Ends the present Send, and makes later ones do nothing.
   void Cancel();
 

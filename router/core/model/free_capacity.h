@@ -1,10 +1,10 @@
 // The slots and KV memory that workers have left while a decision is made. The one account of free capacity.
 // Policies, the solver, the scheduler's checks and the replay test here whether a request fits, and record
-// their placements here, so that no decision can overfill a worker. A request fits a worker that has a free
-// slot and either as many unreserved KV tokens as the request may need, or, by admission's estimate, memory
-// for it at every future time (kv_capacity.h). Ownership: copies the workers, borrows the needs of the
-// outlook; reused between decisions, allocates only to grow. Threads: one. Units: requests, tokens. Cost:
-// O(1) per question, O(times * ways) with an outlook.
+// their placements here, so that no decision can overfill a worker. A request fits a worker that takes
+// sequences of its length, and has a free slot and either as many unreserved KV tokens as the request may
+// need, or, by admission's estimate, memory for it at every future time (kv_capacity.h). Ownership: copies
+// the workers, borrows the needs of the outlook; reused between decisions, allocates only to grow. Threads:
+// one. Units: requests, tokens. Cost: O(1) per question, O(times * ways) with an outlook.
 #ifndef BFIO_ROUTER_CORE_MODEL_FREE_CAPACITY_H_
 #define BFIO_ROUTER_CORE_MODEL_FREE_CAPACITY_H_
 
@@ -53,8 +53,9 @@ class FreeCapacity {
   }
   // Whether the worker's memory could hold `coming` if `leaving`, which is placed there, were removed.
   bool KvHoldsInstead(const KvDemand& coming, const KvDemand& leaving, WorkerIndex worker) const {
-    return coming.reserve_tokens <= workers_[worker].free_kv_tokens + leaving.reserve_tokens ||
-           kv_.FitsInstead(coming.row, leaving.row, worker);
+    return coming.reserve_tokens < workers_[worker].max_sequence_tokens &&
+           (coming.reserve_tokens <= workers_[worker].free_kv_tokens + leaving.reserve_tokens ||
+            kv_.FitsInstead(coming.row, leaving.row, worker));
   }
 
   // Places a request that adds `tokens` to the worker's load. REQUIRES: Fits.
@@ -78,7 +79,8 @@ class FreeCapacity {
 
  private:
   bool KvHolds(const KvDemand& demand, WorkerIndex worker) const {
-    return demand.reserve_tokens <= workers_[worker].free_kv_tokens || kv_.Fits(demand.row, worker);
+    return demand.reserve_tokens < workers_[worker].max_sequence_tokens &&
+           (demand.reserve_tokens <= workers_[worker].free_kv_tokens || kv_.Fits(demand.row, worker));
   }
   void Put(const KvDemand& demand, int64_t tokens, WorkerIndex worker, int32_t sign) {
     WorkerView& view = workers_[worker];

@@ -68,6 +68,10 @@ struct RequestSpec {
   // 0: any model.
   uint32_t model = 0;
 
+  // What the workers of its group must be able to do.
+  static constexpr uint32_t kLogprobs = 1, kPassing = 2;
+  uint32_t needs = 0;
+
   // The only rank that may run the request, because the client has named that rank; unset: any.
   struct HeldRank {
     int32_t group = 0;
@@ -88,6 +92,21 @@ struct RequestSpec {
   // KV tokens that the request may come to hold, which admission reserves. In its j-th step it holds s + j -
   // 1.
   int64_t kv_reserve_tokens() const { return prefill_tokens + max_new_tokens - 1; }
+};
+
+// Which requests a group can run.
+struct GroupAbility {
+  // Number of its model; 0: unknown, and requests of any model may run there.
+  uint32_t model = 0;
+  // The RequestSpec::needs that it does not meet.
+  uint32_t lacks = 0;
+  // The longest prompt + output that any of its workers takes.
+  int64_t max_sequence_tokens = std::numeric_limits<int64_t>::max();
+
+  bool Takes(const RequestSpec& request) const {
+    return (model == 0 || request.model == 0 || request.model == model) && (request.needs & lacks) == 0 &&
+           request.kv_reserve_tokens() < max_sequence_tokens;
+  }
 };
 
 }  // namespace bfio::core

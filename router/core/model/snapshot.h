@@ -28,6 +28,12 @@ struct WorkerView {
   int64_t free_kv_tokens = 0;
   // KV capacity in tokens: free_kv_tokens of the empty worker.
   int64_t total_kv_tokens = std::numeric_limits<int64_t>::max();
+  // Longest prompt + output of a request here.
+  int64_t max_sequence_tokens = std::numeric_limits<int64_t>::max();
+  // Whether the empty worker could take a request that may come to hold this many KV tokens.
+  bool CouldHold(int64_t reserve_tokens) const {
+    return reserve_tokens < max_sequence_tokens && reserve_tokens <= total_kv_tokens;
+  }
   // False while it drains; the level that the other workers should keep then ignores its load.
   bool accepts_new = true;
   // Local time of a step, in units of a reference worker's time per token: time_offset + time_per_token *

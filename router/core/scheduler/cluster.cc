@@ -80,7 +80,7 @@ Outcome Cluster::Dispatch(const OpenEpoch& event) {
   for (EpochMember& member : members) {
     std::erase_if(member.recovered, [&](const RequestSpec& spec) { return LocationOf(spec.id).has_value(); });
   }
-  outcome.displaced = group->OpenEpoch(members, event.model);
+  outcome.displaced = group->OpenEpoch(members, event.model, event.lacks);
   UpdateClock();
   UpdateCost();
   return outcome;
@@ -141,7 +141,7 @@ Outcome Cluster::Dispatch(const MakePlan& event) {
   for (const auto& [index, other] : groups_) {
     if (index != event.group && other->open()) slots_elsewhere += other->slots().free;
   }
-  pool_.ShowFor(event.group, group->model());
+  pool_.ShowFor(event.group, group->ability());
   outcome.plan = group->MakePlan(event, slots_elsewhere, answer);
   pool_.ShowAll();
   outcome.policy_called = answer.has_value();

@@ -110,6 +110,7 @@ void DecisionMaker::BuildViews(const PlanSteps& steps) {
     view.free_kv_tokens = w.kv_tokens() - w.reserved_kv;
     if (!admission_.active()) view.free_kv_tokens = std::max<int64_t>(0, view.free_kv_tokens);
     view.total_kv_tokens = w.kv_tokens();
+    view.max_sequence_tokens = w.spec.longest();
     view.accepts_new = w.spec.accepts_new;
     view.time_per_token = w.spec.time_per_token;
     view.time_offset = w.spec.time_offset;
@@ -282,7 +283,7 @@ void DecisionMaker::PlaceHeld(const PlanSteps& steps, const KvOutlook& kv, Plan&
       waits_[held.worker] = 1;
       const bool waited = steps.clock - held.view.enqueued_step >= options_.hold_after_steps;
       if (closed_ == kNoWorker && waited && free_[held.worker].free_slots > 0 &&
-          free_[held.worker].total_kv_tokens >= held.view.kv_reserve_tokens) {
+          free_[held.worker].CouldHold(held.view.kv_reserve_tokens)) {
         closed_ = held.worker;
       }
     }

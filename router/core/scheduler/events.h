@@ -4,6 +4,7 @@
 #define BFIO_ROUTER_CORE_SCHEDULER_EVENTS_H_
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -56,6 +57,12 @@ struct WorkerSpec {
   uint64_t member = 0;
   // The cost of its batches, where it has been reported; its granule is not used.
   std::optional<BatchCost> cost;
+  // Longest prompt + output of a request here; 0: no limit.
+  int64_t max_sequence_tokens = 0;
+
+  int64_t longest() const {
+    return max_sequence_tokens == 0 ? std::numeric_limits<int64_t>::max() : max_sequence_tokens;
+  }
 };
 
 // A request that a worker reports as resident.

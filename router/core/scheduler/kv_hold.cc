@@ -18,8 +18,7 @@ WorkerIndex MostFreeKv(const FreeCapacity& free, May may) {
 }
 
 WorkerIndex CouldHold(const FreeCapacity& free, const WaitingView& request) {
-  return MostFreeKv(free,
-                    [&](WorkerIndex g) { return free[g].total_kv_tokens >= request.kv_reserve_tokens; });
+  return MostFreeKv(free, [&](WorkerIndex g) { return free[g].CouldHold(request.kv_reserve_tokens); });
 }
 
 }  // namespace

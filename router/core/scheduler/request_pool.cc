@@ -106,8 +106,7 @@ void RequestPool::AppendWaitingFor(WorkerIndex worker, int64_t count, std::vecto
   if (queue == nullptr) return;
   for (const WaitingView& view : queue->views()) {
     if (count == 0) return;
-    const uint32_t began_on = queue->Spec(view.id).model;
-    if (deciding_.model != 0 && began_on != 0 && began_on != deciding_.model) continue;
+    if (!deciding_.ability.Takes(queue->Spec(view.id))) continue;
     views.push_back(view);
     --count;
   }

@@ -158,12 +158,12 @@ class RequestPool {
 
   // --- what policies see ---
 
-  // ShowFor, before a group's decision: hides requests that began on another model than the group's (0: hides
-  // none). The second: shows all requests again, in their order. While requests are hidden, only functions
-  // that a decision uses may be called.
-  void ShowFor(int32_t group, uint32_t model) {
-    deciding_ = {group, model};
-    waiting_.Hide(model);
+  // ShowFor, before a group's decision: hides requests that the group cannot run. The second: shows all
+  // requests again, in their order. While requests are hidden, only functions that a decision uses may be
+  // called.
+  void ShowFor(int32_t group, const GroupAbility& ability) {
+    deciding_ = {group, ability};
+    waiting_.Hide(ability);
   }
   void ShowAll() { waiting_.ShowAll(); }
 
@@ -230,10 +230,9 @@ class RequestPool {
   WaitingPool waiting_;
   WaitAdmission held_back_;
   RankQueues for_ranks_;
-  // The deciding group, and its model.
   struct Deciding {
     int32_t group = 0;
-    uint32_t model = 0;
+    GroupAbility ability;
   };
   Deciding deciding_;
   TenantService service_;

@@ -23,7 +23,8 @@ Scheduler::Scheduler(const SchedulerOptions& options, RequestPool* pool, std::un
 
 // --- events ---
 
-std::vector<RequestId> Scheduler::OpenEpoch(const std::vector<EpochMember>& members, uint32_t model) {
+std::vector<RequestId> Scheduler::OpenEpoch(const std::vector<EpochMember>& members, uint32_t model,
+                                            uint32_t lacks) {
   std::vector<RequestId> displaced = accounts_.Open(members);
   // The clock of policies must not go back. There may have been a decision without a plan, or a step without
   // a plan.
@@ -31,7 +32,9 @@ std::vector<RequestId> Scheduler::OpenEpoch(const std::vector<EpochMember>& memb
   const int64_t last = std::max({ResetSteps(), reported, decided});
   pool_->pool_clock().BeginEpoch(pool_->pool_clock().now() + last - reported);
   open_ = num_workers() > 0;
-  model_ = model;
+  ability_ = {model, lacks, 0};
+  for (const EpochMember& member : members)
+    ability_.max_sequence_tokens = std::max(ability_.max_sequence_tokens, member.spec.longest());
   return displaced;
 }
 

@@ -38,7 +38,8 @@ class Scheduler {
   // --- events: see scheduler_event.h ---
 
   // Returns the ids that are no longer placed here, ascending.
-  std::vector<RequestId> OpenEpoch(const std::vector<EpochMember>& members, uint32_t model);
+  std::vector<RequestId> OpenEpoch(const std::vector<EpochMember>& members, uint32_t model,
+                                   uint32_t lacks = 0);
   void CloseEpoch() { open_ = false; }
   // REQUIRES: WorkerOf(id).
   void Drop(RequestId id) { accounts_.Cancel(id); }
@@ -76,8 +77,9 @@ class Scheduler {
   int32_t num_workers() const { return accounts_.num_workers(); }
   // Whether the group's epoch is open.
   bool open() const { return open_; }
-  // The model of its epoch (core::OpenEpoch).
-  uint32_t model() const { return model_; }
+  // Of its epoch (core::OpenEpoch).
+  const GroupAbility& ability() const { return ability_; }
+  uint32_t model() const { return ability_.model; }
   // Requests placed on workers, in flight included.
   int64_t placed() const { return accounts_.placed(); }
   // The worker of a placed request.
@@ -137,7 +139,7 @@ class Scheduler {
   GroupAccounts accounts_;
   DecisionMaker maker_;
   bool open_ = false;
-  uint32_t model_ = 0;
+  GroupAbility ability_;
   // See reported_step().
   int64_t reported_step_ = 0;
   // The last step of this epoch for which the policy was called.

@@ -61,6 +61,8 @@ struct OpenEpoch {
   std::vector<EpochMember> members;
   // The number of the model that all members compute; 0: unknown, and every request may be placed there.
   uint32_t model = 0;
+  // The RequestSpec::needs that at least one member does not meet.
+  uint32_t lacks = 0;
 };
 
 // No plans until OpenEpoch. Placed requests stay recorded.

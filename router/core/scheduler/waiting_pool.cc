@@ -36,6 +36,8 @@ void WaitingPool::Enter(const RequestSpec& request) {
   assert(!Contains(request.id));
   specs_.emplace(request.id, request);
   tokens_to_compute_ += request.tokens_to_compute();
+  needing_ += request.needs != 0 ? 1 : 0;
+  longest_ = std::max(longest_, request.kv_reserve_tokens());
   if (request.model == 0) return;
   ++bound_;
   ++bound_to_[request.model];
@@ -44,6 +46,7 @@ void WaitingPool::Enter(const RequestSpec& request) {
 void WaitingPool::Leave(RequestId id) {
   const auto it = specs_.find(id);
   tokens_to_compute_ -= it->second.tokens_to_compute();
+  needing_ -= it->second.needs != 0 ? 1 : 0;
   if (const uint32_t model = it->second.model; model != 0) {
     --bound_;
     if (--bound_to_[model] == 0) bound_to_.erase(model);
@@ -112,18 +115,23 @@ void WaitingPool::RemoveMany(absl::Span<const Assignment> chosen) {
   views_.resize(kept);
 }
 
-void WaitingPool::Hide(uint32_t model) {
+void WaitingPool::Hide(const GroupAbility& ability) {
   assert(hidden_.empty());
-  if (model == 0 || bound_ == 0) return;
-  const auto own = bound_to_.find(model);
-  if (own != bound_to_.end() && own->second == bound_) return;
+  const auto own = bound_to_.find(ability.model);
+  const int64_t others = bound_ - (own == bound_to_.end() ? 0 : own->second);
+  if ((ability.model == 0 || others == 0) && (ability.lacks == 0 || needing_ == 0) &&
+      longest_ < ability.max_sequence_tokens) {
+    return;
+  }
+  longest_ = 0;
   size_t kept = 0;
   for (const WaitingView& view : views_) {
-    const uint32_t began_on = specs_.at(view.id).model;
-    if (began_on != 0 && began_on != model) {
-      hidden_.push_back({view, kept});
-    } else {
+    const RequestSpec& request = specs_.at(view.id);
+    longest_ = std::max(longest_, request.kv_reserve_tokens());
+    if (ability.Takes(request)) {
       views_[kept++] = view;
+    } else {
+      hidden_.push_back({view, kept});
     }
   }
   views_.resize(kept);

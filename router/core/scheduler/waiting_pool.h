@@ -46,10 +46,9 @@ class WaitingPool {
   // Removes the requests at these indices of views(). REQUIRES: distinct, in range.
   void RemoveMany(absl::Span<const Assignment> chosen);
 
-  // Removes requests that began on another model than `model` from views() until ShowAll; 0: hides none. O(1)
-  // where there are none. REQUIRES: none is hidden. Until ShowAll, requests may be added, and removed from
-  // views().
-  void Hide(uint32_t model);
+  // Removes the requests that a group of that ability cannot run from views() until ShowAll. O(1) where there
+  // are none. REQUIRES: none is hidden. Until ShowAll, requests may be added, and removed from views().
+  void Hide(const GroupAbility& ability);
   void ShowAll();
   int64_t hidden() const { return static_cast<int64_t>(hidden_.size()); }
 
@@ -80,6 +79,9 @@ class WaitingPool {
   int64_t tokens_to_compute_ = 0;
   // In pool order.
   std::vector<Hidden> hidden_;
+  // Number of requests that need an ability; a bound of the longest request's kv_reserve_tokens.
+  int64_t needing_ = 0;
+  int64_t longest_ = 0;
   // Number of requests that began on a model, and those models.
   int64_t bound_ = 0;
   absl::flat_hash_map<uint32_t, int64_t> bound_to_;

@@ -202,7 +202,8 @@ void Search<Pricing>::SearchBucket(const PoolIndex::Bucket& bucket, int32_t admi
                                    Best& best) {
   using Entry = PoolIndex::Entry;
   const int32_t g = allocation_->WorkerOf(admitted);
-  const int64_t kv_capacity = allocation_->kv(g) + allocation_->item(admitted).kv_reserve;
+  const int64_t kv_capacity = std::min(allocation_->kv(g) + allocation_->item(admitted).kv_reserve,
+                                       allocation_->instance().workers[g].max_sequence_tokens - 1);
   const auto& entries = bucket.entries;
   const bool costs = pricing_->HasAdmitCosts();
   const double least_cost = costs ? -bucket.max_weight - cost_out : 0;

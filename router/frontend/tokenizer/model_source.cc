@@ -13,31 +13,35 @@ ModelSource::~ModelSource() {
   if (last.joinable()) last.join();
 }
 
-void ModelSource::Take(std::string directory, TokenizerFiles files,
+void ModelSource::Take(const std::string& model, std::string directory, TokenizerFiles files,
                        std::function<void(const absl::Status&)> done) {
   {
     MutexLock lock(&mutex_);
-    if (model_ == nullptr && !converting_) {
+    if (configured_ == nullptr && !converting_ && Find(model) == nullptr) {
       converting_ = true;
       // The previous thread has ended; its result could not be used.
       if (thread_.joinable()) thread_.join();
-      thread_ = std::thread([this, directory = std::move(directory), files = std::move(files),
-                             done = std::move(done)] { Convert(directory, files, done); });
+      thread_ = std::thread([this, model, directory = std::move(directory), files = std::move(files),
+                             done = std::move(done)] { Convert(model, directory, files, done); });
       return;
     }
   }
   done(absl::OkStatus());
 }
 
-void ModelSource::Convert(std::string directory, const TokenizerFiles& files,
+void ModelSource::Convert(const std::string& model, std::string directory, const TokenizerFiles& files,
                           const std::function<void(const absl::Status&)>& done) {
-  absl::StatusOr<ModelFiles> model = MakeModelFiles(std::move(directory), files);
+  absl::StatusOr<ModelFiles> made = MakeModelFiles(std::move(directory), files);
   {
     MutexLock lock(&mutex_);
     converting_ = false;
-    if (model.ok()) model_ = std::make_shared<const ModelFiles>(*std::move(model));
+    if (made.ok()) {
+      const bool first_is_served = !files_.empty() && files_.front().first == served_;
+      if (files_.size() >= kMostModels) files_.erase(files_.begin() + (first_is_served ? 1 : 0));
+      files_.emplace_back(model, std::make_shared<const ModelFiles>(*std::move(made)));
+    }
   }
-  done(model.status());
+  done(made.status());
 }
 
 }  // namespace bfio::router

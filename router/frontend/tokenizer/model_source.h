@@ -1,15 +1,17 @@
-// The model's files, from --tokenizer=DIR, or from the first worker that sends them. Client protocols read
-// the files with every call, because they may arrive after startup. They never change once present: workers
-// of a group have the same model. Threads: any. Converting a worker's files may take a second, and runs on a
-// thread of its own, which the destructor joins.
+// The model's files, from --tokenizer=DIR, or from workers: those that a worker of the served model has sent.
+// Client protocols read the files with every call, because they may arrive after startup and change with the
+// served model. Models are named by the digests that workers report. Threads: any. Converting a worker's
+// files may take a second, and runs on a thread of its own, which the destructor joins.
 #ifndef BFIO_ROUTER_FRONTEND_TOKENIZER_MODEL_SOURCE_H_
 #define BFIO_ROUTER_FRONTEND_TOKENIZER_MODEL_SOURCE_H_
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "common/base/mutex.h"
@@ -20,29 +22,48 @@ namespace bfio::router {
 
 class ModelSource {
  public:
-  // Null: there are no files yet.
-  explicit ModelSource(std::shared_ptr<const ModelFiles> model) : model_(std::move(model)) {}
+  // Bound of the models whose files are kept, the served one among them.
+  static constexpr size_t kMostModels = 2;
+
+  // `configured`: the files of --tokenizer, whichever model is served; null: none.
+  explicit ModelSource(std::shared_ptr<const ModelFiles> configured) : configured_(std::move(configured)) {}
   ~ModelSource();
 
+  // Null: there are none of the served model.
   std::shared_ptr<const ModelFiles> Get() const {
     MutexLock lock(&mutex_);
-    return model_;
+    return configured_ != nullptr ? configured_ : served_ ? Find(*served_) : nullptr;
   }
-  // False: the files are present, or are being converted.
-  bool wanted() const {
+  void SetServed(const std::string& model) {
     MutexLock lock(&mutex_);
-    return model_ == nullptr && !converting_;
+    served_ = model;
+  }
+  // False: the files are present, or files are being converted.
+  bool wanted(const std::string& model) const {
+    MutexLock lock(&mutex_);
+    return configured_ == nullptr && !converting_ && Find(model) == nullptr;
   }
   // Takes the files if they are wanted. `done` is called once, with OK, or with the reason why they cannot be
   // used.
-  void Take(std::string directory, TokenizerFiles files, std::function<void(const absl::Status&)> done);
+  void Take(const std::string& model, std::string directory, TokenizerFiles files,
+            std::function<void(const absl::Status&)> done);
 
  private:
-  void Convert(std::string directory, const TokenizerFiles& files,
+  std::shared_ptr<const ModelFiles> Find(const std::string& model) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    for (const auto& [name, files] : files_) {
+      if (name == model) return files;
+    }
+    return nullptr;
+  }
+  void Convert(const std::string& model, std::string directory, const TokenizerFiles& files,
                const std::function<void(const absl::Status&)>& done);
 
   mutable Mutex mutex_;
-  std::shared_ptr<const ModelFiles> model_ ABSL_GUARDED_BY(mutex_);
+  const std::shared_ptr<const ModelFiles> configured_;
+  std::optional<std::string> served_ ABSL_GUARDED_BY(mutex_);
+  // By model; oldest first.
+  std::vector<std::pair<std::string, std::shared_ptr<const ModelFiles>>> files_ ABSL_GUARDED_BY(mutex_);
   bool converting_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_ ABSL_GUARDED_BY(mutex_);
 };

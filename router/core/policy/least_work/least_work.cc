@@ -27,7 +27,8 @@ double StepsOf(int64_t tokens) {
 // Whether the worker has memory for the request when it is empty.
 bool CouldHold(const Snapshot& snapshot, const WorkerView& worker, const WaitingView& request) {
   const bool reserves = snapshot.kv.empty() || request.reserves_kv;
-  return worker.total_kv_tokens >= (reserves ? request.kv_reserve_tokens : request.prefill_tokens);
+  return request.kv_reserve_tokens < worker.max_sequence_tokens &&
+         worker.total_kv_tokens >= (reserves ? request.kv_reserve_tokens : request.prefill_tokens);
 }
 
 double AgeOf(const Snapshot& snapshot, const WaitingView& request) {

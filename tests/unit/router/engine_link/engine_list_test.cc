@@ -151,6 +151,7 @@ TEST_F(EngineListTest, TheSystemResolvesNames) {
 class NoHandler final : public WorkerHandler {
  public:
   void OnWorkerEvent(std::shared_ptr<WorkerChannel>, WorkerEvent) override {}
+  core::RequestId NextId() override { return 0; }
 };
 
 TEST(EngineLink, StopWaitsForNoLookup) {

@@ -88,6 +88,7 @@ class EngineServerTest : public ::testing::Test, public WorkerHandler {
     server_ = std::make_shared<EngineServer>(EngineAddress{.protocol = "vllm", .server = {"a", 1}}, &options_,
                                              this, events_, &next_member_, nullptr);
   }
+  core::RequestId NextId() override { return 0; }
   void OnWorkerEvent(std::shared_ptr<WorkerChannel> channel, WorkerEvent event) override {
     if (const auto* const hello = std::get_if<WorkerHello>(&event)) {
       prefix_cache_ = hello->prefix_cache;

@@ -40,8 +40,8 @@ TEST_F(GroupTest, TheFirstEpochWaitsForTheExpectedWorkers) {
   Read("a");
   EXPECT_TRUE(group().serving());
   EXPECT_TRUE(group().complete());
-  EXPECT_EQ(group().capacity().kv_tokens, 3000);
-  EXPECT_EQ(group().capacity().max_sequence_tokens, 1000);
+  EXPECT_EQ(Capacity().kv_tokens, 3000);
+  EXPECT_EQ(Capacity().max_sequence_tokens(), 1000);
   // Nothing is planned for an idle group, and every rank gets its part of a plan, empty ones too.
   EXPECT_EQ(parts["a"], 0);
   Submit(1, 1);

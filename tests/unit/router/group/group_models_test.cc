@@ -154,15 +154,15 @@ TEST_F(ModelsTest, AGroupThatGetsAnotherModelHasNoCapacityUntilItServes) {
   for (const char* name : {"a", "b"}) Worker(name).kv_tokens = 100;
   for (const char* name : {"a", "b", "c", "d"}) JoinModel(name, "aa");
   Settle();
-  EXPECT_EQ(groups().capacity().kv_tokens, 2200);
+  EXPECT_EQ(Capacity().kv_tokens, 2200);
   Kill("a");
   Kill("b");
   JoinModel("e", "bb");
   EXPECT_EQ(GroupOf("e"), "0");
   Kill("e");
   Advance(absl::Hours(1));
-  EXPECT_EQ(groups().capacity().kv_tokens, 2000);
-  EXPECT_EQ(groups().capacity().max_sequence_tokens, 1000);
+  EXPECT_EQ(Capacity().kv_tokens, 2000);
+  EXPECT_EQ(Capacity().max_sequence_tokens(), 1000);
 }
 
 // --- a rolling update ---

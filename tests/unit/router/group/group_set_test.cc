@@ -15,7 +15,7 @@ using ::testing::IsEmpty;
 
 TEST_F(GroupSetTest, WorkersThatNameNoGroupFillOneAfterAnotherAndGapsFirst) {
   EXPECT_EQ(cluster().groups(), (std::vector<core::GroupIndex>{0, 1})) << "from the start";
-  EXPECT_EQ(groups().capacity().max_sequence_tokens, 0);
+  EXPECT_EQ(Capacity().max_sequence_tokens(), 0);
   std::vector<std::string> in;
   for (const char* name : {"a", "b", "c", "d", "e", "f", "g"}) {
     Join(name);
@@ -67,11 +67,11 @@ TEST_F(GroupSetTest, AConnectionThatIsClosedOrASecondOneOfThatNameIsNoMember) {
   EXPECT_TRUE(Attached("a")) << "by another one it can";
 }
 
-TEST_F(GroupSetTest, ReadinessWaitsForAllGroupsAndRequestsFitEveryOne) {
+TEST_F(GroupSetTest, ReadinessWaitsForAllGroupsAndRequestsFitOneOfThem) {
   Serve({"a", "b"});
   EXPECT_TRUE(groups().serving());
   EXPECT_FALSE(groups().ready() || groups().complete());
-  EXPECT_EQ(groups().capacity().kv_tokens, 2000);
+  EXPECT_EQ(Capacity().kv_tokens, 2000);
   Worker("c").kv_tokens = 400;
   Worker("d").kv_tokens = 600;
   Join("c");
@@ -79,8 +79,8 @@ TEST_F(GroupSetTest, ReadinessWaitsForAllGroupsAndRequestsFitEveryOne) {
   Join("d");
   Form();
   EXPECT_TRUE(groups().ready() && groups().complete());
-  EXPECT_EQ(groups().capacity().kv_tokens, 3000);
-  EXPECT_EQ(groups().capacity().max_sequence_tokens, 400);
+  EXPECT_EQ(Capacity().kv_tokens, 3000);
+  EXPECT_EQ(Capacity().max_sequence_tokens(), 1000) << "that of the group that takes most";
   Kill("d");
   EXPECT_FALSE(groups().ready());
   EXPECT_TRUE(groups().complete());
@@ -126,7 +126,7 @@ TEST_F(GroupSetTest, AGroupWithoutMembersIsGivenUpAfterAWhileAndItsRequestsMove)
   Kill("c");
   lost.clear();
   EXPECT_TRUE(group(1).empty() && group(1).returns());
-  EXPECT_EQ(groups().capacity().kv_tokens, 3000);
+  EXPECT_EQ(Capacity().kv_tokens, 3000);
   const absl::Time since = now;
   while (lost.empty()) {
     ReadAll();
@@ -135,7 +135,7 @@ TEST_F(GroupSetTest, AGroupWithoutMembersIsGivenUpAfterAWhileAndItsRequestsMove)
   }
   EXPECT_EQ(now - since, settle);
   EXPECT_EQ(lost.size(), 4u);
-  EXPECT_EQ(groups().capacity().kv_tokens, 2000);
+  EXPECT_EQ(Capacity().kv_tokens, 2000);
   EXPECT_FALSE(group(1).returns());
   EXPECT_TRUE(group(0).returns());
   EXPECT_EQ(RunAll(), 16u);
@@ -144,29 +144,53 @@ TEST_F(GroupSetTest, AGroupWithoutMembersIsGivenUpAfterAWhileAndItsRequestsMove)
   EXPECT_TRUE(group(1).returns()) << "it forms again";
 }
 
-TEST_F(GroupSetTest, AGroupOfEnginesThatHasGoneNoLongerBoundsRequests) {
+// One member of a group of its own decides for nobody else: neither for new requests nor for those that wait.
+TEST_F(GroupSetTest, ASmallWorkerInAGroupOfItsOwnEndsNoRequest) {
+  WorldOptions options = With(1);
+  Begin(options);
+  Worker("a").slots = 2;
+  Serve({"a"});
+  Submit(1, 6);
+  Worker("small").kv_tokens = 1;
+  Join("small", "another");
+  Form();
+  ASSERT_TRUE(group(1).serving());
+  Submit(7, 8);
+  EXPECT_EQ(Failed(), 0u);
+  EXPECT_EQ(RunAll(), 8u);
+  EXPECT_THAT(Worker("small").residents, IsEmpty());
+  // The same as a member of the group.
+  Worker("less").kv_tokens = 1;
+  Join("less", "0");
+  Form();
+  Submit(9, 12);
+  EXPECT_EQ(RunAll(), 12u);
+  EXPECT_EQ(Capacity().max_sequence_tokens(), 1000);
+}
+
+TEST_F(GroupSetTest, AGroupOfEnginesThatHasGoneNoLongerCounts) {
   for (const char* name : {"a", "b", "c", "d"}) {
     Worker(name).passes = true;
-    Worker(name).kv_tokens = name[0] < 'c' ? 100 : 1000;
+    Worker(name).kv_tokens = name[0] < 'c' ? 100 : 80;
   }
   Serve({"a", "b", "c", "d"});
   Submit(1, 8, 50);
-  EXPECT_EQ(groups().capacity().max_sequence_tokens, 100);
+  EXPECT_EQ(Capacity().max_sequence_tokens(), 100);
   Kill("a");
   Kill("b");
   EXPECT_EQ(lost.size(), 2u) << "at once: their requests ended with the connections";
-  EXPECT_EQ(groups().capacity().max_sequence_tokens, 100) << "they may return";
+  EXPECT_EQ(Capacity().max_sequence_tokens(), 100) << "they may return";
   Advance(Options().restart_settle);
-  EXPECT_EQ(groups().capacity().max_sequence_tokens, 1000);
-  EXPECT_EQ(groups().capacity().kv_tokens, 2000);
+  EXPECT_EQ(Capacity().max_sequence_tokens(), 80);
+  EXPECT_EQ(Capacity().kv_tokens, 160);
   EXPECT_EQ(lost.size(), 2u);
   EXPECT_EQ(group(0).give_up_at(), absl::InfiniteFuture());
   // No other group serves, so all waiting requests are still meant for engines.
   Kill("c");
   Kill("d");
   Advance(absl::Hours(1));
-  EXPECT_TRUE(groups().capacity().passes);
-  EXPECT_EQ(groups().capacity().kv_tokens, 2000);
+  EXPECT_TRUE(Capacity().passes);
+  EXPECT_EQ(Capacity().kv_tokens, 160);
 }
 
 TEST_F(GroupSetTest, RequestsStayWithoutAnotherServingGroup) {

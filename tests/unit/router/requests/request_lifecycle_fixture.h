@@ -38,8 +38,8 @@ class RequestLifecycleTest : public ::testing::Test {
     overload_ = std::make_unique<OverloadControl>(overload);
     ids_ = std::make_unique<RequestIds>(core::RequestId{1});
     clients_.clear();
-    requests_ = std::make_unique<RequestLifecycle>(options, cluster_.get(), ids_.get(), tenants_.get(),
-                                                   overload_.get(), now_);
+    requests_ =
+        std::make_unique<RequestLifecycle>(options, cluster_.get(), tenants_.get(), overload_.get(), now_);
   }
 
   // Opens an epoch of a worker; requests that it does not hold have lost their worker.
@@ -50,13 +50,12 @@ class RequestLifecycleTest : public ::testing::Test {
     member.resident = std::move(resident);
     member.recovered = std::move(recovered);
     Open({member}, 0);
-    requests_->SetGroups({.kv_tokens = 1000,
-                          .max_sequence_tokens = 500,
-                          .complete = true,
-                          .logprobs = true,
-                          .passes = engines_,
-                          .ranks = {{0, 1}}});
+    requests_->SetGroups({.capacities = {Capacity()}, .complete = true, .ranks = {{0, 1}}});
     requests_->OnEpochOpened(now_);
+  }
+  GroupCapacity Capacity(int64_t kv_tokens = 1000, int64_t sequence_tokens = 500) const {
+    return {
+        .kv_tokens = kv_tokens, .sequence_tokens = {sequence_tokens}, .logprobs = true, .passes = engines_};
   }
   void Open(std::vector<core::EpochMember> members, uint32_t model) {
     const core::Outcome outcome = cluster_->Apply(core::OpenEpoch{0, std::move(members), model});
@@ -189,7 +188,7 @@ class RequestLifecycleTest : public ::testing::Test {
   std::vector<core::RequestSpec> Recover(HeldRequest held, const std::vector<HeldActive>& active,
                                          const std::string& worker = "w") {
     requests_->SetTime(now_);
-    return requests_->Recover(worker, {std::move(held)}, active);
+    return requests_->Recover({worker, 1000, active}, {std::move(held)});
   }
   const RequestTotals& totals() const { return requests_->totals(); }
 

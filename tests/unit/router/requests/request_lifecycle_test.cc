@@ -227,7 +227,7 @@ TEST_F(RequestLifecycleTest, BytesAndKvOfWaitingRequestsAreBounded) {
   }
   EXPECT_EQ(overload_->committed_kv(), 3 * 13 + 4 * 403);
   // A group has given up its memory, without opening a new epoch.
-  requests_->SetGroups({.kv_tokens = 500, .max_sequence_tokens = 500, .complete = true});
+  requests_->SetGroups({.capacities = {Capacity(500)}, .complete = true});
   ClientRequest another = Request("another", 397);
   another.prompt.clear();
   EXPECT_THAT(Arrive(another),
@@ -271,7 +271,7 @@ TEST_F(RequestLifecycleTest, AParentsDeadlineBoundsItsCalls) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(*second.status));
   EXPECT_EQ(totals().agent_calls, 2);
   // A call that cannot meet it is refused.
-  requests_->SetGroups({.max_sequence_tokens = 500, .shortest_step = absl::Seconds(1)});
+  requests_->SetGroups({.capacities = {Capacity()}, .shortest_step = absl::Seconds(1)});
   call.ignore_eos = true;
   call.parent_id = "q";
   call.parent_timeout = absl::Seconds(9);

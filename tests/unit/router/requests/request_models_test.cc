@@ -23,7 +23,7 @@ class RequestModelsTest : public RequestLifecycleTest {
     return ids;
   }
   void Know(const std::vector<uint32_t>& models) {
-    GroupsView view = {.kv_tokens = 1000, .max_sequence_tokens = 500};
+    GroupsView view = {.capacities = {Capacity()}};
     for (const uint32_t model : models) view.models[model] = absl::StrCat("digest ", model);
     requests_->SetGroups(view);
   }

@@ -126,7 +126,8 @@ TEST_F(PassingRequest, AWholeOutputThatNoEngineBringsIsGivenUp) {
 }
 
 TEST_F(PassingRequest, WithoutSuchEnginesItIsRefused) {
-  requests_->SetGroups({.max_sequence_tokens = 500});
+  engines_ = false;
+  requests_->SetGroups({.capacities = {Capacity()}});
   EXPECT_TRUE(absl::IsInvalidArgument(*ArrivePassing({}).status));
 }
 

@@ -27,7 +27,7 @@ class HeldToARank : public RequestLifecycleTest {
   }
   void See(std::vector<GroupRanks> ranks, bool complete = true) {
     requests_->SetGroups(
-        {.kv_tokens = 1000, .max_sequence_tokens = 1001, .complete = complete, .ranks = std::move(ranks)});
+        {.capacities = {Capacity(1000, 1001)}, .complete = complete, .ranks = std::move(ranks)});
   }
   Client& Name(const std::string& name, uint32_t rank, uint32_t max_new_tokens = 10, bool unset = false) {
     ClientRequest request = Request(name, max_new_tokens);

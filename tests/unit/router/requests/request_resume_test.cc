@@ -222,7 +222,6 @@ TEST_F(RequestLifecycleTest, EarlyResumesWaitForWorkersThatMayHoldTheRequest) {
   EXPECT_TRUE(early.open());
   EXPECT_THAT(early.tokens, ElementsAre(6));
   EXPECT_EQ(totals().recovered, 1);
-  EXPECT_GT(ids_->Next(), 1000u) << "no id is given out twice";
   // Its next token is timed from its recovery.
   now_ += absl::Seconds(2);
   requests_->OnTokens(1000, std::vector<uint32_t>{7}, {}, now_);
@@ -308,9 +307,10 @@ TEST_F(RequestLifecycleTest, OnlyAProvenResumeBypassesItsTenantsLimits) {
 }
 
 TEST_F(RequestLifecycleTest, ATicketIsValidOnceAndSoonAfterTheStart) {
-  Start({}, {}, "t:concurrent=1");
+  Start({}, {}, "t:concurrent=2");
   OpenEpoch();
   Client& taken = Arrive(Request("taken", 10, "t"));
+  Arrive(Request("taken too", 10, "t"));
   EXPECT_TRUE(Arrive(Interrupted("a", 2, true)).open());
   ASSERT_TRUE(Abort("a", "", "t"));
   EXPECT_TRUE(absl::IsResourceExhausted(*Arrive(Interrupted("a", 2, true)).status)) << "shown again";
@@ -319,6 +319,47 @@ TEST_F(RequestLifecycleTest, ATicketIsValidOnceAndSoonAfterTheStart) {
   now_ += absl::Milliseconds(1);
   EXPECT_TRUE(absl::IsResourceExhausted(*Arrive(Interrupted("c", 2, true)).status)) << "too late";
   EXPECT_TRUE(taken.open());
+}
+
+// Those of requests that had ended are worth no more than what the tenant may have at a time.
+TEST_F(RequestLifecycleTest, TicketsCountAgainstTheTenantsOwnLimit) {
+  Start({}, {}, "t:concurrent=3");
+  OpenEpoch();
+  int open = 0;
+  for (int i = 0; i < 20; ++i) open += Arrive(Interrupted(absl::StrCat("a", i), 2, true)).open() ? 1 : 0;
+  EXPECT_EQ(open, 3);
+  EXPECT_TRUE(absl::IsResourceExhausted(tenants_->Enter(Request("new", 10, "t"), now_).status()));
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(Abort(absl::StrCat("a", i), "", "t"));
+  EXPECT_TRUE(tenants_->Enter(Request("new", 10, "t"), now_).ok());
+  // Early ones count as well; a tenant without a limit leaves as much free as it takes.
+  Start({.resume = {.max_early = 10}}, {}, "t:concurrent=3");
+  open = 0;
+  for (int i = 0; i < 20; ++i) {
+    ClientRequest early = ComeBack(absl::StrCat("e", i), 1);
+    early.tenant = i % 2 == 0 ? "t" : "u";
+    open += Arrive(early).open() ? 1 : 0;
+  }
+  EXPECT_EQ(open, 3 + 4);
+}
+
+// Any number may be announced; each that returns to the pool costs as much as the pool is long.
+TEST_F(RequestLifecycleTest, LostRequestsWithoutAClientFillNoPool) {
+  Start({}, {.max_waiting = 2});
+  std::vector<core::RequestSpec> recovered;
+  std::vector<core::ResidentRequest> resident;
+  for (core::RequestId id = 1000; id < 1004; ++id) {
+    const std::string name = absl::StrCat("r", id);
+    for (auto& spec : Recover({.id = id, .request = ResumableRequest(name, 9), .tokens = {5}}, {{id, 4, 1}}))
+      recovered.push_back(spec);
+    resident.push_back({id, 4});
+  }
+  OpenEpoch(resident, recovered);
+  Client& client = Arrive(ComeBack("r1000", 0));
+  ASSERT_EQ(requests_->live(), 4);
+  OpenEpoch();
+  EXPECT_EQ(cluster_->waiting(), 3) << "two without a client, and the one that has one";
+  EXPECT_EQ(requests_->live(), 3);
+  EXPECT_TRUE(client.open());
 }
 
 TEST_F(RequestLifecycleTest, HeldRequestsAreRecoveredOnceAndAsTheyRun) {

@@ -71,7 +71,7 @@ TEST(ToHello, NamesFieldValueAndLimit) {
 }
 
 TEST(ToEpochReady, KeepsAllFields) {
-  const EpochReady ready = ToEpochReady(FromText<v1::EpochReady>(
+  const EpochReady ready = *ToEpochReady(FromText<v1::EpochReady>(
       "epoch: 4 error: 'no' communicator_offer: 'next' active { handle: 9 } missing_ranks: 2"));
   EXPECT_EQ(std::tie(ready.epoch, ready.error, ready.communicator_offer), std::tuple(4, "no", "next"));
   EXPECT_THAT(ready.active, ElementsAre(FieldsAre(9, 0, 0)));
@@ -143,6 +143,23 @@ TEST(ToStepReport, ContradictionsAreRefused) {
        }) {
     EXPECT_EQ(Report(report).status(), absl::InvalidArgumentError(refusal)) << report;
   }
+}
+
+TEST(Lists, AreAtMostSlotsLong) {
+  for (const char* list : {"handles: [1, 2] token_ids: [1, 2]", "finished {} finished {}",
+                           "preempted: [1, 2]", "rejected { code: 8 } rejected { code: 8 }",
+                           "token_budget: 1 pending_prompts { tokens: 1 } pending_prompts { tokens: 1 }"}) {
+    const auto report = FromText<v1::StepReport>(list);
+    EXPECT_TRUE(ToStepReport(report, 2).ok()) << list;
+    EXPECT_TRUE(absl::IsInvalidArgument(ToStepReport(report, 1).status())) << list;
+  }
+  const auto ready = FromText<v1::EpochReady>("active {} active {}");
+  EXPECT_TRUE(ToEpochReady(ready, 2).ok());
+  EXPECT_EQ(ToEpochReady(ready, 1).status().message(), "the number of active is 2; must be at most slots, 1");
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      ToHello(FromText<v1::Hello>(
+                  "worker_id: 'w' slots: 1 kv_tokens: 9 max_sequence_tokens: 9 active {} active {}"))
+          .status()));
 }
 
 TEST(ToStepReport, ForwardsHintsThatAreProbabilities) {

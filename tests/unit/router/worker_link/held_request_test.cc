@@ -132,7 +132,6 @@ TEST(HeldRequest, InconsistentRequestsAreRefused) {
            {"assignment { origin: '' }", "max_new_tokens is 0"},
            {"assignment { first_index: 4 }", "first_index 4"},
            {"assignment { prompt_length: 9 }", "prompt_length 9"},
-           {"assignment { handle: 18446744073709551615 }", "its handle"},
            {"token_ids: [1, 1, 1, 1, 1, 1, 1, 1, 1]", "11 tokens, more than its max_new_tokens, 10"},
        }) {
     const auto held = bfio::testing::FromText(change, Held(Client(true), {100}, {101}));

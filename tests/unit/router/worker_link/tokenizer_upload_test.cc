@@ -10,6 +10,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "bfio/v1/worker.grpc.pb.h"
@@ -25,10 +26,18 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Pair;
 
-class NoWorkers final : public WorkerHandler {
+// Invites every worker into an epoch.
+class Workers final : public WorkerHandler {
  public:
-  void OnWorkerEvent(std::shared_ptr<WorkerChannel>, WorkerEvent) override { FAIL() << "none attaches"; }
+  void OnWorkerEvent(std::shared_ptr<WorkerChannel> channel, WorkerEvent event) override {
+    if (std::holds_alternative<WorkerHello>(event)) channel->SendEpoch({});
+    channel->Consumed();
+  }
+  core::RequestId NextId() override { return 0; }
 };
+
+constexpr uint64_t kInstance = 7;
+const std::string kModel(64, 'a');
 
 v1::TokenizerPart Part(const std::string& file, const std::string& data) {
   v1::TokenizerPart part;
@@ -39,12 +48,38 @@ v1::TokenizerPart Part(const std::string& file, const std::string& data) {
 
 class TokenizerUploadTest : public ::testing::Test {
  protected:
+  TokenizerUploadTest() { Attach(); }
+  ~TokenizerUploadTest() override { Detach(); }
+  // Attaches the worker; it is in a group once it has been sent an epoch.
+  void Attach() {
+    stream_ = stub_->Attach(&context_);
+    v1::WorkerMessage message;
+    v1::Hello& hello = *message.mutable_hello();
+    hello.set_worker_id(worker_id_);
+    hello.set_slots(1);
+    hello.set_kv_tokens(10);
+    hello.set_max_sequence_tokens(10);
+    hello.set_worker_instance(kInstance);
+    hello.set_model(kModel);
+    stream_->Write(message);
+    v1::RouterMessage sent;
+    EXPECT_TRUE(stream_->Read(&sent));
+    EXPECT_TRUE(sent.has_epoch());
+  }
+  void Detach() {
+    if (stream_ == nullptr) return;
+    stream_->WritesDone();
+    stream_->Finish();
+    stream_.reset();
+  }
   // Sends the parts; the first states their total size, or `total` instead.
   absl::Status Send(std::vector<v1::TokenizerPart> parts, std::optional<uint64_t> total = std::nullopt) {
     uint64_t bytes = 0;
     for (const v1::TokenizerPart& part : parts) bytes += part.data().size();
     parts[0].set_total_bytes(total.value_or(bytes));
     parts[0].set_directory("/models/a");
+    parts[0].set_worker_id(worker_id_);
+    parts[0].set_worker_instance(instance_);
     grpc::ClientContext context;
     v1::TokenizerReceipt receipt;
     const auto writer = stub_->OfferTokenizer(&context, &receipt);
@@ -55,28 +90,50 @@ class TokenizerUploadTest : public ::testing::Test {
     return FromGrpcStatus(writer->Finish());
   }
   TokenizerReceiver Receiver() {
-    return {
-        [this] {
-          ++asked_;
-          return wanted_;
-        },
-        [this](std::string directory, TokenizerFiles files, std::function<void(const absl::Status&)> done) {
-          directory_ = std::move(directory);
-          files_ = std::move(files);
-          done(verdict_);
-        }};
+    return {[this](const std::string& model) {
+              EXPECT_EQ(model, kModel);
+              ++asked_;
+              return wanted_;
+            },
+            [this](const std::string&, std::string directory, TokenizerFiles files,
+                   std::function<void(const absl::Status&)> done) {
+              directory_ = std::move(directory);
+              files_ = std::move(files);
+              done(verdict_);
+            }};
   }
 
+  std::string worker_id_ = "w0";
+  uint64_t instance_ = kInstance;
   bool wanted_ = true;
   std::atomic<int64_t> asked_ = 0;
   absl::Status verdict_;
   std::string directory_;
   TokenizerFiles files_;
-  NoWorkers workers_;
+  Workers workers_;
   WorkerLinkService service_{&workers_, false, RequestLimits(), nullptr, {}, Receiver()};
   testing::LoopbackServer server_{&service_};
   const std::unique_ptr<v1::WorkerLink::Stub> stub_ = v1::WorkerLink::NewStub(server_.channel());
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::WorkerMessage, v1::RouterMessage>> stream_;
 };
+
+TEST_F(TokenizerUploadTest, OnlyAnAttachedWorkerIsHeard) {
+  const std::vector<v1::TokenizerPart> parts = {Part("tokenizer.json", "abc")};
+  for (const auto& [worker_id, instance] :
+       {std::pair("another", kInstance), {"w0", kInstance + 1}, {"w0", uint64_t{0}}, {"", uint64_t{0}}}) {
+    worker_id_ = worker_id;
+    instance_ = instance;
+    EXPECT_TRUE(absl::IsFailedPrecondition(Send(parts))) << worker_id << " " << instance;
+  }
+  worker_id_ = "w0";
+  instance_ = kInstance;
+  EXPECT_EQ(asked_, 0);
+  EXPECT_TRUE(Send(parts).ok());
+  Detach();
+  while (Send(parts).ok()) std::this_thread::yield();
+  EXPECT_TRUE(absl::IsFailedPrecondition(Send(parts))) << "it has left";
+}
 
 TEST_F(TokenizerUploadTest, FilesArePutTogetherFromTheirParts) {
   EXPECT_TRUE(
@@ -125,6 +182,8 @@ TEST_F(TokenizerUploadTest, OnlyAFewAreReceivedAtOnce) {
     one.writer = stub_->OfferTokenizer(&one.context, &one.receipt);
     v1::TokenizerPart part = Part("tokenizer.json", "x");
     part.set_total_bytes(2);
+    part.set_worker_id(worker_id_);
+    part.set_worker_instance(instance_);
     EXPECT_TRUE(one.writer->Write(part));
   }
   while (asked_ < TokenizerUpload::kMostAtOnce) std::this_thread::yield();

@@ -5,6 +5,7 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <string>
@@ -32,6 +33,7 @@ class FakeWorkerHandler final : public WorkerHandler {
     MutexLock lock(&mutex_);
     events_.emplace_back(std::move(channel), std::move(event));
   }
+  core::RequestId NextId() override { return next_id_++; }
 
   std::pair<std::shared_ptr<WorkerChannel>, WorkerEvent> Next() {
     MutexLock lock(&mutex_);
@@ -53,6 +55,7 @@ class FakeWorkerHandler final : public WorkerHandler {
  private:
   Mutex mutex_;
   std::deque<std::pair<std::shared_ptr<WorkerChannel>, WorkerEvent>> events_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<core::RequestId> next_id_{1000};
 };
 
 constexpr char kHello[] =
@@ -158,7 +161,7 @@ TEST_F(WorkerLinkServiceTest, InvalidHeldRequestsAreDroppedAndOthersKept) {
   const auto converted = handler_.Next<Announcement>();
   EXPECT_EQ(converted.epoch, 3u);
   ASSERT_EQ(converted.requests.size(), 1u);
-  EXPECT_EQ(converted.requests[0].id, 42u);
+  EXPECT_EQ(converted.requests[0].id, 1000u) << "an id of this router";
   EXPECT_THAT(converted.requests[0].tokens, ElementsAre(7));
   EXPECT_THAT(converted.bytes, ElementsAre(::testing::Gt(bytes))) << "as it is in memory";
 }
@@ -177,10 +180,13 @@ TEST_F(WorkerLinkServiceTest, AnEpochKeepsAllItsFields) {
                        .retain = absl::Seconds(30),
                        .independent = true,
                        .group = "blue"});
+  v1::RouterMessage sent = Read();
+  EXPECT_EQ(sent.epoch().cancellations_size(), 2);
+  sent.mutable_epoch()->clear_cancellations();
   EXPECT_EQ(
-      Read().ShortDebugString(),
+      sent.ShortDebugString(),
       "epoch { epoch: 7 rank: 1 world_size: 2 communicator_id: \"host:1\" plan_mode: PLAN_MODE_LOCKSTEP "
-      "form_timeout_ms: 3000 step_timeout_ms: 250 cancellations: 4 cancellations: 5 router_instance: 9 "
+      "form_timeout_ms: 3000 step_timeout_ms: 250 router_instance: 9 "
       "announce: true retain_ms: 30000 uncoupled: true group: \"blue\" }");
 }
 
@@ -209,14 +215,19 @@ TEST_F(WorkerLinkServiceTest, AssignmentsCarryTheRemainingWork) {
   const auto channel = Attach();
   channel->SendPlan(plan, absl::MakeConstSpan(&assignment, 1));
   // What has been delivered is prompt now. The request need not outlive the router, so it has no origin.
-  EXPECT_EQ(Read().ShortDebugString(),
-            "plan { epoch: 7 apply_step: 9 assignments { handle: 42 prompt_token_ids: 5 prompt_token_ids: 6 "
+  v1::RouterMessage sent = Read();
+  EXPECT_NE(sent.plan().assignments(0).handle(), 42u);
+  EXPECT_EQ(sent.plan().cancellations_size(), 1);
+  sent.mutable_plan()->mutable_assignments(0)->clear_handle();
+  sent.mutable_plan()->clear_cancellations();
+  EXPECT_EQ(sent.ShortDebugString(),
+            "plan { epoch: 7 apply_step: 9 assignments { prompt_token_ids: 5 prompt_token_ids: 6 "
             "prompt_token_ids: 7 prompt_token_ids: 100 prompt_token_ids: 101 prompt_length: 5 "
             "max_new_tokens: 8 stop_token_ids: 99 ignore_eos: true sampling { temperature: 0.5 seed: 77 } "
             "first_index: 2 traceparent: \"" +
                 trace +
                 "\" priority: -3 kv_on_demand: true waited_steps: -5 } "
-                "cancellations: 4 level_s: 0.02 }");
+                "level_s: 0.02 }");
   // For a resumable prompt without token ids the worker gets the generated tokens in a field of their own.
   client.prompt.clear();
   client.resumable = true;

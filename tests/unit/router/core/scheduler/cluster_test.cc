@@ -76,6 +76,43 @@ TEST_F(ClusterTest, IndicesOfGroupsAscendAndAreNeverUsedTwice) {
   EXPECT_THAT(cluster_.groups(), ElementsAre(4));
 }
 
+// A worker takes sequences of its own length, in whichever group, under every policy.
+TEST(WorkersOfUnequalLength, GetTheRequestsThatTheyTake) {
+  for (const PolicyInfo& policy : RegisteredPolicies()) {
+    SCOPED_TRACE(policy.name);
+    Cluster cluster({}, {std::string(policy.name), {}});
+    const std::vector<std::vector<int64_t>> longest = {{20, 0, 60}, {1}};
+    for (GroupIndex group = 0; group < 2; ++group) {
+      ASSERT_TRUE(cluster.Apply(AddGroup{group, GroupKind::kBarrier}).status.ok());
+      OpenEpoch open{group, {}, 0};
+      for (const int64_t tokens : longest[static_cast<size_t>(group)])
+        open.members.push_back({.spec = {.slots = 4, .kv_tokens = 1000, .max_sequence_tokens = tokens}});
+      cluster.Apply(open);
+    }
+    // Of 60 tokens, of 61, of 20.
+    for (RequestId id = 1; id <= 12; ++id) {
+      const int64_t output = id % 3 == 0 ? 50 : id % 3 == 1 ? 51 : 10;
+      ASSERT_TRUE(
+          cluster.Apply(Enqueue{{.id = id, .prefill_tokens = 10, .max_new_tokens = output}}).status.ok());
+    }
+    int64_t placed = 0;
+    for (const GroupIndex group : {1, 0}) {
+      const std::optional<Plan> plan = cluster.Apply(MakePlan{group}).plan;
+      if (plan) {
+        for (const Placement& placement : plan->placements) {
+          ++placed;
+          EXPECT_EQ(group, 0);
+          const int64_t tokens = placement.id % 3 == 0 ? 60 : placement.id % 3 == 1 ? 61 : 20;
+          const int64_t most = longest[0][static_cast<size_t>(placement.worker)];
+          EXPECT_TRUE(most == 0 || tokens <= most) << placement.id << " on " << placement.worker;
+        }
+      }
+    }
+    EXPECT_GT(placed, 0);
+    EXPECT_EQ(cluster.placed(), placed);
+  }
+}
+
 TEST_F(ClusterTest, TheGroupWithTheLargestFreeShareDecidesFirst) {
   Open(0, 1, 4);
   Wait(1, 2);

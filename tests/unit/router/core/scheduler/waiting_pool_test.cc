@@ -42,7 +42,7 @@ bool Before(const Waiting& a, const Waiting& b) {
 }
 
 // Compared with a sorted list, for any additions, returns and removals, also while requests are hidden.
-TEST(WaitingPool, IsASortedListOfTheRequestsThatAModelMayContinue) {
+TEST(WaitingPool, IsASortedListOfTheRequestsThatAGroupCanRun) {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     SCOPED_TRACE(seed);
     Rng rng(seed);
@@ -55,6 +55,8 @@ TEST(WaitingPool, IsASortedListOfTheRequestsThatAModelMayContinue) {
       for (uint64_t n = rng.Below(8); n > 0; --n) {
         Waiting request = {Spec(next++, static_cast<int32_t>(rng.Below(3)) - 1), step_of(turn)};
         request.spec.model = static_cast<uint32_t>(rng.Below(one_model ? 2 : 3));
+        if (rng.Below(4) == 0) request.spec.needs = 1 + static_cast<uint32_t>(rng.Below(3));
+        if (rng.Below(4) == 0) request.spec.max_new_tokens = static_cast<int64_t>(5 + rng.Below(100));
         request.spec.computed_tokens = static_cast<int64_t>(rng.Below(10));
         if (rng.Below(3) == 0) request.spec.seniority = static_cast<int64_t>(rng.Below(9)) - 3;
         if (rng.Below(3) == 0) request.spec.deadline_us = 500 + static_cast<int64_t>(rng.Below(2));
@@ -76,10 +78,16 @@ TEST(WaitingPool, IsASortedListOfTheRequestsThatAModelMayContinue) {
         all.erase(gone);
       }
       const auto model = static_cast<uint32_t>(rng.Below(4));
-      pool.Hide(model);
+      GroupAbility ability = {.model = model, .lacks = static_cast<uint32_t>(rng.Below(4))};
+      if (rng.Below(2) == 0) ability.max_sequence_tokens = static_cast<int64_t>(15 + rng.Below(100));
+      pool.Hide(ability);
       std::vector<Waiting> seen;
       for (const Waiting& request : all) {
-        if (model == 0 || request.spec.model == 0 || request.spec.model == model) seen.push_back(request);
+        const RequestSpec& spec = request.spec;
+        if ((model == 0 || spec.model == 0 || spec.model == model) && (spec.needs & ability.lacks) == 0 &&
+            spec.prefill_tokens + spec.max_new_tokens <= ability.max_sequence_tokens) {
+          seen.push_back(request);
+        }
       }
       ASSERT_EQ(Ids(pool), Ids(seen));
       EXPECT_EQ(pool.hidden(), std::ssize(all) - std::ssize(seen));
