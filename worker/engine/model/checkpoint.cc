@@ -34,12 +34,13 @@ absl::StatusOr<WeightMap> ParseWeightMap(absl::string_view json, absl::string_vi
   WeightMap map;
   int found = 0;
   const auto wanted = [&found](const JsonPath& at) {
+    if (at.Is({})) return at.kind != JsonPath::Kind::kObject;
     if (at.Is({"weight_map"})) return ++found > 1 || at.kind != JsonPath::Kind::kObject;
     return at.Is({"weight_map", "*"});
   };
   const auto add = [&map, &found](JsonPath& at, nlohmann::json& file) {
     if (found > 1) return absl::InvalidArgumentError("has 'weight_map' twice");
-    if (at.names.size() == 1)
+    if (at.names.size() < 2)
       return absl::InvalidArgumentError(absl::StrCat("has ", Shown(file), " instead of an object"));
     std::string& tensor = at.names[1];
     if (!file.is_string()) {

@@ -242,7 +242,7 @@ TEST(WeightMap, RefusesInvalidJson) {
   const std::pair<std::string, std::string> rows[] = {
       {"", "is not JSON"},
       {"[]", "has an array instead of an object"},
-      {"\"x\"", "has a string instead of an object"},
+      {"\"x\"", "has 'x' instead of an object"},
       {"{}", "has no 'weight_map'"},
       {R"({"metadata":{"weight_map":{"t":"a.safetensors"}}})", "has no 'weight_map'"},
       {R"({"weight_map":{}})", "'weight_map' is empty"},
