@@ -13,11 +13,11 @@ TESTS = {
 }
 
 MUTANTS = [
-    ("solver/search.cc", "coming.priority != leaving.priority ||", "false ||", "a kick passes over a request of a higher class"),
+    ("solver/search.cc", "coming.priority != leaving.priority ||", "coming.priority > leaving.priority + 99 ||", "a kick passes over a request of a higher class"),
     ("solver/search.cc", "if (!allocation_->KvFitsInstead(other, admitted, g) || !allocation_->KvFitsInstead(admitted, other, h)) {", "if (!allocation_->KvFitsInstead(other, admitted, g)) {", "a trade over-fills the second worker's KV"),
     ("solver/paper_pricing.cc", "if (row[h] > top[2].time || top[0].worker == g || top[1].worker == g || top[2].worker == g) dirty_[h] = 1;", "if (row[h] > top[2].time) dirty_[h] = 1;", "a worker that gets less stays among the highest"),
     ("solver/paper_pricing.cc", "if (entry.worker != g && entry.worker != h) return entry.time;", "if (entry.worker != g) return entry.time;", "a trade is held against its own partner's old time"),
-    ("solver/square_pricing.cc", "slot_y_[h] -= leaving[h];", ";", "the item that leaves a slot still counts"),
+    ("solver/square_pricing.cc", "slot_y_[h] -= leaving[h];", "slot_y_[h] -= 0 * leaving[h];", "the item that leaves a slot still counts"),
     ("solver/solver.cc", "waiting_ == best_waiting_ && value >= best_value_ - kLeastGain", "value >= best_value_ - kLeastGain", "the optimum leaves a higher class waiting"),
     ("solver/run.h", "    budget_ = 0;\n    return false;", "    return false;", "the search goes on after its deadline"),
     ("scheduler/group_accounts.cc", "placed.where == Where::kActive ? placed.first_step - last_step : 1;", "1;", "loads start over with every epoch"),
