@@ -2,6 +2,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/base/status_macros.h"
+#include "common/net/connection_listener.h"
 #include "common/net/tls.h"
 
 namespace bfio {
@@ -18,6 +20,12 @@ absl::string_view PresentedToken(const grpc::CallbackServerContext& context) {
 
 }  // namespace
 
+Peer PeerOf(const grpc::CallbackServerContext& context, const std::optional<std::string>& name) {
+  std::string connection = context.peer();
+  // A tenant's name cannot be that of an address's group.
+  return {name ? absl::StrCat("tenant ", *name) : HostOf(connection), std::move(connection)};
+}
+
 absl::StatusOr<std::optional<std::string>> Authenticator::Caller(const grpc::CallbackServerContext& context) {
   std::optional<std::string> caller;
   if (tokens_ != nullptr) {
@@ -28,6 +36,11 @@ absl::StatusOr<std::optional<std::string>> Authenticator::Caller(const grpc::Cal
   }
   Accepted(context);
   return caller;
+}
+
+absl::StatusOr<Peer> Authenticator::Check(const grpc::CallbackServerContext& context) {
+  BFIO_ASSIGN_OR_RETURN(const std::optional<std::string> caller, Caller(context));
+  return PeerOf(context, caller);
 }
 
 bool Authenticator::Knows(const grpc::CallbackServerContext& context) const {

@@ -21,9 +21,21 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/auth/token_file.h"
+#include "common/base/fair_share.h"
 #include "common/telemetry/line_limiter.h"
 
 namespace bfio {
+
+// Whose share of a port's resources a call uses: that of its tenant or operator, where tokens are required;
+// otherwise that of its address. In both cases the member is its connection.
+Peer PeerOf(const grpc::CallbackServerContext& context,
+            const std::optional<std::string>& name = std::nullopt);
+// The same for an authenticated caller, if it is one.
+template <typename Name>
+absl::StatusOr<Peer> PeerOf(const grpc::CallbackServerContext& context, const absl::StatusOr<Name>& name) {
+  if (!name.ok()) return name.status();
+  return PeerOf(context, *name);
+}
 
 class Authenticator {
  public:
@@ -41,7 +53,7 @@ class Authenticator {
   // otherwise.
   absl::StatusOr<std::optional<std::string>> Caller(const grpc::CallbackServerContext& context);
   // For APIs in which all callers have the same rights.
-  absl::Status Check(const grpc::CallbackServerContext& context) { return Caller(context).status(); }
+  absl::StatusOr<Peer> Check(const grpc::CallbackServerContext& context);
   // Records that the caller has been accepted by another rule, by its certificate alone.
   void Accepted(const grpc::CallbackServerContext& context) const {
     if (on_accepted_) on_accepted_(context.peer());

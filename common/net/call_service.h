@@ -38,7 +38,7 @@ class UnaryCall final : public ServerCall<UnaryCall<Request, Response>, Request,
 
   // Returns the reactor for gRPC. If `allowed` is an error, the call ends with that status and receives
   // nothing. `messages` must outlive the call. `incoming`: the request is parsed into it.
-  static UnaryCall* Begin(grpc::CallbackServerContext* context, const absl::Status& allowed,
+  static UnaryCall* Begin(grpc::CallbackServerContext* context, const absl::StatusOr<Peer>& allowed,
                           FirstMessages* messages, Handler handler, Request incoming = Request()) {
     UnaryCall* const call = Create(context, std::move(handler), std::move(incoming));
     call->Base::Begin(allowed, messages);

@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <grpcpp/support/server_interceptor.h>
 #include <linux/tcp.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -14,10 +15,14 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <iterator>
 #include <optional>
-#include <tuple>
+#include <utility>
 
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
 
@@ -26,8 +31,8 @@ namespace {
 
 // Interval at which unauthenticated connections are checked while there are some, in milliseconds.
 constexpr int kLookMs = 20;
-// Delay between checks while connections wait in the kernel's queue at the limit, in milliseconds.
-constexpr int kCrowdedMs = 10;
+// Delay before connections are accepted again when there are no free descriptors, in milliseconds.
+constexpr int kNoDescriptorsMs = 10;
 // TCP keepalive: an idle connection whose peer's host is gone is detected after 60 s.
 constexpr int kKeepaliveIdleS = 30, kKeepaliveIntervalS = 10, kKeepaliveProbes = 3;
 // Numbers in the epoll set: listening sockets from kListener on, the wake-up descriptor, and below them
@@ -115,9 +120,8 @@ std::optional<in_addr> MappedV4(const sockaddr_in6& address) {
   return v4;
 }
 
-// The address in the form of grpc::ServerContext::peer, and the identifier of the host for limits: the
-// address, or an IPv6 network of 64 bits.
-std::pair<std::string, std::string> NamesOf(const sockaddr_storage& address) {
+// The address in the form of grpc::ServerContext::peer.
+std::string PeerName(const sockaddr_storage& address) {
   std::array<char, INET6_ADDRSTRLEN> text{};
   const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
   std::optional<in_addr> v4;
@@ -125,11 +129,10 @@ std::pair<std::string, std::string> NamesOf(const sockaddr_storage& address) {
   if (address.ss_family == AF_INET6) v4 = MappedV4(v6);
   if (v4) {
     inet_ntop(AF_INET, &*v4, text.data(), text.size());
-    return {absl::StrCat("ipv4:", text.data(), ":", PortOf(address)), text.data()};
+    return absl::StrCat("ipv4:", text.data(), ":", PortOf(address));
   }
   inet_ntop(AF_INET6, &v6.sin6_addr, text.data(), text.size());
-  return {absl::StrCat("ipv6:%5B", text.data(), "%5D:", PortOf(address)),
-          std::string(reinterpret_cast<const char*>(v6.sin6_addr.s6_addr), 8)};
+  return absl::StrCat("ipv6:%5B", text.data(), "%5D:", PortOf(address));
 }
 
 // Bytes received since the connection began; 0 where the kernel does not report it.
@@ -145,10 +148,36 @@ void Watch(int poll, int fd, uint32_t events, uint64_t number) {
   epoll_event event{};
   event.events = events;
   event.data.u64 = number;
-  (void)epoll_ctl(poll, EPOLL_CTL_ADD, fd, &event);
+  if (epoll_ctl(poll, EPOLL_CTL_ADD, fd, &event) != 0 && errno == EEXIST)
+    (void)epoll_ctl(poll, EPOLL_CTL_MOD, fd, &event);
 }
 
+// Has the listener count each new call, of whatever method.
+class CallCounter final : public grpc::experimental::ServerInterceptorFactoryInterface {
+ public:
+  explicit CallCounter(ConnectionListener* listener) : listener_(listener) {}
+  // None is needed.
+  grpc::experimental::Interceptor* CreateServerInterceptor(grpc::experimental::ServerRpcInfo* call) override {
+    listener_->OnCall(call->server_context()->peer());
+    return nullptr;
+  }
+
+ private:
+  ConnectionListener* const listener_;
+};
+
 }  // namespace
+
+std::string HostOf(absl::string_view peer) {
+  const absl::string_view host = peer.substr(0, peer.rfind(':'));
+  absl::string_view v6 = host;
+  in6_addr address;
+  if (!absl::ConsumePrefix(&v6, "ipv6:%5B") || !absl::ConsumeSuffix(&v6, "%5D") ||
+      inet_pton(AF_INET6, std::string(v6).c_str(), &address) != 1) {
+    return std::string(host);
+  }
+  return std::string(reinterpret_cast<const char*>(address.s6_addr), 8);
+}
 
 absl::StatusOr<std::unique_ptr<ConnectionListener>> ConnectionListener::Bind(const Address& address,
                                                                              Limits limits) {
@@ -171,14 +200,19 @@ ConnectionListener::ConnectionListener(std::vector<int> listeners, uint16_t port
       listeners_(std::move(listeners)),
       port_(port),
       poll_(epoll_create1(EPOLL_CLOEXEC)),
-      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      outside_shares_(limits.outside),
+      shares_(limits.unauthenticated) {
   Watch(poll_, wake_, EPOLLIN, kWake);
 }
 
 ConnectionListener::~ConnectionListener() {
   Stop();
   for (const int fd : listeners_) close(fd);
-  for (const auto& [number, connection] : connections_) close(connection.fd);
+  for (const auto& [number, connection] : connections_) {
+    close(connection.fd);
+    if (connection.own >= 0) close(connection.own);
+  }
   close(wake_);
   close(poll_);
 }
@@ -187,6 +221,9 @@ void ConnectionListener::AddTo(grpc::ServerBuilder& builder,
                                std::shared_ptr<grpc::ServerCredentials> credentials) {
   using FromFd = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10'000);
+  std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> on_call;
+  on_call.push_back(std::make_unique<CallCounter>(this));
+  builder.experimental().SetInterceptorCreators(std::move(on_call));
   acceptor_ = builder.experimental().AddExternalConnectionAcceptor(FromFd::FROM_FD, std::move(credentials));
 }
 
@@ -214,61 +251,56 @@ void ConnectionListener::Run() {
       MutexLock lock(&mutex_);
       if (stopping_) return;
     }
-    DropUnauthenticated();
-    bool crowded = false;
     for (int i = 0; i < count; ++i) {
-      const uint64_t number = events[static_cast<size_t>(i)].data.u64;
-      if (number >= kListener) {
-        AcceptAll(listeners_[number - kListener]);
-        crowded = crowded || Crowded();
-      } else if (number != kWake) {
-        Forget(number);
+      const auto& [what, data] = events[static_cast<size_t>(i)];
+      if (data.u64 >= kListener) {
+        AcceptAll(listeners_[data.u64 - kListener]);
+      } else if (data.u64 == kWake) {
+        uint64_t wakes;
+        (void)!read(wake_, &wakes, sizeof(wakes));
+      } else if ((what & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0) {
+        Forget(data.u64);
+      } else {
+        OnBytes(data.u64);
       }
     }
-    // The listening socket stays readable: wait before it is checked again for capacity.
-    if (crowded) absl::SleepFor(absl::Milliseconds(kCrowdedMs));
+    DropUnauthenticated();
+    PassOn();
   }
 }
 
 int ConnectionListener::TimeoutMs() const {
   MutexLock lock(&mutex_);
-  return unauthenticated_.empty() ? -1 : kLookMs;
-}
-
-bool ConnectionListener::Crowded() const {
-  MutexLock lock(&mutex_);
-  return unauthenticated_.size() >= limits_.unauthenticated;
+  return outside_.empty() && unauthenticated_.empty() ? -1 : kLookMs;
 }
 
 void ConnectionListener::AcceptAll(int listener) {
-  while (!Crowded()) {
+  for (;;) {
     sockaddr_storage from{};
     socklen_t size = sizeof(from);
     const int fd = accept4(listener, reinterpret_cast<sockaddr*>(&from), &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) {
       // Without free descriptors the connection stays queued and would wake this thread again at once.
-      if (errno == EMFILE || errno == ENFILE) absl::SleepFor(absl::Milliseconds(kCrowdedMs));
+      if (errno == EMFILE || errno == ENFILE) absl::SleepFor(absl::Milliseconds(kNoDescriptorsMs));
       return;
     }
-    if (!Enter(fd, from)) {
-      close(fd);
-      continue;
-    }
-    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
-    parameters.listener_fd = listener;
-    parameters.fd = fd;
-    acceptor_->HandleNewConnection(&parameters);
+    if (!Enter(fd, listener, from)) close(fd);
   }
 }
 
-bool ConnectionListener::Enter(int fd, const sockaddr_storage& from) {
+bool ConnectionListener::Enter(int fd, int listener, const sockaddr_storage& from) {
   SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   SetOption(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
   SetOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, kKeepaliveIdleS);
   SetOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, kKeepaliveIntervalS);
   SetOption(fd, IPPROTO_TCP, TCP_KEEPCNT, kKeepaliveProbes);
-  Connection connection;
-  std::tie(connection.peer, connection.host) = NamesOf(from);
+  const absl::Time now = MonotonicNow();
+  Connection connection{.own = fd,
+                        .listener = listener,
+                        .peer = PeerName(from),
+                        .accepted = now,
+                        .calls = TokenBucket(limits_.calls_per_s, limits_.calls_at_once, now)};
+  connection.host = HostOf(connection.peer);
   MutexLock lock(&mutex_);
   size_t& of_host = of_host_[connection.host];
   if (connections_.size() < limits_.connections && of_host < limits_.connections_of_peer) {
@@ -281,14 +313,54 @@ bool ConnectionListener::Enter(int fd, const sockaddr_storage& from) {
     return false;
   }
   ++of_host;
-  connection.accepted = MonotonicNow();
+  if (!outside_shares_.May({connection.host, ""})) {
+    const auto oldest = std::find_if(outside_.begin(), outside_.end(), [&](uint64_t other) {
+      return connections_.at(other).host == connection.host && !connections_.at(other).dropped;
+    });
+    if (oldest != outside_.end()) Drop(connections_.at(*oldest), "too many connections without a call");
+  }
   const uint64_t number = next_++;
   by_peer_[connection.peer] = number;
-  unauthenticated_.push_back(number);
-  // No events are requested: the end of the connection is always reported.
-  Watch(poll_, connection.fd, 0, number);
+  outside_.push_back(number);
+  outside_shares_.Hold({connection.host, ""});
+  Watch(poll_, connection.fd, EPOLLIN | EPOLLRDHUP, number);
   connections_.emplace(number, std::move(connection));
   return true;
+}
+
+void ConnectionListener::OnBytes(uint64_t number) {
+  MutexLock lock(&mutex_);
+  const auto found = connections_.find(number);
+  if (found == connections_.end() || found->second.place != Connection::Place::kSilent) return;
+  found->second.place = Connection::Place::kWaiting;
+  waiting_.push_back(number);
+  // No further events: the end of the connection is always reported.
+  Watch(poll_, found->second.fd, 0, number);
+}
+
+void ConnectionListener::PassOn() {
+  for (;;) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
+    {
+      MutexLock lock(&mutex_);
+      const auto next = std::find_if(waiting_.rbegin(), waiting_.rend(), [&](uint64_t number) {
+        return shares_.May({connections_.at(number).host, ""});
+      });
+      if (next == waiting_.rend()) return;
+      const uint64_t number = *next;
+      Connection& connection = connections_.at(number);
+      connection.place = Connection::Place::kPassed;
+      connection.accepted = MonotonicNow();
+      waiting_.erase(std::prev(next.base()));
+      std::erase(outside_, number);
+      outside_shares_.Give({connection.host, ""});
+      unauthenticated_.push_back(number);
+      shares_.Hold({connection.host, ""});
+      parameters.listener_fd = connection.listener;
+      parameters.fd = std::exchange(connection.own, -1);
+    }
+    acceptor_->HandleNewConnection(&parameters);
+  }
 }
 
 void ConnectionListener::Forget(uint64_t number) {
@@ -297,33 +369,51 @@ void ConnectionListener::Forget(uint64_t number) {
   if (found == connections_.end()) return;
   const Connection& connection = found->second;
   close(connection.fd);  // also removes it from the epoll set
+  if (connection.own >= 0) close(connection.own);
   if (const auto peer = by_peer_.find(connection.peer); peer != by_peer_.end() && peer->second == number) {
     by_peer_.erase(peer);
   }
   if (const auto host = of_host_.find(connection.host); --host->second == 0) of_host_.erase(host);
-  std::erase(unauthenticated_, number);
+  if (std::erase(outside_, number) > 0) outside_shares_.Give({connection.host, ""});
+  if (std::erase(unauthenticated_, number) > 0) shares_.Give({connection.host, ""});
+  std::erase(waiting_, number);
   connections_.erase(found);
+}
+
+void ConnectionListener::Drop(Connection& connection, absl::string_view why) {
+  if (std::exchange(connection.dropped, true)) return;
+  ++dropped_;
+  refusals_.Add(absl::StrCat("port ", port_, ": ", why), connection.peer);
+  // gRPC reads the end of the connection and closes its descriptor. Epoll reports the end of this one. What
+  // has arrived and gRPC has not read is discarded.
+  (void)shutdown(connection.fd, SHUT_RDWR);
+  while (recv(connection.fd, nullptr, size_t{1} << 30, MSG_TRUNC | MSG_DONTWAIT) > 0) {
+  }
 }
 
 void ConnectionListener::DropUnauthenticated() {
   MutexLock lock(&mutex_);
-  if (unauthenticated_.empty()) return;
   const absl::Time now = MonotonicNow();
-  const bool crowded = unauthenticated_.size() >= limits_.unauthenticated;
-  const absl::Duration patience = crowded ? limits_.crowded_patience : limits_.patience;
+  for (const uint64_t number : outside_) {
+    Connection& connection = connections_.at(number);
+    if (now - connection.accepted < limits_.patience) break;
+    Drop(connection, "a connection without a call");
+  }
+  absl::flat_hash_set<absl::string_view> crowded;
+  bool starved = false;
+  for (const uint64_t number : waiting_) {
+    const std::string& host = connections_.at(number).host;
+    crowded.insert(host);
+    starved = starved || shares_.held({host, ""}) == 0;
+  }
   for (const uint64_t number : unauthenticated_) {
     Connection& connection = connections_.at(number);
-    if (connection.dropped) continue;
-    if (now - connection.accepted < patience &&
-        BytesReceived(connection.fd) <= limits_.unauthenticated_bytes) {
-      continue;
+    const absl::Duration patience =
+        starved || crowded.contains(connection.host) ? limits_.crowded_patience : limits_.patience;
+    if (now - connection.accepted >= patience ||
+        BytesReceived(connection.fd) > limits_.unauthenticated_bytes) {
+      Drop(connection, "a connection without an authenticated call");
     }
-    // gRPC reads the end of the connection and closes its descriptor; then epoll reports the end of this one.
-    connection.dropped = true;
-    ++dropped_;
-    refusals_.Add(absl::StrCat("port ", port_, ": a connection without an authenticated call"),
-                  connection.peer);
-    (void)shutdown(connection.fd, SHUT_RDWR);
   }
 }
 
@@ -332,13 +422,30 @@ void ConnectionListener::Authenticated(const std::string& peer) {
   const auto found = by_peer_.find(peer);
   if (found == by_peer_.end()) return;
   Connection& connection = connections_.at(found->second);
-  if (std::exchange(connection.authenticated, true)) return;
-  std::erase(unauthenticated_, found->second);
+  if (std::exchange(connection.place, Connection::Place::kAuthenticated) == Connection::Place::kAuthenticated)
+    return;
+  if (std::erase(unauthenticated_, found->second) > 0) shares_.Give({connection.host, ""});
+  if (waiting_.empty()) return;
+  const uint64_t one = 1;
+  (void)!write(wake_, &one, sizeof(one));
+}
+
+void ConnectionListener::OnCall(const std::string& peer) {
+  MutexLock lock(&mutex_);
+  const auto found = by_peer_.find(peer);
+  if (found == by_peer_.end()) return;
+  Connection& connection = connections_.at(found->second);
+  const bool known = connection.place == Connection::Place::kAuthenticated;
+  if (connection.calls.Wait(1, MonotonicNow()) > absl::ZeroDuration() ||
+      (!known && ++connection.unknown_calls > limits_.unauthenticated_calls)) {
+    return Drop(connection, "a connection with too many new calls");
+  }
+  connection.calls.Take(1);
 }
 
 ConnectionListener::Counts ConnectionListener::counts() const {
   MutexLock lock(&mutex_);
-  return {connections_.size(), unauthenticated_.size(), refused_, dropped_};
+  return {connections_.size(), outside_.size() + unauthenticated_.size(), refused_, dropped_};
 }
 
 }  // namespace bfio

@@ -1,11 +1,12 @@
 // A listening port of a gRPC server whose connections are bounded from the first byte on.
 //
 // Purpose: gRPC accepts every connection, and what it buffers of a connection before authentication is
-// unbounded (for example in the header parser of version 1.51). So connections are accepted here and then
-// passed to gRPC, which does TLS and HTTP/2. A connection counts as authenticated once a call on it is
-// (Authenticated). Until then it may send at most `unauthenticated_bytes` and last for `patience`, and the
-// number of such connections is bounded; further ones wait in the kernel's queue. Connections to a lost host
-// are ended by TCP keepalive. Ownership: gRPC owns the sockets; this object has a second descriptor of each,
+// unbounded (for example in the header parser of version 1.51). So connections are accepted here, and passed
+// to gRPC, which does TLS and HTTP/2, when they have sent something. A connection counts as authenticated
+// once a call on it is (Authenticated). Until then it may send at most `unauthenticated_bytes` and last for
+// `patience`, and gRPC has a bounded number of such connections, of each address its share; of the others the
+// newest is next. A connection that begins too many calls ends. Connections to a lost host are ended by TCP
+// keepalive. Ownership: gRPC owns the sockets; this object has a second descriptor of each,
 // to see its end and to end it: two for each connection, for which InitProgram raises the limit. Threads:
 // Bind, Serve, Stop and destruction from one thread; the others from any.
 #ifndef BFIO_COMMON_NET_CONNECTION_LISTENER_H_
@@ -22,12 +23,18 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/base/address.h"
+#include "common/base/fair_share.h"
 #include "common/base/mutex.h"
+#include "common/base/token_bucket.h"
 #include "common/telemetry/line_limiter.h"
 
 namespace bfio {
+
+// The host of `peer` (grpc::ServerContext::peer), for limits: its address, or its IPv6 network of 64 bits.
+std::string HostOf(absl::string_view peer);
 
 class ConnectionListener {
  public:
@@ -36,20 +43,23 @@ class ConnectionListener {
     // at once.
     size_t connections = 8192;
     size_t connections_of_peer = 4096;
-    // Upper bound of connections without an authenticated call; further ones are not accepted until some are
-    // authenticated or ended.
-    size_t unauthenticated = 128;
+    // Upper bounds of connections without an authenticated call: those that gRPC has, and those that have
+    // sent nothing or wait. Beyond an address's share of the latter, its oldest ends.
+    int64_t unauthenticated = 128, outside = 2048;
     // What an unauthenticated connection may send, including TLS and HTTP/2, and how long it may last; the
-    // second time applies while `unauthenticated` is reached.
+    // second time applies while others of its address wait for its place.
     int64_t unauthenticated_bytes = 256 << 10;
     absl::Duration patience = absl::Seconds(60);
     absl::Duration crowded_patience = absl::Seconds(2);
+    // New calls of a connection per second, and at once; before it is authenticated, calls in all. A call
+    // that is begun and reset costs gRPC 14 KB until the router's threads have seen it.
+    double calls_per_s = 4096, calls_at_once = 4096;
+    int unauthenticated_calls = 256;
   };
   struct Counts {
     size_t connections = 0;
     size_t unauthenticated = 0;
-    // Connections closed at once; and unauthenticated ones ended for the bytes they sent or the time they
-    // lasted.
+    // Connections closed at once; and those ended for the bytes or calls they sent or the time they lasted.
     uint64_t refused = 0;
     uint64_t dropped = 0;
   };
@@ -76,16 +86,21 @@ class ConnectionListener {
 
   // Records that a call of the connection from `peer` (grpc::ServerContext::peer) has been authenticated.
   void Authenticated(const std::string& peer);
+  // Counts a new call of the connection from `peer`, and ends the connection beyond its bound.
+  void OnCall(const std::string& peer);
 
   Counts counts() const;
 
  private:
   struct Connection {
-    // This object's descriptor.
-    int fd = -1;
+    // This object's descriptor, and gRPC's until it is passed on.
+    int fd = -1, own = -1;
+    int listener = -1;
     std::string peer, host;
     absl::Time accepted;
-    bool authenticated = false;
+    TokenBucket calls;
+    int unknown_calls = 0;
+    enum class Place { kSilent, kWaiting, kPassed, kAuthenticated } place = Place::kSilent;
     bool dropped = false;
   };
 
@@ -94,11 +109,15 @@ class ConnectionListener {
   void Run();
   void AcceptAll(int listener);
   // False when the connection is refused.
-  bool Enter(int fd, const sockaddr_storage& from) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool Enter(int fd, int listener, const sockaddr_storage& from) ABSL_LOCKS_EXCLUDED(mutex_);
   void Forget(uint64_t number) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The connection has sent its first bytes.
+  void OnBytes(uint64_t number) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Passes connections to gRPC as far as their addresses' shares reach.
+  void PassOn() ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends unauthenticated connections that have sent too much or lasted too long.
   void DropUnauthenticated() ABSL_LOCKS_EXCLUDED(mutex_);
-  bool Crowded() const ABSL_LOCKS_EXCLUDED(mutex_);
+  void Drop(Connection& connection, absl::string_view why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Upper bound of Run's sleep.
   int TimeoutMs() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -117,7 +136,11 @@ class ConnectionListener {
   absl::flat_hash_map<uint64_t, Connection> connections_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, uint64_t> by_peer_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, size_t> of_host_ ABSL_GUARDED_BY(mutex_);
-  std::vector<uint64_t> unauthenticated_ ABSL_GUARDED_BY(mutex_);
+  // Connections without an authenticated call, oldest first, and the shares of them: those outside gRPC, of
+  // which some have sent something (waiting_), and those that gRPC has.
+  std::vector<uint64_t> outside_ ABSL_GUARDED_BY(mutex_), waiting_ ABSL_GUARDED_BY(mutex_),
+      unauthenticated_ ABSL_GUARDED_BY(mutex_);
+  FairShares outside_shares_ ABSL_GUARDED_BY(mutex_), shares_ ABSL_GUARDED_BY(mutex_);
   uint64_t refused_ ABSL_GUARDED_BY(mutex_) = 0, dropped_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <utility>
-#include <vector>
 
 #include "common/base/clock.h"
 
 namespace bfio {
 
-FirstMessages::FirstMessages(Limits limits) : limits_(limits), thread_([this] { Watch(); }) {}
+FirstMessages::FirstMessages(Limits limits)
+    : limits_(limits),
+      slots_(static_cast<int64_t>(limits.at_once)),
+      places_(limits.waiting),
+      thread_([this] { Watch(); }) {}
 
 FirstMessages::~FirstMessages() {
   {
@@ -18,25 +21,38 @@ FirstMessages::~FirstMessages() {
   thread_.join();
 }
 
-uint64_t FirstMessages::Add(const std::shared_ptr<Call>& call) {
+uint64_t FirstMessages::Add(const std::shared_ptr<Call>& call, Peer peer) {
   call->number_ = next_++;
-  pending_.emplace(call->number_, Pending{MonotonicNow() + limits_.patience, call});
+  pending_.emplace(call->number_, Pending{MonotonicNow() + limits_.patience, call, std::move(peer)});
   return call->number_;
 }
 
-void FirstMessages::Begin(const std::shared_ptr<Call>& call) {
+void FirstMessages::Begin(const std::shared_ptr<Call>& call, const Peer& peer) {
+  bool waits = false;
   {
     MutexLock lock(&mutex_);
-    waiting_.push_back(Add(call));
+    waits = places_.Take({peer.group, ""});
+    if (waits) {
+      waiting_.Push(peer, Add(call, peer));
+    } else {
+      ++too_late_;
+    }
   }
+  if (!waits) return call->OnTooLate();
   ReceiveNext();
+}
+
+void FirstMessages::StopReceiving(uint64_t number) {
+  pending_.erase(number);
+  const auto found = receiving_.find(number);
+  slots_.Give(found->second);
+  receiving_.erase(found);
 }
 
 void FirstMessages::End(const Call& call) {
   {
     MutexLock lock(&mutex_);
-    pending_.erase(call.number_);
-    receiving_.erase(call.number_);
+    StopReceiving(call.number_);
   }
   ReceiveNext();
 }
@@ -47,48 +63,71 @@ void FirstMessages::ReceiveNext() {
     uint64_t number = 0;
     {
       MutexLock lock(&mutex_);
-      if (waiting_.empty() || receiving_.size() >= limits_.at_once) return;
+      auto next = waiting_.Pop(slots_);
+      if (!next) return;
+      auto& [peer, waiting] = *next;
       // Absent if its deadline has passed.
-      const auto found = pending_.find(waiting_.front());
-      waiting_.pop_front();
-      if (found == pending_.end()) continue;
-      call = found->second.call.lock();
-      pending_.erase(found);
-      if (call == nullptr) continue;
-      number = Add(call);
-      receiving_.insert(number);
+      const auto found = pending_.find(waiting);
+      if (found != pending_.end()) {
+        call = found->second.call.lock();
+        pending_.erase(found);
+        places_.Give({peer.group, ""});
+      }
+      if (call == nullptr) {
+        slots_.Give(peer);
+        continue;
+      }
+      number = Add(call, peer);
+      receiving_.emplace(number, std::move(peer));
     }
     if (call->Receive()) continue;
     MutexLock lock(&mutex_);
-    pending_.erase(number);
-    receiving_.erase(number);
+    StopReceiving(number);
   }
 }
 
-void FirstMessages::Watch() {
+std::vector<std::shared_ptr<FirstMessages::Call>> FirstMessages::TakeLate() {
   std::vector<std::shared_ptr<Call>> late;
+  const auto take = [&](std::map<uint64_t, Pending>::iterator it) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (auto call = it->second.call.lock(); call != nullptr) late.push_back(std::move(call));
+    if (!receiving_.contains(it->first)) places_.Give({it->second.peer.group, ""});
+    pending_.erase(it);
+  };
+  const absl::Time now = MonotonicNow();
+  while (!pending_.empty() && pending_.begin()->second.deadline <= now) take(pending_.begin());
+  if (waiting_.SomeHoldNothing(slots_)) {
+    for (const auto& [number, peer] : receiving_) {
+      const auto it = pending_.find(number);
+      if (it == pending_.end()) continue;
+      if (it->second.deadline - limits_.patience + limits_.crowded_patience <= now) take(it);
+    }
+  }
+  too_late_ += late.size();
+  return late;
+}
+
+void FirstMessages::Watch() {
   for (;;) {
+    std::vector<std::shared_ptr<Call>> late;
     {
       MutexLock lock(&mutex_);
       const auto awake = [this]()
                              ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !pending_.empty(); };
       mutex_.Await(absl::Condition(&awake));
       if (!stopping_) {
-        // The first deadline is checked again then; calls that begin and end meanwhile cause no wake-up.
+        // Calls that begin and end meanwhile cause no wake-up, unless some have to wait.
         const absl::Duration left = pending_.begin()->second.deadline - MonotonicNow();
-        if (left > absl::ZeroDuration()) mutex_.AwaitWithTimeout(absl::Condition(&stopping_), left);
+        const auto crowded = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+          return stopping_ || !waiting_.empty();
+        };
+        if (left > absl::ZeroDuration() && mutex_.AwaitWithTimeout(absl::Condition(&crowded), left)) {
+          mutex_.AwaitWithTimeout(absl::Condition(&stopping_), std::min(left, limits_.crowded_patience / 4));
+        }
       }
       if (stopping_) return;
-      const absl::Time now = MonotonicNow();
-      while (!pending_.empty() && pending_.begin()->second.deadline <= now) {
-        if (auto call = pending_.begin()->second.call.lock(); call != nullptr)
-          late.push_back(std::move(call));
-        pending_.erase(pending_.begin());
-      }
-      too_late_ += late.size();
+      late = TakeLate();
     }
     for (const auto& call : late) call->OnTooLate();
-    late.clear();
     // Expired calls at the front of the queue must not block those behind them.
     ReceiveNext();
   }
@@ -96,9 +135,7 @@ void FirstMessages::Watch() {
 
 FirstMessages::Counts FirstMessages::counts() const {
   MutexLock lock(&mutex_);
-  // Includes waiting calls whose deadline has passed.
-  const size_t waiting = pending_.size() - std::min(pending_.size(), receiving_.size());
-  return {receiving_.size(), waiting, too_late_};
+  return {receiving_.size(), static_cast<size_t>(places_.used()), too_late_};
 }
 
 }  // namespace bfio

@@ -1,19 +1,22 @@
 // Bounds the reception of calls' first messages in number and time. GRPC receives a message completely before
 // it compares its size with the limit, and opens the flow control window for it at once. So only a bounded
-// number of calls receive at the same time. The others wait, with at most the initial window (64 KiB)
-// buffered. A message that does not arrive in time ends its call. Ownership: gRPC keeps calls alive; this
-// object has weak references. Threads: any, plus one for the deadlines.
+// number of calls receive at the same time, of each peer no more than its share. The others wait for their
+// peer's turn, with at most the initial window (64 KiB) buffered; their number is bounded and shared, too. A
+// message that does not arrive in time ends its call, earlier when it keeps a peer without a slot waiting.
+// Ownership: gRPC keeps calls alive; this object has weak references. Threads: any, plus one for the
+// deadlines.
 #ifndef BFIO_COMMON_NET_FIRST_MESSAGES_H_
 #define BFIO_COMMON_NET_FIRST_MESSAGES_H_
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <thread>
+#include <vector>
 
-#include "absl/container/flat_hash_set.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
+#include "common/base/fair_share.h"
 #include "common/base/mutex.h"
 
 namespace bfio {
@@ -26,7 +29,7 @@ class FirstMessages {
     virtual ~Call() = default;
     // Starts to receive the message; false when the call has ended.
     virtual bool Receive() = 0;
-    // The message has not arrived in time.
+    // The message has not arrived in time, or too many calls of the peer wait already.
     virtual void OnTooLate() = 0;
 
    private:
@@ -40,6 +43,10 @@ class FirstMessages {
     // From Begin until the call may receive, and again from then to the message's last byte: a call that has
     // waited for others must not fail for the time that they took.
     absl::Duration patience = absl::Seconds(10);
+    // The time to the message's last byte while a peer waits that receives nothing.
+    absl::Duration crowded_patience = absl::Seconds(1);
+    // Upper bound of calls that wait: with 64 KiB each, half of a port's memory. Further ones end at once.
+    int64_t waiting = 4096;
   };
   struct Counts {
     size_t receiving = 0;
@@ -53,8 +60,8 @@ class FirstMessages {
   FirstMessages(const FirstMessages&) = delete;
   FirstMessages& operator=(const FirstMessages&) = delete;
 
-  // Lets the call receive its message, now or when capacity is free.
-  void Begin(const std::shared_ptr<Call>& call);
+  // Lets the call receive its message, now or when it is its peer's turn.
+  void Begin(const std::shared_ptr<Call>& call, const Peer& peer);
   // The message has arrived, or will not. REQUIRES: Receive was called and returned true.
   void End(const Call& call);
 
@@ -64,10 +71,14 @@ class FirstMessages {
   struct Pending {
     absl::Time deadline;
     std::weak_ptr<Call> call;
+    Peer peer;
   };
 
   // Gives the call a number and a deadline.
-  uint64_t Add(const std::shared_ptr<Call>& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  uint64_t Add(const std::shared_ptr<Call>& call, Peer peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void StopReceiving(uint64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Takes the calls out whose time is up.
+  std::vector<std::shared_ptr<Call>> TakeLate() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Watch();
   // Starts the next waiting calls.
   void ReceiveNext() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -77,8 +88,11 @@ class FirstMessages {
   uint64_t next_ ABSL_GUARDED_BY(mutex_) = 1;
   // Calls whose deadline has not passed, by number and therefore by deadline.
   std::map<uint64_t, Pending> pending_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_set<uint64_t> receiving_ ABSL_GUARDED_BY(mutex_);
-  std::deque<uint64_t> waiting_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<uint64_t, Peer> receiving_ ABSL_GUARDED_BY(mutex_);
+  // Of the slots in which calls receive; and of the waiting calls, by group alone.
+  FairShares slots_ ABSL_GUARDED_BY(mutex_), places_ ABSL_GUARDED_BY(mutex_);
+  // Calls by number; those without an entry in pending_ have waited too long.
+  FairQueue<uint64_t> waiting_ ABSL_GUARDED_BY(mutex_);
   uint64_t too_late_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;

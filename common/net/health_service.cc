@@ -96,7 +96,7 @@ auto HealthService::Check(grpc::CallbackServerContext* context)
     answer(*call, first_service_);
     return call;
   }
-  return CheckCall::Begin(context, absl::OkStatus(), &messages_,
+  return CheckCall::Begin(context, PeerOf(*context), &messages_,
                           [answer](const std::shared_ptr<CheckCall>& call, const Request& request) {
                             answer(*call, request.service());
                           });
@@ -106,7 +106,7 @@ auto HealthService::BeginWatch(grpc::CallbackServerContext* context)
     -> grpc::ServerBidiReactor<Request, Response>* {
   const std::shared_ptr<Watch> watch = Watch::Create(this);
   if (authenticator_->Knows(*context)) {
-    watch->Begin(absl::OkStatus(), &messages_);
+    watch->Begin(PeerOf(*context), &messages_);
   } else {
     watch->set_service(first_service_);
     AddUnknownWatch(watch);
@@ -117,7 +117,7 @@ auto HealthService::BeginWatch(grpc::CallbackServerContext* context)
 void HealthService::AddWatch(const std::shared_ptr<Watch>& watch) {
   MutexLock lock(&mutex_);
   std::erase_if(watches_, [](const auto& other) { return other->HasEnded(); });
-  if (watches_.size() >= kMaxWatches)
+  if (!MayJoin(watches_, watch, kMaxWatches))
     return watch->Close({grpc::StatusCode::RESOURCE_EXHAUSTED, "too many watches"});
   Join(watches_, watch);
 }

@@ -21,7 +21,8 @@ namespace bfio {
 
 class HealthService final : public CallService {
  public:
-  // Upper bound of concurrent Watch calls of authenticated callers; more get RESOURCE_EXHAUSTED. Calls of
+  // Upper bound of concurrent Watch calls of authenticated callers; more, and more than a peer's share, get
+  // RESOURCE_EXHAUSTED. Calls of
   // other callers have a separate bound, beyond which the oldest of them ends: they use no slot of
   // authenticated callers, and none can keep a slot for long.
   static constexpr size_t kMaxWatches = 64, kMaxUnknownWatches = 16;

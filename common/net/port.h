@@ -30,6 +30,8 @@ struct PortSpec {
   std::vector<grpc::Service*> services;
   // The authenticators of the APIs at this port: they notify it of authenticated callers on its connections.
   std::vector<Authenticator*> authenticators;
+  // Calls that a connection may have at once. A gateway has all its tenants' on one.
+  int max_streams = 1024;
   // Bound of gRPC's memory. Beyond it gRPC ends idle connections, then streams, of any caller.
   size_t memory_bytes = size_t{512} << 20;
   // Server reflection receives messages of any caller, so leave it off where tokens are required.

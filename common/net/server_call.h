@@ -12,6 +12,8 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/fair_share.h"
 #include "common/net/first_messages.h"
 #include "common/net/status.h"
 #include "common/net/stream_writer.h"
@@ -24,13 +26,16 @@ class ServerCall : public StreamWriter<grpc::ServerBidiReactor<In, Out>, Out>,
                    public FirstMessages::Call,
                    public std::enable_shared_from_this<Derived> {
  public:
-  // If `allowed` is an error, ends the call without receiving anything; otherwise has the first message
-  // received. `messages` must outlive the call. Call it at most once; without it nothing is received.
-  void Begin(const absl::Status& allowed, FirstMessages* messages) {
-    if (!allowed.ok()) return Close(ToGrpcStatus(allowed));
+  // If `allowed` is an error, ends the call without receiving anything; otherwise has the peer's first
+  // message received. `messages` must outlive the call. Call it at most once; without it nothing is received.
+  void Begin(const absl::StatusOr<Peer>& allowed, FirstMessages* messages) {
+    if (!allowed.ok()) return Close(ToGrpcStatus(allowed.status()));
     messages_ = messages;
-    messages->Begin(this->shared_from_this());
+    peer_ = *allowed;
+    messages->Begin(this->shared_from_this(), peer_);
   }
+  // Whose share of the port's resources the call uses. REQUIRES: Begin was called.
+  const Peer& peer() const { return peer_; }
 
   // Ends the call after the queued messages. Does nothing if it has ended.
   void Close(grpc::Status status) {
@@ -85,6 +90,7 @@ class ServerCall : public StreamWriter<grpc::ServerBidiReactor<In, Out>, Out>,
 
  private:
   FirstMessages* messages_ = nullptr;
+  Peer peer_;
   // Whether gRPC has reported the first message.
   bool first_came_ = false;
   In incoming_;  // owned by gRPC during a read

@@ -24,7 +24,7 @@ template <typename Request, typename Response, typename Act>
 void AdminService::AddUnary(const char* name, Role role, Act act) {
   Add<Request, Response>(name, [this, role, act](grpc::CallbackServerContext* context) {
     absl::StatusOr<std::string> who = authenticator_->Operator(*context, role);
-    const absl::Status allowed = who.status();
+    const absl::StatusOr<Peer> allowed = PeerOf(*context, who);
     return UnaryCall<Request, Response>::Begin(
         context, allowed, &messages_,
         [act, who = std::move(who)](const Call<Request, Response>& call, const Request& request) {
@@ -60,8 +60,8 @@ AdminService::AdminService(OperatorHandler* handler, Authenticator* authenticato
       });
   Add<v1::WatchStepsRequest, v1::StepSummary>(
       "/bfio.v1.Admin/WatchSteps", [this](grpc::CallbackServerContext* context) {
-        return steps_->Subscribe(authenticator_->Operator(*context, Role::kRead).status(), &messages_,
-                                 [this, context] { return authenticator_->Knows(*context); });
+        return steps_->Subscribe(PeerOf(*context, authenticator_->Operator(*context, Role::kRead)),
+                                 &messages_, [this, context] { return authenticator_->Knows(*context); });
       });
   thread_ = std::thread([this] { Convert(); });
 }

@@ -83,7 +83,7 @@ class StepBroadcast::Watcher final
   uint64_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-StepBroadcast::Stream* StepBroadcast::Subscribe(const absl::Status& allowed, FirstMessages* messages,
+StepBroadcast::Stream* StepBroadcast::Subscribe(const absl::StatusOr<Peer>& allowed, FirstMessages* messages,
                                                 std::function<bool()> still_allowed) {
   const std::shared_ptr<Watcher> watcher = Watcher::Create(this, std::move(still_allowed));
   watcher->Begin(allowed, messages);
@@ -102,7 +102,7 @@ void StepBroadcast::Add(const std::shared_ptr<Watcher>& watcher, uint32_t every)
         grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "every is 0; must be at least 1, or unset"));
   } else if (closed_) {
     watcher->End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the router is shutting down"));
-  } else if (watchers_.size() >= kMaxWatchers) {
+  } else if (!MayJoin(watchers_, watcher, kMaxWatchers)) {
     watcher->End(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "too many WatchSteps streams are open"));
   } else {
     watchers_.push_back(watcher);

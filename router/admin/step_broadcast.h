@@ -11,9 +11,10 @@
 #include <memory>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "bfio/v1/admin.pb.h"
+#include "common/base/fair_share.h"
 #include "common/base/mutex.h"
 #include "common/net/first_messages.h"
 #include "router/group/step_statistics.h"
@@ -28,10 +29,10 @@ class StepBroadcast {
 
   // A stream of the summaries that its request selects; gRPC owns the result. If `allowed` is an error, the
   // stream ends with it before its request is received. `messages` receives the request, and outlives the
-  // stream. It ends with INVALID_ARGUMENT for every = 0, with RESOURCE_EXHAUSTED when there are kMaxWatchers
-  // already, and with UNAUTHENTICATED once `still_allowed`, which is called about every kCheckEvery while the
-  // stream is open, is false: its token was removed or has expired.
-  Stream* Subscribe(const absl::Status& allowed, FirstMessages* messages,
+  // stream. It ends with INVALID_ARGUMENT for every = 0, with RESOURCE_EXHAUSTED beyond the peer's share
+  // of kMaxWatchers, and with UNAUTHENTICATED once `still_allowed`, which is called about every kCheckEvery
+  // while the stream is open, is false: its token was removed or has expired.
+  Stream* Subscribe(const absl::StatusOr<Peer>& allowed, FirstMessages* messages,
                     std::function<bool()> still_allowed);
 
   // Number of streams that receive summaries.

@@ -24,6 +24,8 @@
 namespace bfio::router {
 namespace {
 
+// More requests than all slots together, for the streams of a gateway's connection.
+constexpr int kMostRunning = 1 << 16;
 constexpr const char* kInference = "bfio.v1.Inference";
 constexpr const char* kWorkerLink = "bfio.v1.WorkerLink";
 constexpr const char* kAdmin = "bfio.v1.Admin";
@@ -243,6 +245,7 @@ absl::Status RouterServer::OpenPorts(const RouterOptions& options) {
                   .max_message_bytes = MaxClientMessageBytes(options.limits),
                   .services = {inference_.get(), gateway_.get(), client_health_.get()},
                   .authenticators = {client_authenticator_.get()},
+                  .max_streams = static_cast<int>(options.max_waiting) + kMostRunning,
                   .reflection = options.client_tokens.empty()};
   PortSpec worker{.listen = options.worker_listen,
                   .tls = options.worker_tls,

@@ -53,6 +53,7 @@ InferenceService::InferenceService(RequestHandler* handler, Authenticator* authe
 
 ClientStream* InferenceService::Generate(grpc::CallbackServerContext* context) {
   absl::StatusOr<std::optional<std::string>> caller = authenticator_->Caller(*context);
+  const absl::StatusOr<Peer> allowed = PeerOf(*context, caller);
   const core::RequestId id = handler_->NextId();
   ClientStream::Options options;
   options.id = id;
@@ -68,7 +69,7 @@ ClientStream* InferenceService::Generate(grpc::CallbackServerContext* context) {
         };
   }
   const std::shared_ptr<ClientStream> stream = ClientStream::Create(context, std::move(options));
-  stream->Begin(caller.status(), messages_);
+  stream->Begin(allowed, messages_);
   return stream.get();  // kept alive by itself until OnDone
 }
 
@@ -93,7 +94,7 @@ absl::Status InferenceService::Submit(v1::GenerateRequest request, const Caller&
 
 InferenceService::AbortCall* InferenceService::Abort(grpc::CallbackServerContext* context) {
   absl::StatusOr<std::optional<std::string>> caller = authenticator_->Caller(*context);
-  const absl::Status allowed = caller.status();
+  const absl::StatusOr<Peer> allowed = PeerOf(*context, caller);
   return AbortCall::Begin(context, allowed, messages_,
                           [this, caller = std::move(caller), peer = context->peer()](
                               const std::shared_ptr<AbortCall>& call, const v1::AbortRequest& request) {

@@ -75,18 +75,6 @@ absl::StatusOr<TenantLimits> ParseTenantLimits(absl::string_view text) {
   return limits;
 }
 
-absl::Duration TokenBucket::Wait(double amount, absl::Time now) {
-  if (rate_ <= 0) return absl::ZeroDuration();
-  if (now > at_) {
-    level_ = std::min(depth_, level_ + rate_ * absl::ToDoubleSeconds(now - at_));
-    at_ = now;
-  }
-  // A full bucket permits an amount that is larger than its depth.
-  const double missing = std::min(amount, depth_) - level_;
-  if (missing <= 1e-9 * depth_) return absl::ZeroDuration();
-  return absl::Seconds(missing / rate_);
-}
-
 const TenantLimits::value_type* TenantLimiter::LimitOf(const std::string& tenant) const {
   auto limit = limits_.find(tenant);
   if (limit == limits_.end()) limit = limits_.find("*");

@@ -20,6 +20,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/base/mutex.h"
+#include "common/base/token_bucket.h"
 
 namespace bfio::router {
 
@@ -40,24 +41,6 @@ using TenantLimits = std::map<std::string, TenantLimit>;
 // "TENANT:rps=NUMBER,tps=NUMBER,concurrent=NUMBER,priority=NUMBER,ttft=SECONDS;..."; empty: no limits.
 // INVALID_ARGUMENT names the part that is wrong.
 absl::StatusOr<TenantLimits> ParseTenantLimits(absl::string_view text);
-
-// A token bucket that fills at `rate` per second up to `depth`; its level may be negative.
-class TokenBucket {
- public:
-  TokenBucket(double rate, double depth, absl::Time now)
-      : rate_(rate), depth_(depth), level_(depth), at_(now) {}
-
-  // How long until `amount` may be taken; 0: now.
-  absl::Duration Wait(double amount, absl::Time now);
-  // REQUIRES: Wait is 0.
-  void Take(double amount) { level_ -= amount; }
-  void GiveBack(double amount) { level_ = level_ + amount < depth_ ? level_ + amount : depth_; }
-  bool Full(absl::Time now) { return Wait(depth_, now) == absl::ZeroDuration(); }
-
- private:
-  double rate_, depth_, level_;
-  absl::Time at_;
-};
 
 class TenantLimiter {
  public:

@@ -30,10 +30,10 @@ TokenizerUpload* WorkerLinkService::OfferTokenizer(grpc::CallbackServerContext* 
   const std::shared_ptr<TokenizerUpload> call =
       TokenizerUpload::Create(context, &tokenizers_, &attached_, &uploads_);
   const bool many = uploads_.load(std::memory_order_relaxed) > TokenizerUpload::kMostAtOnce;
-  call->Begin(many
-                  ? absl::ResourceExhaustedError("too many workers are sending their tokenizers; retry later")
-                  : absl::OkStatus(),
-              &bounds_.first_messages);
+  absl::StatusOr<Peer> allowed = PeerOf(*context);
+  if (many)
+    allowed = absl::ResourceExhaustedError("too many workers are sending their tokenizers; retry later");
+  call->Begin(allowed, &bounds_.first_messages);
   return call.get();  // kept alive by itself until OnDone
 }
 

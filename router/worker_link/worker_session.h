@@ -23,6 +23,7 @@
 #include "absl/time/time.h"
 #include "bfio/v1/worker.pb.h"
 #include "common/base/clock.h"
+#include "common/net/authenticator.h"
 #include "common/net/first_messages.h"
 #include "common/net/server_call.h"
 
@@ -69,7 +70,7 @@ class MessageSession final : public ServerCall<MessageSession<In, Out>, In, Out>
     std::shared_ptr<MessageSession> session(
         new MessageSession(std::move(peer), std::move(callbacks), bounds, context));
     session->Open(session);
-    session->Begin(absl::OkStatus(), &bounds->first_messages);
+    session->Begin(PeerOf(*context), &bounds->first_messages);
     return session;
   }
 

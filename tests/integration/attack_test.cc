@@ -190,7 +190,7 @@ class LoneRouter {
 
 std::string TokensFile() {
   const std::string tokens = absl::StrCat(TestDirectory(), "/tokens");
-  std::ofstream(tokens) << "acme token:acme-s3cr3t-acme-s3cr3t\n";
+  std::ofstream(tokens) << "acme token:acme-s3cr3t-acme-s3cr3t\nother token:other-s3cr3t-other-s3cr3t\n";
   return tokens;
 }
 
@@ -273,6 +273,65 @@ TEST(WithoutAuthentication, UnfinishedCallsHaveABoundToo) {
   ASSERT_TRUE(
       other.Send("/vllm.grpc.engine.VllmEngine/Generate", 600, 1 << 20, kSlowdown * absl::Seconds(1)));
   EXPECT_LT(router.GrownMib(), kHalfMib * kSlowdown) << (other.sent_bytes() >> 20) << " MiB were let in";
+}
+
+// --- what one peer takes from others ---
+
+constexpr char kAcme[] = "acme-s3cr3t-acme-s3cr3t", kOther[] = "other-s3cr3t-other-s3cr3t";
+
+// The status of a call that the router answers by itself.
+grpc::Status GetLoads(const std::string& address, const std::string& token) {
+  const auto stub = v1::Inference::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  if (!token.empty()) context.AddMetadata("authorization", absl::StrCat("Bearer ", token));
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60 * kSlowdown));
+  v1::GetLoadsResponse loads;
+  return stub->GetLoads(&context, {}, &loads);
+}
+
+// Calls that send only headers, of one tenant: another tenant, and another connection, are served meanwhile.
+TEST(GreedyPeer, SilentCallsDelayNoOtherTenantOrConnection) {
+  const LoneRouter router({absl::StrCat("--client_tokens=", TokensFile())});
+  const std::string client = router.After("serving on ");
+  UnfinishedCalls greedy(client, kAcme);
+  ASSERT_TRUE(greedy.Send("/bfio.v1.Inference/Generate", 400, 0, kAttackPatience));
+  for (const char* token : {kOther, kAcme}) {
+    const grpc::Status status = GetLoads(client, token);
+    EXPECT_NE(status.error_code(), grpc::StatusCode::UNAVAILABLE) << token << status.error_message();
+    EXPECT_NE(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED) << token;
+  }
+}
+
+TEST(GreedyPeer, SilentStreamsDelayNoWorker) {
+  const LoneRouter router({});
+  const std::string port = router.After("workers on ");
+  UnfinishedCalls greedy(port);
+  ASSERT_TRUE(greedy.Send("/bfio.v1.WorkerLink/Attach", 400, 0, kAttackPatience));
+  // A first message that is no hello is answered, so it was received.
+  const auto stub = v1::WorkerLink::NewStub(grpc::CreateChannel(port, grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  const auto stream = stub->Attach(&context);
+  stream->Write(v1::WorkerMessage());
+  v1::RouterMessage message;
+  EXPECT_FALSE(stream->Read(&message));
+  const grpc::Status status = stream->Finish();
+  EXPECT_NE(status.error_code(), grpc::StatusCode::UNAVAILABLE) << status.error_message();
+  greedy.Read();
+  EXPECT_LT(greedy.refused(), 200) << "it did not wait for the others' end";
+}
+
+// 6 MB of calls that are reset at once would take gRPC 800 MiB.
+TEST(GreedyPeer, ResetsEndTheirConnectionAndDelayNoOther) {
+  const LoneRouter router({});
+  const std::string client = router.After("serving on ");
+  for (const char* method :
+       {"/bfio.v1.Inference/Generate", "/grpc.health.v1.Health/Check", "/no.Such/Method"}) {
+    UnfinishedCalls greedy(client);
+    ASSERT_TRUE(greedy.SendResets(method, 60'000, kAttackPatience));
+    EXPECT_TRUE(greedy.ended()) << method;
+    EXPECT_NE(GetLoads(client, "").error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+    EXPECT_LT(router.GrownMib(), 256 * kSlowdown) << method;
+  }
 }
 
 // --- what one client can learn or block ---

@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "tests/testing/http_get.h"
 
 namespace bfio::testing {
@@ -43,7 +45,8 @@ void AppendField(absl::string_view name, absl::string_view value, std::string& o
 
 }  // namespace
 
-UnfinishedCalls::UnfinishedCalls(const std::string& address) : fd_(ConnectTo(address)) {
+UnfinishedCalls::UnfinishedCalls(const std::string& address, std::string token)
+    : token_(std::move(token)), fd_(ConnectTo(address)) {
   if (fd_ >= 0) fcntl(fd_, F_SETFL, O_NONBLOCK);
 }
 
@@ -59,6 +62,10 @@ bool UnfinishedCalls::Send(const std::string& method, int calls, uint32_t messag
   for (int i = 0; i < calls; ++i) {
     const auto stream = static_cast<uint32_t>(2 * i + 1);
     AddHeaders(stream, method);
+    if (message_bytes == 0) {
+      calls_.push_back({initial_window_, 0, true});
+      continue;
+    }
     // gRPC's prefix of a message: not compressed, its length.
     std::string prefix(1, '\0');
     AppendNumber(message_bytes, 4, prefix);
@@ -90,6 +97,23 @@ bool UnfinishedCalls::SendHeaders(uint64_t bytes, absl::Duration patience) {
   return true;
 }
 
+bool UnfinishedCalls::SendResets(const std::string& method, int calls, absl::Duration patience) {
+  if (fd_ < 0) return false;
+  out_ = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+  AddFrame(kSettings, 0, 0, "");
+  for (int i = 0; i < calls; ++i) {
+    const auto stream = static_cast<uint32_t>(2 * i + 1);
+    AddHeaders(stream, method);
+    AddFrame(kReset, 0, stream, std::string("\0\0\0\x8", 4));
+    while (out_.size() >= kDataBytes) {
+      if (!Exchange(patience)) return true;
+    }
+  }
+  while (!out_.empty() && Exchange(patience)) {
+  }
+  return true;
+}
+
 bool UnfinishedCalls::Done() const {
   return out_.empty() && std::all_of(calls_.begin(), calls_.end(),
                                      [](const Call& call) { return !call.open || call.left == 0; });
@@ -111,6 +135,7 @@ void UnfinishedCalls::AddHeaders(uint32_t stream, const std::string& method) {
   AppendField(":authority", "router", fields);
   AppendField("content-type", "application/grpc", fields);
   AppendField("te", "trailers", fields);
+  if (!token_.empty()) AppendField("authorization", absl::StrCat("Bearer ", token_), fields);
   AddFrame(kHeaders, kEndHeaders, stream, fields);
 }
 

@@ -17,13 +17,14 @@ namespace bfio::testing {
 
 class UnfinishedCalls {
  public:
-  // Connects to HOST:PORT, an IPv4 address.
-  explicit UnfinishedCalls(const std::string& address);
+  // Connects to HOST:PORT, an IPv4 address. `token`: the calls' bearer token; empty: none.
+  explicit UnfinishedCalls(const std::string& address, std::string token = "");
   ~UnfinishedCalls();
   UnfinishedCalls(const UnfinishedCalls&) = delete;
   UnfinishedCalls& operator=(const UnfinishedCalls&) = delete;
 
-  // Begins `calls` calls of `method` ("/package.Service/Method"), each with a message of `message_bytes`.
+  // Begins `calls` calls of `method` ("/package.Service/Method"), each with a message of `message_bytes`, or
+  // with headers only if that is 0.
   // Returns when every message has been sent except for its last byte or its call was refused, when the
   // server has closed the connection, or when it has accepted nothing for `patience`. Called once. False: it
   // could not connect.
@@ -34,12 +35,21 @@ class UnfinishedCalls {
   // has accepted nothing for `patience`. Called once, instead of Send. False: it could not connect.
   bool SendHeaders(uint64_t bytes, absl::Duration patience);
 
+  // Begins `calls` calls and resets each at once. Returns when all is sent, or as above. Called once, instead
+  // of Send. False: it could not connect.
+  bool SendResets(const std::string& method, int calls, absl::Duration patience);
+
   // Message bytes that the server's flow control allowed.
   uint64_t sent_bytes() const { return sent_bytes_; }
   // The server has closed the connection.
   bool ended() const { return ended_; }
-  // Calls that the server ended.
+  // Calls that the server ended, as far as Send or Read has seen it.
   int refused() const { return refused_; }
+  // Reads what has come.
+  void Read() {
+    while (Exchange(absl::ZeroDuration())) {
+    }
+  }
 
  private:
   struct Call {
@@ -65,6 +75,7 @@ class UnfinishedCalls {
   void TakeSettings(absl::string_view payload);
   Call* Find(uint32_t stream);
 
+  const std::string token_;
   int fd_ = -1;
   std::string in_, out_;
   bool ended_ = false;

@@ -50,19 +50,24 @@ namespace common_pb = ::smg::grpc::common;
 // The chunk size that engines use.
 constexpr size_t kChunkBytes = 64 << 10;
 
+// A tokenizer's archive, in parts. For gateways that have no copy of the model's tokenizer. A part is written
+// when the client has read the last one, so a call holds one part, however slowly the client reads.
 class TokenizerCall final : public ServerCall<TokenizerCall, AnyMessage, AnyMessage> {
  public:
   static std::shared_ptr<TokenizerCall> Create(grpc::CallbackServerContext* context,
-                                               std::shared_ptr<const ModelFiles> model) {
-    std::shared_ptr<TokenizerCall> call(new TokenizerCall(context, std::move(model)));
+                                               std::shared_ptr<const ModelFiles> model,
+                                               std::shared_ptr<SharedCapacity> streams) {
+    std::shared_ptr<TokenizerCall> call(new TokenizerCall(context, std::move(model), std::move(streams)));
     call->Open(call);
     return call;
   }
 
  private:
-  TokenizerCall(grpc::CallbackServerContext* context, std::shared_ptr<const ModelFiles> model)
+  TokenizerCall(grpc::CallbackServerContext* context, std::shared_ptr<const ModelFiles> model,
+                std::shared_ptr<SharedCapacity> streams)
       : ServerCall(context, AnyMessage::Of(common_pb::GetTokenizerRequest::default_instance())),
-        model_(std::move(model)) {}
+        model_(std::move(model)),
+        share_(std::move(streams)) {}
 
   void OnMessage(AnyMessage) override {
     if (model_ == nullptr) {
@@ -71,8 +76,12 @@ class TokenizerCall final : public ServerCall<TokenizerCall, AnyMessage, AnyMess
                     "the gateway its own"});
     }
     MutexLock lock(&mutex_);
-    begun_ = true;
-    if (SetEnd(grpc::Status::OK)) Advance();
+    begun_ = share_.Take(peer(), 1);
+    if (SetEnd(begun_ ? grpc::Status::OK
+                      : grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED,
+                                     "too many GetTokenizer streams are open"))) {
+      Advance();
+    }
   }
   bool Next(AnyMessage& message) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!begun_ || sent_ == model_->archive.size()) return false;
@@ -85,6 +94,7 @@ class TokenizerCall final : public ServerCall<TokenizerCall, AnyMessage, AnyMess
   }
 
   const std::shared_ptr<const ModelFiles> model_;
+  CapacityShare share_ ABSL_GUARDED_BY(mutex_);
   // True: the request has been read and the model is available.
   bool begun_ ABSL_GUARDED_BY(mutex_) = false;
   size_t sent_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -107,7 +117,9 @@ GatewayService::GatewayService(const Protocol& protocol, RequestHandler* handler
   add("Generate", [this](grpc::CallbackServerContext* context) { return Generate(context); });
   add("Abort", [this](grpc::CallbackServerContext* context) { return Abort(context); });
   add("GetTokenizer", [this](grpc::CallbackServerContext* context) {
-    return StreamTokenizer(context, authenticator_->Check(*context), messages_, Model());
+    const std::shared_ptr<TokenizerCall> call = TokenizerCall::Create(context, Model(), tokenizers_);
+    call->Begin(authenticator_->Check(*context), messages_);
+    return call.get();  // kept alive by itself until OnDone
   });
   add("SubscribeKvEvents", [this](grpc::CallbackServerContext* context) {
     return feed_.Subscribe(context, authenticator_->Check(*context), messages_);
@@ -165,7 +177,8 @@ void GatewayService::AddInformation() {
 
 absl::StatusOr<GatewayService::Caller> GatewayService::CallerOf(const grpc::CallbackServerContext& context) {
   BFIO_ASSIGN_OR_RETURN(std::optional<std::string> name, authenticator_->Caller(context));
-  Caller caller{std::move(name), context.peer(), ""};
+  Peer share = PeerOf(context, name);
+  Caller caller{std::move(name), context.peer(), "", std::move(share)};
   const auto tenant = context.client_metadata().find(kTenantHeader);
   if (tenant != context.client_metadata().end())
     caller.tenant.assign(tenant->second.data(), tenant->second.size());
@@ -178,20 +191,27 @@ absl::StatusOr<GatewayService::Caller> GatewayService::CallerOf(const grpc::Call
   // Protobuf checks this for text in messages. Tenants are names in metrics and logs.
   if (!std::all_of(caller.tenant.begin(), caller.tenant.end(), absl::ascii_isgraph))
     return absl::InvalidArgumentError(absl::StrCat(kTenantHeader, " must be printable ASCII without spaces"));
+  if (!caller.name && !caller.tenant.empty()) caller.share.member = caller.tenant;
   BFIO_ASSIGN_OR_RETURN(caller.ttft_objective, ObjectiveIn(context, kTtftHeader));
   return caller;
+}
+
+absl::StatusOr<Peer> GatewayService::ShareOf(const absl::StatusOr<Caller>& caller) {
+  if (!caller.ok()) return caller.status();
+  return caller->share;
 }
 
 // --- Generate ---
 
 GenerateStream* GatewayService::Generate(grpc::CallbackServerContext* context) {
   absl::StatusOr<Caller> caller = CallerOf(*context);
-  const absl::Status allowed = caller.status();
+  const absl::StatusOr<Peer> allowed = ShareOf(caller);
   GenerateStream::Options options;
   options.protocol = &protocol_;
   options.traceparent = TraceparentOf(*context);
   options.limits = options_.stream_limits;
   options.open = &streams_;
+  options.kept = kept_;
   options.cancel = [handler = handler_](core::RequestId id, bool timed_out) {
     handler->Cancel(id, timed_out);
   };
@@ -245,7 +265,7 @@ absl::Status GatewayService::SubmitOutputs(ConvertedRequest converted,
 
 GatewayService::Call* GatewayService::Abort(grpc::CallbackServerContext* context) {
   absl::StatusOr<Caller> caller = CallerOf(*context);
-  const absl::Status allowed = caller.status();
+  const absl::StatusOr<Peer> allowed = ShareOf(caller);
   return Call::Begin(
       context, allowed, messages_,
       [this, caller = std::move(caller)](const CallPtr& call, const AnyMessage& request) {
@@ -275,13 +295,6 @@ void GatewayService::AbortAll(const CallPtr& call, const Message& request, const
                              });
     if (!status.ok()) return call->Reply(status);
   }
-}
-
-TokenizerStream* StreamTokenizer(grpc::CallbackServerContext* context, const absl::Status& allowed,
-                                 FirstMessages* messages, std::shared_ptr<const ModelFiles> model) {
-  const std::shared_ptr<TokenizerCall> call = TokenizerCall::Create(context, std::move(model));
-  call->Begin(allowed, messages);
-  return call.get();  // kept alive by itself until OnDone
 }
 
 }  // namespace bfio::router::gateway

@@ -36,16 +36,6 @@
 
 namespace bfio::router::gateway {
 
-// A tokenizer's archive, in parts. For gateways that have no copy of the model's tokenizer. A part is written
-// when the client has read the last one, so a call holds one part, however slowly the client reads.
-// Ownership, threads: ServerCall.
-using TokenizerStream = grpc::ServerBidiReactor<AnyMessage, AnyMessage>;
-
-// gRPC owns the result. The stream ends with `allowed` if that is an error, before its request is received
-// (by `messages`, which outlives it), and with FAILED_PRECONDITION where `model` is null.
-TokenizerStream* StreamTokenizer(grpc::CallbackServerContext* context, const absl::Status& allowed,
-                                 FirstMessages* messages, std::shared_ptr<const ModelFiles> model);
-
 struct GatewayOptions {
   RequestLimits request_limits;
   StreamLimits stream_limits;
@@ -63,6 +53,8 @@ class GatewayService final : public CallService {
  public:
   // Requests that one Abort may name.
   static constexpr size_t kMaxAborts = 256;
+  // GetTokenizer calls at the same time; a caller has a share of them.
+  static constexpr int64_t kMaxTokenizers = 64;
 
   // `messages` receives the calls' first messages; it outlives the server, too, as `protocol` does.
   GatewayService(const Protocol& protocol, RequestHandler* handler, Authenticator* authenticator,
@@ -80,6 +72,8 @@ class GatewayService final : public CallService {
     std::string peer;
     // The tenant in the header; empty: none.
     std::string tenant;
+    // Where no tokens are required, the member is the tenant that the gateway names.
+    Peer share;
     // The call's metadata has kMayResampleHeader.
     bool may_resample = false;
     // Of the header kTtftHeader.
@@ -90,6 +84,7 @@ class GatewayService final : public CallService {
 
   // UNAUTHENTICATED, or INVALID_ARGUMENT for a header with an invalid value.
   absl::StatusOr<Caller> CallerOf(const grpc::CallbackServerContext& context);
+  static absl::StatusOr<Peer> ShareOf(const absl::StatusOr<Caller>& caller);
   void AddInformation();
   // Null: there are no files.
   std::shared_ptr<const ModelFiles> Model() const {
@@ -120,6 +115,10 @@ class GatewayService final : public CallService {
   const absl::Time started_;
   std::list<std::string> paths_;
   std::atomic<int64_t> streams_{0};
+  // Tokenizers that are being sent: a call holds up to 150 KB of what its client has not read.
+  const std::shared_ptr<SharedCapacity> tokenizers_ = std::make_shared<SharedCapacity>(kMaxTokenizers);
+  const std::shared_ptr<SharedCapacity> kept_ =
+      std::make_shared<SharedCapacity>(GenerateStream::kMostKeptWords);
   LoadFeed feed_;
 };
 

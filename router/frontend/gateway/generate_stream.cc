@@ -13,9 +13,8 @@ int64_t WordsOf(const PassedPtr& message) {
   return 1 + message->bytes() / 4;
 }
 
-// Bound of what a call without a stream keeps of the messages of several engines: 256 MiB, four of the
-// largest messages. A single message may be as large as the router accepts.
-constexpr int64_t kMostKeptWords = int64_t{64} << 20;
+// A call's reservation grows by at least as many words.
+constexpr int64_t kReserve = 1024;
 
 const char* ReasonName(FinishReason reason) {
   switch (reason) {
@@ -65,7 +64,8 @@ class GenerateStream::Sink final : public TokenSink {
 GenerateStream::GenerateStream(grpc::CallbackServerContext* context, Options options)
     : Call(context, options.open, std::move(options.on_request),
            AnyMessage::Of(options.protocol->types.generate_request)),
-      options_(std::move(options)) {}
+      options_(std::move(options)),
+      kept_(options_.kept) {}
 GenerateStream::~GenerateStream() = default;
 
 std::shared_ptr<GenerateStream> GenerateStream::Create(grpc::CallbackServerContext* context,
@@ -113,11 +113,40 @@ absl::Span<const uint32_t> GenerateStream::UpToStop(Output& output, absl::Span<c
 TokenSink::Delivery GenerateStream::Deliver(uint32_t index, absl::Span<const uint32_t> tokens,
                                             const LogprobsView& logprobs, absl::Time now) {
   using Delivery = TokenSink::Delivery;
-  MutexLock lock(&mutex_);
-  Output& output = outputs_[index];
-  if (ended() || broken() || output.ended || tokens.empty()) return Delivery::kTaken;
-  const int64_t words = static_cast<int64_t>(tokens.size()) + logprobs.words();
-  if (TooSlow(waiting_, words, options_.limits, now)) return Delivery::kTooSlow;
+  bool flush = false;
+  {
+    MutexLock lock(&mutex_);
+    Output& output = outputs_[index];
+    if (ended() || broken() || output.ended || tokens.empty()) return Delivery::kTaken;
+    const int64_t words = static_cast<int64_t>(tokens.size()) + logprobs.words();
+    if (TooSlow(waiting_, words, options_.limits, now)) return Delivery::kTooSlow;
+    if (Reserve(words)) return Keep(output, tokens, logprobs);
+    flush = GiveUp();
+  }
+  CancelAll(/*timed_out=*/false);
+  return flush ? Delivery::kFlush : Delivery::kTaken;
+}
+
+bool GenerateStream::Reserve(int64_t words) {
+  return shape_.stream || waiting_ + words <= kept_.held() || kept_.Take(peer(), std::max(words, kReserve));
+}
+
+bool GenerateStream::GiveUp() {
+  SetEnd({grpc::StatusCode::RESOURCE_EXHAUSTED,
+          "the outputs of the caller's calls are too large in total to be kept until they end: set stream: "
+          "true"});
+  for (Output& one : outputs_) {
+    one.pending.clear();
+    one.logprobs.Clear();
+    one.passed.clear();
+  }
+  waiting_ = 0;
+  return MarkDirty();
+}
+
+TokenSink::Delivery GenerateStream::Keep(Output& output, absl::Span<const uint32_t> tokens,
+                                         const LogprobsView& logprobs) {
+  using Delivery = TokenSink::Delivery;
   tokens = UpToStop(output, tokens);
   output.pending.insert(output.pending.end(), tokens.begin(), tokens.end());
   output.tokens += static_cast<uint32_t>(tokens.size());
@@ -140,12 +169,8 @@ TokenSink::Delivery GenerateStream::Pass(uint32_t index, absl::Span<const Passed
     MutexLock lock(&mutex_);
     if (ended() || broken() || outputs_[index].ended) return Delivery::kTaken;
     if (TooSlow(waiting_, words, options_.limits, now)) return Delivery::kTooSlow;
-    if (shape_.stream || MayQueue(waiting_, words, kMostKeptWords)) return Keep(outputs_[index], messages);
-    SetEnd({grpc::StatusCode::RESOURCE_EXHAUSTED,
-            "the outputs of the call are larger than 256 MiB in total: set stream: true"});
-    for (Output& one : outputs_) one.passed.clear();
-    waiting_ = 0;
-    flush = MarkDirty();
+    if (Reserve(words)) return Keep(outputs_[index], messages);
+    flush = GiveUp();
   }
   CancelAll(/*timed_out=*/false);
   return flush ? Delivery::kFlush : Delivery::kTaken;

@@ -1,10 +1,10 @@
 // A gateway's Generate call: one or several outputs of one request. Every output is a request of its own to
 // the router, with a sink of its own; this call writes the tokens of all. With stream=true it writes a chunk
 // with the tokens since the last one, then `complete`. Otherwise it keeps the tokens until all outputs have
-// ended (at most max_new_tokens per output), and then writes a `complete` each, in order. It searches for
-// texts that end an output. Outputs fail together: after an error of one, or when the client is gone, the
-// others are cancelled. An engine's messages, if the request passes, are written unchanged except for output
-// index and request id.
+// ended, within the peer's share of what all such calls keep, and then writes a `complete` each, in order. It
+// searches for texts that end an output. Outputs fail together: after an error of one, or when the client is
+// gone, the others are cancelled. An engine's messages, if the request passes, are written unchanged except
+// for output index and request id.
 //
 // Ownership: the call owns itself (RequestCall); the sinks are part of it. Threads: those of ClientStream,
 // whose rules for clients that do not read apply here, too.
@@ -25,6 +25,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "common/base/fair_share.h"
 #include "common/net/any_message.h"
 #include "router/core/model/request.h"
 #include "router/frontend/gateway/protocol.h"
@@ -46,6 +47,8 @@ class GenerateStream final : public RequestCall<GenerateStream, AnyMessage, AnyM
     StreamLimits limits;
     // Counts the calls that are open; may be null, outlives the call.
     std::atomic<int64_t>* open = nullptr;
+    // What calls without a stream keep, in words; null: no bound.
+    std::shared_ptr<SharedCapacity> kept;
     // Must define the outputs (BeginOutputs).
     OnRequest on_request;
     // Cancels the request of an output; the request may have ended already. Any thread; must not block.
@@ -62,6 +65,9 @@ class GenerateStream final : public RequestCall<GenerateStream, AnyMessage, AnyM
     // Copied for each output; empty: no text ends an output.
     std::optional<StopText> stop_text;
   };
+
+  // Words of 4 bytes that all calls without a stream may keep: 256 MiB.
+  static constexpr int64_t kMostKeptWords = int64_t{64} << 20;
 
   ~GenerateStream() override;
 
@@ -106,6 +112,12 @@ class GenerateStream final : public RequestCall<GenerateStream, AnyMessage, AnyM
   TokenSink::Delivery Deliver(uint32_t index, absl::Span<const uint32_t> tokens, const LogprobsView& logprobs,
                               absl::Time now);
   TokenSink::Delivery Pass(uint32_t index, absl::Span<const PassedPtr> messages, absl::Time now);
+  // Reserves `words` more for a call without a stream; false beyond the peer's share.
+  bool Reserve(int64_t words) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Ends a call that may keep no more. REQUIRES: the caller then cancels its requests. Returns MarkDirty.
+  bool GiveUp() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  TokenSink::Delivery Keep(Output& output, absl::Span<const uint32_t> tokens, const LogprobsView& logprobs)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   TokenSink::Delivery Keep(Output& output, absl::Span<const PassedPtr> messages)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool EndOutput(uint32_t index, const absl::Status& status, const std::optional<router::Finish>& finish);
@@ -132,6 +144,7 @@ class GenerateStream final : public RequestCall<GenerateStream, AnyMessage, AnyM
   // Tokens in the outputs' `pending`, with their log-probabilities (LogprobsView::words), and `passed` in the
   // same units (WordsOf). Number of outputs that have not ended.
   int64_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;
+  CapacityShare kept_ ABSL_GUARDED_BY(mutex_);
   size_t live_ ABSL_GUARDED_BY(mutex_) = 0;
   // The output whose end ended the call; empty before that, or when the call ended otherwise.
   std::optional<uint32_t> ends_call_ ABSL_GUARDED_BY(mutex_);

@@ -81,8 +81,8 @@ LoadFeed::~LoadFeed() {
   thread_.join();
 }
 
-LoadFeed::Stream* LoadFeed::Subscribe(grpc::CallbackServerContext* context, const absl::Status& allowed,
-                                      FirstMessages* messages) {
+LoadFeed::Stream* LoadFeed::Subscribe(grpc::CallbackServerContext* context,
+                                      const absl::StatusOr<Peer>& allowed, FirstMessages* messages) {
   const std::shared_ptr<Subscriber> subscriber = Subscriber::Create(context, this);
   subscriber->Begin(allowed, messages);
   return subscriber.get();  // kept alive by itself until OnDone
@@ -93,7 +93,7 @@ void LoadFeed::Add(const std::shared_ptr<Subscriber>& subscriber) {
   {
     MutexLock lock(&mutex_);
     std::erase_if(subscribers_, [](const auto& one) { return one->HasEnded(); });
-    if (!closed_ && subscribers_.size() < kMaxSubscribers) {
+    if (!closed_ && MayJoin(subscribers_, subscriber, kMaxSubscribers)) {
       subscribers_.push_back(subscriber);
       newcomers_ = true;
       return;

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/base/fair_share.h"
 #include "common/base/mutex.h"
 #include "common/net/any_message.h"
 #include "common/net/first_messages.h"
@@ -37,8 +38,9 @@ class LoadFeed {
 
   // gRPC owns the result. It ends with `allowed` if that is an error, before its request is received (by
   // `messages`, which outlives it); with UNIMPLEMENTED for a subscriber that accepts no record before the
-  // first event, since there are no events; with RESOURCE_EXHAUSTED when there are kMaxSubscribers already.
-  Stream* Subscribe(grpc::CallbackServerContext* context, const absl::Status& allowed,
+  // first event, since there are no events; with RESOURCE_EXHAUSTED beyond the peer's share of
+  // kMaxSubscribers.
+  Stream* Subscribe(grpc::CallbackServerContext* context, const absl::StatusOr<Peer>& allowed,
                     FirstMessages* messages);
 
   // Ends all streams and refuses new ones.

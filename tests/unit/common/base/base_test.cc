@@ -4,12 +4,19 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
+#include <numeric>
+#include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/address.h"
 #include "common/base/atomic_file.h"
+#include "common/base/fair_share.h"
 #include "common/base/peer_text.h"
+#include "common/base/rng.h"
 
 namespace bfio {
 namespace {
@@ -94,6 +101,78 @@ TEST(PeerText, LongTextIsCutBetweenCharactersAndItsLengthIsReported) {
   EXPECT_EQ(PeerText(absl::StrCat(less, "\xc3\xa9 and more")), absl::StrCat(less, "... (266 bytes)"));
   // Text that is not UTF-8 is cut at the byte limit.
   EXPECT_EQ(PeerText(std::string(300, '\x80')).size(), kPeerTextBytes - 4 + 15);
+}
+
+// One peer, and then several, take as much as they get; all others want less than their share.
+TEST(FairShares, WhoWantsLessThanItsShareGetsItAtOnceWhateverOthersDo) {
+  Rng rng(46);
+  for (int run = 0; run < 100; ++run) {
+    const auto peers = static_cast<int64_t>(2 + rng.Below(8));
+    const int64_t whole = 4 * peers + static_cast<int64_t>(rng.Below(64));
+    FairShares shares(whole);
+    const Peer greedy{rng.Below(2) == 0 ? "0" : "greedy", "g"};
+    std::vector<int64_t> held(static_cast<size_t>(peers));
+    int64_t taken = 0;
+    for (int i = 0; i < 400; ++i) {
+      while (rng.Below(20) > 0 && shares.Take(greedy)) ++taken;
+      const uint64_t one = rng.Below(held.size());
+      const Peer peer{absl::StrCat(one), "m"};
+      if (held[one] == 1) {
+        shares.Give(peer);
+        held[one] = 0;
+      } else {
+        ASSERT_TRUE(shares.Take(peer)) << "of " << whole << ", greedy has " << taken;
+        held[one] = 1;
+      }
+      if (taken > 0 && rng.Below(3) == 0) {
+        shares.Give(greedy);
+        --taken;
+      }
+      ASSERT_EQ(shares.used(), taken + std::accumulate(held.begin(), held.end(), int64_t{0}));
+      ASSERT_LE(shares.used(), whole);
+      ASSERT_LE(taken, (whole + 1) / 2);
+    }
+  }
+}
+
+TEST(FairQueue, NobodyWithAFreeShareWaitsForMoreThanOneTurnOfEachOther) {
+  Rng rng(47);
+  for (int run = 0; run < 40; ++run) {
+    FairShares shares(static_cast<int64_t>(1 + rng.Below(16)));
+    FairQueue<int> queue;
+    const uint64_t groups = 1 + rng.Below(8);
+    std::map<std::string, std::map<std::string, int>> waiting;
+    // By group that waits and might hold more: the turns that others have had since.
+    std::map<std::string, std::map<std::string, int>> turns;
+    std::vector<Peer> holding;
+    for (int i = 0; i < 500; ++i) {
+      // The first group asks as often as all others together.
+      const Peer peer{absl::StrCat(rng.Below(2) == 0 ? 0 : rng.Below(groups)), absl::StrCat(rng.Below(3))};
+      queue.Push(peer, i);
+      ++waiting[peer.group][peer.member];
+      if (!holding.empty() && rng.Below(3) > 0) {
+        std::swap(holding[rng.Below(holding.size())], holding.back());
+        shares.Give(holding.back());
+        holding.pop_back();
+      }
+      std::set<std::string> may;
+      for (const auto& [group, members] : waiting) {
+        for (const auto& [member, count] : members) {
+          if (count > 0 && shares.May({group, member})) may.insert(group);
+        }
+        if (!may.contains(group)) turns[group].clear();
+      }
+      const auto next = queue.Pop(shares);
+      if (!next) continue;
+      holding.push_back(next->first);
+      --waiting[next->first.group][next->first.member];
+      turns[next->first.group].clear();
+      may.erase(next->first.group);
+      for (const std::string& group : may) {
+        ASSERT_LE(++turns[group][next->first.group], 1) << group;
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -86,7 +86,7 @@ class ConnectionListenerTest : public ::testing::Test {
       using Reply = grpc::health::v1::HealthCheckResponse;
       Add<grpc::health::v1::HealthCheckRequest, Reply>(
           "/grpc.health.v1.Health/Check", [=](grpc::CallbackServerContext* context) {
-            const absl::Status known = authenticator->Check(*context);
+            const absl::Status known = authenticator->Check(*context).status();
             auto* const call = UnaryCall<grpc::health::v1::HealthCheckRequest, Reply>::Create(context);
             known.ok() ? call->Reply(Reply()) : call->Reply(known);
             return call;
@@ -149,15 +149,45 @@ TEST_F(ConnectionListenerTest, ConnectionsWithoutACallAreDropped) {
   Await([](const auto& counts) { return counts.connections == 0 && counts.dropped == 1; });
 }
 
-TEST_F(ConnectionListenerTest, UnauthenticatedConnectionsAreBoundedAndOthersWait) {
-  Start({.unauthenticated = 4, .patience = absl::Hours(1), .crowded_patience = absl::Milliseconds(200)});
+// However many there are, also of the caller's own address.
+TEST_F(ConnectionListenerTest, SilentConnectionsDelayNoCaller) {
+  Start(
+      {.unauthenticated = 4, .outside = 64, .patience = absl::Hours(1), .crowded_patience = absl::Hours(1)});
   std::vector<std::unique_ptr<Socket>> idle;
-  for (int i = 0; i < 12; ++i) idle.push_back(std::make_unique<Socket>(listener_->port()));
-  // The call is behind all idle connections and is served nevertheless.
+  for (int i = 0; i < 200; ++i) idle.push_back(std::make_unique<Socket>(listener_->port()));
   EXPECT_TRUE(Check(address()).ok());
-  EXPECT_LE(listener_->counts().unauthenticated, 4u);
-  EXPECT_GE(listener_->counts().dropped, 8u);
   EXPECT_EQ(listener_->counts().refused, 0u);
+  // Beyond the address's share the oldest has ended.
+  idle.front()->AwaitEnd();
+  Await([](const auto& counts) { return counts.unauthenticated <= 32; });
+}
+
+TEST_F(ConnectionListenerTest, OfConnectionsThatWaitTheNewestIsNext) {
+  Start({.unauthenticated = 4, .patience = absl::Hours(1), .crowded_patience = absl::Seconds(1)});
+  std::vector<std::unique_ptr<Socket>> idle;
+  for (int i = 0; i < 100; ++i) {
+    idle.push_back(std::make_unique<Socket>(listener_->port()));
+    idle.back()->WriteText("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+  }
+  EXPECT_TRUE(Check(address()).ok());
+  EXPECT_GE(listener_->counts().dropped, 1u) << "its address had its share";
+  EXPECT_LT(listener_->counts().dropped, 50u);
+}
+
+TEST_F(ConnectionListenerTest, AConnectionWithTooManyNewCallsEnds) {
+  Start({.calls_per_s = 1, .calls_at_once = 100});
+  const auto channel = grpc::CreateChannel(address(), grpc::InsecureChannelCredentials());
+  const auto stub = grpc::health::v1::Health::NewStub(channel);
+  int served = 0;
+  for (bool ok = true; ok && served < 1000; served += ok ? 1 : 0) {
+    grpc::ClientContext context;
+    grpc::health::v1::HealthCheckResponse response;
+    ok = stub->Check(&context, {}, &response).ok();
+  }
+  EXPECT_GE(served, 100);
+  EXPECT_LT(served, 200);
+  EXPECT_EQ(listener_->counts().dropped, 1u);
+  EXPECT_TRUE(Check(address()).ok()) << "another connection";
 }
 
 class ConnectionLimitTest : public ConnectionListenerTest,

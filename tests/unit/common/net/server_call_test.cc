@@ -70,7 +70,7 @@ class TestService final : public CallService {
         "/bfio.v1.WorkerLink/Attach", [this](grpc::CallbackServerContext*) {
           const auto call = std::make_shared<TestCall>(&log, options_.reads);
           call->Open(call);
-          call->Begin(options_.allowed, &messages);
+          call->Begin(options_.allowed.ok() ? absl::StatusOr<Peer>(Peer()) : options_.allowed, &messages);
           return call.get();
         });
   }

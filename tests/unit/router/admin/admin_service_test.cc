@@ -205,7 +205,7 @@ TEST(StepBroadcastTokens, AStreamEndsSoonAfterItsTokenIsRemoved) {
     Service() {
       Add<v1::WatchStepsRequest, v1::StepSummary>(
           "/bfio.v1.Admin/WatchSteps", [this](grpc::CallbackServerContext*) {
-            return steps.Subscribe(absl::OkStatus(), &messages, [this] { return allowed.load(); });
+            return steps.Subscribe(Peer(), &messages, [this] { return allowed.load(); });
           });
     }
     std::atomic<bool> allowed = true;

@@ -49,10 +49,12 @@ class UnboundCall : public ::testing::Test {
   }
   bool End(size_t output) { return sinks_[output]->End(absl::OkStatus(), FinishOf(FinishReason::kStop)); }
 
+  const std::shared_ptr<SharedCapacity> kept_ = std::make_shared<SharedCapacity>(8192);
   std::vector<core::RequestId> cancelled_;
   std::shared_ptr<Stream> stream_ =
       Stream::Create(nullptr, {.protocol = &VllmProtocol(),
                                .limits = {.buffer_tokens = 4, .timeout = absl::Seconds(10)},
+                               .kept = kept_,
                                .cancel = [this](core::RequestId id, bool) { cancelled_.push_back(id); }});
   std::vector<std::shared_ptr<TokenSink>> sinks_;
 };
@@ -98,6 +100,19 @@ TEST_F(UnboundCall, AWholeResponseDoesNotCountAsUnread) {
   EXPECT_EQ(Deliver(1, Tokens(100, 7)), Delivery::kTaken);
   EXPECT_EQ(Deliver(1, {7}, kNow + absl::Hours(1)), Delivery::kTaken);
   EXPECT_TRUE(End(1));
+}
+
+// The sum over the caller's calls has a bound, and another caller's share stays free.
+TEST_F(UnboundCall, BeyondItsCallersShareAWholeResponseEnds) {
+  Begin(2, /*stream=*/false);
+  EXPECT_TRUE(kept_->Take({"", ""}, 1000)) << "another call";
+  EXPECT_EQ(Deliver(0, Tokens(3000, 7)), Delivery::kTaken);
+  EXPECT_THAT(cancelled_, IsEmpty());
+  (void)Deliver(1, Tokens(200, 7));
+  EXPECT_THAT(cancelled_, ElementsAre(100, 101));
+  EXPECT_TRUE(stream_->HasEnded());
+  EXPECT_TRUE(kept_->Take({"other", ""}, 2000));
+  sinks_.clear();
 }
 
 TEST_F(UnboundCall, AnErrorOfOneOutputCancelsTheOthers) {
