@@ -42,7 +42,14 @@ BoundedServer::BoundedServer(const ConnectionLimits& limits, int max_connections
                              std::unique_ptr<ReloadedTls> tls)
     : limits_(limits), tls_(std::move(tls)) {
   new_task_queue = [this, max_connections] {
-    return new BoundedPool(max_connections, kMaxWaiting, state_.load, [this] { state_.ending = true; });
+    auto* const pool = new BoundedPool(max_connections, kMaxWaiting, state_.load, [this] {
+      state_.ending = true;
+      awaited_->Close();
+    });
+    const auto serve = [this, pool](int socket) { pool->enqueue([this, socket] { ServeAndClose(socket); }); };
+    awaited_ = std::make_unique<AwaitedRequests>(tls_ != nullptr, limits_.header_bytes,
+                                                 limits_.first_patience, serve);
+    return pool;
   };
   set_payload_max_length(limits.body_bytes);
   // Only announced in replies.
@@ -79,6 +86,10 @@ bool BoundedServer::AwaitRequest(HttpConnection& connection, absl::Duration pati
 }
 
 bool BoundedServer::process_and_close_socket(socket_t socket) {
+  return awaited_->Await(socket) || ServeAndClose(socket);
+}
+
+bool BoundedServer::ServeAndClose(int socket) {
   bool open = false, linger = false;
   std::unique_ptr<TlsSession> session;
   if (tls_ == nullptr || (session = ShakeHands(socket)) != nullptr) {

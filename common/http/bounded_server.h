@@ -12,6 +12,7 @@
 
 #include <memory>
 
+#include "common/http/awaited_requests.h"
 #include "common/http/connection.h"
 
 namespace bfio {
@@ -35,7 +36,9 @@ class BoundedServer final : public httplib::Server {
   void Reopened() { state_.ending = false; }
 
  private:
+  // Leaves a connection whose request has not come to awaited_.
   bool process_and_close_socket(socket_t socket) override;
+  bool ServeAndClose(int socket);
   // Null when the handshake fails.
   std::unique_ptr<TlsSession> ShakeHands(int socket);
   // Serves requests until the connection ends.
@@ -47,6 +50,8 @@ class BoundedServer final : public httplib::Server {
   // The socket that was bound last; owned by httplib.
   int listener_ = -1;
   ServerState state_;
+  // Ends with the pool that it gives connections to.
+  std::unique_ptr<AwaitedRequests> awaited_;
 };
 
 }  // namespace bfio

@@ -173,6 +173,7 @@ class HttpServer::Impl {
     } else if (!server_.bind_to_port(address.host, address.port)) {
       return absl::UnavailableError(refused);
     }
+    server_.WidenBacklog();
     bound_ = bound;
     address_ = bound.ToString();
     return absl::OkStatus();
@@ -213,8 +214,10 @@ class HttpServer::Impl {
           return;
         }
         lost = !server_.bind_to_port(bound_.host, bound_.port);
-        if (!lost) server_.Reopened();
-        listening_ = !lost;
+        if (lost) continue;
+        server_.WidenBacklog();
+        server_.Reopened();
+        listening_ = true;
       }
     }
   }

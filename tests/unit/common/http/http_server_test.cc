@@ -331,6 +331,20 @@ TEST_F(HttpServerTest, ConcurrentCallersAreAllAnswered) {
   EXPECT_EQ(good, 16 * 20);
 }
 
+// Connections that send nothing, or a request that does not end, take no thread: all are open when another
+// caller has been answered, more than there are threads.
+TEST_F(HttpServerTest, ConnectionsWithoutARequestDelayNoCaller) {
+  std::vector<int> sockets;
+  for (int i = 0; i < 200; ++i) {
+    sockets.push_back(ConnectedTo(port_));
+    if (i % 2 == 0) (void)!send(sockets.back(), "GET /metrics HTTP/1.1\r\nX-", 25, MSG_NOSIGNAL);
+  }
+  EXPECT_TRUE(Answers());
+  char byte;
+  EXPECT_EQ(recv(sockets.front(), &byte, 1, MSG_DONTWAIT), -1) << "the first is open";
+  for (const int fd : sockets) close(fd);
+}
+
 TEST_F(HttpServerTest, SilentConnectionsDoNotDelayShutdown) {
   std::vector<int> sockets;
   for (int i = 0; i < 100; ++i) sockets.push_back(ConnectedTo(port_, SOCK_NONBLOCK));
