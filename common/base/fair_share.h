@@ -29,10 +29,23 @@ struct Peer {
 class FairShares {
  public:
   explicit FairShares(int64_t whole) : whole_(whole) {}
+  // For what is too scarce to leave half of it unused: a group may hold all of it until another one asks for
+  // the first time (Take, or Meet).
+  static FairShares WholeWhileAlone(int64_t whole) {
+    FairShares shares(whole);
+    shares.shared_ = false;
+    return shares;
+  }
+  // The group uses the resource, whether it gets something or not.
+  void Meet(const std::string& group) {
+    if (!shared_) shared_ = first_.value_or(group) != group;
+    if (!shared_) first_ = group;
+  }
 
   // Whether the peer may hold `amount` more.
   bool May(const Peer& peer, int64_t amount = 1) const {
     if (used_ + amount > whole_) return false;
+    if (!shared_) return true;
     const auto group = groups_.find(peer.group);
     const int64_t held = group == groups_.end() ? 0 : group->second.held;
     const int64_t most = Half(whole_ - (used_ - held));
@@ -42,6 +55,7 @@ class FairShares {
   }
   // False, without any change, beyond the peer's share.
   bool Take(const Peer& peer, int64_t amount = 1) {
+    Meet(peer.group);
     if (!May(peer, amount)) return false;
     Hold(peer, amount);
     return true;
@@ -78,8 +92,11 @@ class FairShares {
   };
   static int64_t Half(int64_t amount) { return (amount + 1) / 2; }
 
-  const int64_t whole_;
+  int64_t whole_;
   int64_t used_ = 0;
+  bool shared_ = true;
+  // The only group so far, while not shared.
+  std::optional<std::string> first_;
   // Those that hold something.
   absl::flat_hash_map<std::string, Group> groups_;
 };

@@ -98,7 +98,8 @@ absl::Status DecisionThread::Submit(ClientRequest request, std::vector<Output> o
   }
   if (!request.resume_from) {
     // A flood of requests is refused here, before it reaches the decision thread.
-    if (absl::Status status = overload_.CheckPool(count, request.rank.has_value()); !status.ok())
+    if (absl::Status status = overload_.CheckPool(request.tenant, count, request.rank.has_value());
+        !status.ok())
       return absl::IsResourceExhausted(status) ? WithRetry(std::move(status), kFullRetry) : status;
     BFIO_ASSIGN_OR_RETURN(tickets, tenants_.EnterAll(request, outputs.size(), MonotonicNow()));
   }

@@ -200,6 +200,10 @@ absl::Status RequestLifecycle::Admit(RequestRecord& record, bool ahead, int64_t 
     ++totals_.refused_invalid;
     return status;
   }
+  if (absl::Status status = overload_->CheckShare(record.request.tenant); !status.ok()) {
+    ++totals_.refused_pool_full;
+    return WithRetry(std::move(status), kFullRetry);
+  }
   if (absl::Status status = overload_->Check(record, own_kv); !status.ok()) {
     ++totals_.refused_memory;
     return WithRetry(std::move(status), kFullRetry);

@@ -1,6 +1,7 @@
 #include "router/requests/overload.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,7 +19,7 @@ int64_t KvOf(const ClientRequest& request) {
 
 }  // namespace
 
-absl::Status OverloadControl::CheckPool(int64_t outputs, bool held) {
+absl::Status OverloadControl::CheckPool(const std::string& tenant, int64_t outputs, bool held) {
   const int64_t most = held ? core::RequestPool::MostForRanks(options_.max_waiting) : options_.max_waiting;
   if (outputs > most) {
     return OutOfRange("n", outputs,
@@ -26,14 +27,29 @@ absl::Status OverloadControl::CheckPool(int64_t outputs, bool held) {
                                    held ? "with a data_parallel_rank" : "at a time", " (--max_waiting)"));
   }
   if (waiting_.load(std::memory_order_relaxed) + outputs <= options_.max_waiting) return absl::OkStatus();
+  size_t first = 0;
+  const size_t own = std::hash<std::string>()(tenant) | 1;
+  if (!first_tenant_.compare_exchange_strong(first, own) && first != own) refused_another_ = true;
   refused_early_.fetch_add(1, std::memory_order_relaxed);
   return absl::ResourceExhaustedError(
       absl::StrCat("the waiting pool is full (", options_.max_waiting, " requests)"));
 }
 
+absl::Status OverloadControl::CheckShare(const std::string& tenant) {
+  for (FairShares* shares : {&requests_, &bytes_}) {
+    shares->Meet(tenant);
+    if (refused_another_) shares->Meet("another");
+  }
+  if (requests_.May({tenant, ""}) || requests_.used() >= options_.max_waiting) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the tenant has its share of the waiting requests (--max_waiting=", options_.max_waiting,
+                   "); other tenants have requests, too"));
+}
+
 absl::Status OverloadControl::Check(const RequestRecord& record, int64_t own_kv) const {
-  if (waiting_bytes_ + record.request.prompt_bytes() + record.history_bytes() > options_.max_waiting_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat("the prompts of waiting requests take ", waiting_bytes_,
+  const int64_t bytes = record.request.prompt_bytes() + record.history_bytes();
+  if (!bytes_.May({record.request.tenant, ""}, bytes)) {
+    return absl::ResourceExhaustedError(absl::StrCat("the prompts of waiting requests take ", bytes_.used(),
                                                      " bytes already (--request_memory_mb)"));
   }
   // The groups' KV capacity, plus max_waiting_kv times as much for waiting requests. The first call is
@@ -51,17 +67,22 @@ absl::Status OverloadControl::Check(const RequestRecord& record, int64_t own_kv)
 void OverloadControl::Charge(RequestRecord& record, int64_t most_kv) {
   record.committed_kv = std::min(KvOf(record.request), most_kv);
   committed_kv_ += record.committed_kv;
-  record.waiting_bytes = record.first_token ? 0 : record.request.prompt_bytes() + record.history_bytes();
-  waiting_bytes_ += record.waiting_bytes;
+  if (record.first_token) return;
+  record.waiting_bytes = record.request.prompt_bytes() + record.history_bytes();
+  if (record.waiting_bytes == 0) return;
+  bytes_.Hold({record.request.tenant, ""}, record.waiting_bytes);
+  requests_.Hold({record.request.tenant, ""});
 }
 
 void OverloadControl::OnFirstToken(RequestRecord& record) {
-  waiting_bytes_ -= std::exchange(record.waiting_bytes, 0);
+  if (record.waiting_bytes == 0) return;
+  bytes_.Give({record.request.tenant, ""}, std::exchange(record.waiting_bytes, 0));
+  requests_.Give({record.request.tenant, ""});
 }
 
 void OverloadControl::Discharge(RequestRecord& record) {
   committed_kv_ -= std::exchange(record.committed_kv, 0);
-  waiting_bytes_ -= std::exchange(record.waiting_bytes, 0);
+  OnFirstToken(record);
 }
 
 }  // namespace bfio::router

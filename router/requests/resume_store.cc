@@ -50,24 +50,18 @@ void ResumeStore::BreakOffLingering(absl::Time now) {
 bool ResumeStore::Hold(EarlyResume& early, int64_t concurrent) {
   const int64_t bytes =
       early.request.prompt_bytes() + int64_t{4} * static_cast<int64_t>(early.request.received.size());
-  const auto it = early_by_tenant_.find(early.request.tenant);
-  const Held tenants = it == early_by_tenant_.end() ? Held() : it->second;
-  if ((concurrent > 0 && tenants.requests >= concurrent) ||
-      tenants.requests >= options_.max_early - early_held_.requests ||
-      tenants.bytes + bytes > options_.max_early_bytes - early_held_.bytes) {
-    return false;
-  }
-  for (Held* held : {&early_held_, &early_by_tenant_[early.request.tenant]}) {
-    ++held->requests;
-    held->bytes += bytes;
-  }
+  const Peer tenant{early.request.tenant, ""};
+  if (concurrent > 0 && early_requests_.held(tenant) >= concurrent) return false;
+  if (!early_requests_.May(tenant) || !early_bytes_.May(tenant, bytes)) return false;
+  early_requests_.Hold(tenant);
+  early_bytes_.Hold(tenant, bytes);
   early_.push_back(std::move(early));
   return true;
 }
 
 std::vector<EarlyResume> ResumeStore::TakeEarly() {
-  early_held_ = {};
-  early_by_tenant_.clear();
+  early_requests_ = FairShares(options_.max_early);
+  early_bytes_ = FairShares(options_.max_early_bytes);
   return std::exchange(early_, {});
 }
 

@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
+#include "common/base/fair_share.h"
 #include "router/requests/request_table.h"
 #include "router/requests/token_sink.h"
 
@@ -27,31 +27,29 @@ namespace bfio::router {
 class ReplayBudget {
  public:
   // Both in bytes.
-  ReplayBudget(int64_t total, int64_t per_request) : total_(total), per_request_(per_request) {}
+  ReplayBudget(int64_t total, int64_t per_request)
+      : shares_(FairShares::WholeWhileAlone(total)), per_request_(per_request) {}
 
   enum class Outcome { kKept, kRequestTooLarge, kFull };
 
-  // Charges `bytes` to a request unless that exceeds a bound. REQUIRES: bytes >= 0; `held` is the request's
-  // sum of earlier charges, 0 at first.
-  [[nodiscard]] Outcome Charge(int64_t& held, int64_t bytes) {
+  // Charges `bytes` to a request unless that exceeds a bound, or its tenant's share. REQUIRES: bytes >= 0;
+  // `held` is the request's sum of earlier charges, 0 at first.
+  [[nodiscard]] Outcome Charge(const std::string& tenant, int64_t& held, int64_t bytes) {
     if (held + bytes > per_request_) return Outcome::kRequestTooLarge;
-    if (used_ + bytes > total_) return Outcome::kFull;
+    if (!shares_.Take({tenant, ""}, bytes)) return Outcome::kFull;
     held += bytes;
-    used_ += bytes;
     return Outcome::kKept;
   }
 
-  void Release(int64_t& held) {
-    used_ -= held;
-    held = 0;
+  void Release(const std::string& tenant, int64_t& held) {
+    if (held > 0) shares_.Give({tenant, ""}, std::exchange(held, 0));
   }
 
-  int64_t used() const { return used_; }
+  int64_t used() const { return shares_.used(); }
 
  private:
-  const int64_t total_;
+  FairShares shares_;
   const int64_t per_request_;
-  int64_t used_ = 0;
 };
 
 struct ResumeOptions {
@@ -82,9 +80,9 @@ class ResumeStore {
   // --- bytes ---
 
   ReplayBudget::Outcome Charge(RequestRecord& record, int64_t bytes) {
-    return budget_.Charge(record.kept_bytes, bytes);
+    return budget_.Charge(record.request.tenant, record.kept_bytes, bytes);
   }
-  void Release(RequestRecord& record) { budget_.Release(record.kept_bytes); }
+  void Release(RequestRecord& record) { budget_.Release(record.request.tenant, record.kept_bytes); }
   int64_t bytes() const { return budget_.used(); }
 
   // --- requests without a client ---
@@ -112,9 +110,7 @@ class ResumeStore {
 
   // --- early resumes ---
 
-  // False when a bound is exceeded. A tenant may use at most as much as it leaves free for the others, so one
-  // tenant's flood does not exclude the rest.
-  // `concurrent`: requests that the tenant may have at a time; 0: no limit.
+  // False beyond the tenant's share of a bound, or its `concurrent` requests (0: no limit).
   bool Hold(EarlyResume& early, int64_t concurrent = 0);
   std::vector<EarlyResume> TakeEarly();
   // The early resume that arrived on this stream.
@@ -135,13 +131,8 @@ class ResumeStore {
   int64_t ended_count_ = 0;
   std::deque<std::pair<absl::Time, std::weak_ptr<TokenSink>>> lingering_;
   std::vector<EarlyResume> early_;
-  // Number and bytes of early resumes; cancelled ones count until TakeEarly.
-  struct Held {
-    int64_t requests = 0;
-    int64_t bytes = 0;
-  };
-  Held early_held_;
-  absl::flat_hash_map<std::string, Held> early_by_tenant_;
+  // Of the number and bytes of early resumes; cancelled ones count until TakeEarly.
+  FairShares early_requests_{options_.max_early}, early_bytes_{options_.max_early_bytes};
 };
 
 }  // namespace bfio::router

@@ -53,21 +53,20 @@ TEST_F(RequestLifecycleTest, ACallHasItsNameUntilItsLastOutputEndsAndIsAbortedAs
 }
 
 TEST_F(RequestLifecycleTest, ACallIsAcceptedWholeOrNotAtAll) {
-  Start({}, {.max_waiting = 4}, "t:tps=100");
+  Start({}, {.max_waiting = 8}, "t:tps=100");
   OpenEpoch();
   ClientRequest call = Request("a", 10, "t");
-  Arrive(Request("b"));
-  Arrive(Request("c"));
+  for (const char* name : {"b", "c", "d", "e", "f"}) Arrive(Request(name));
   for (const Client* client : ArriveAll(call, 3))
     EXPECT_THAT(*client, EndsForNow(StatusCode::kResourceExhausted, ""));
   EXPECT_EQ(totals().refused_pool_full, 1);
-  EXPECT_EQ(totals().accepted, 2);
-  EXPECT_EQ(requests_->live(), 2);
-  EXPECT_EQ(cluster_->waiting(), 2);
-  EXPECT_EQ(overload_->committed_kv(), 2 * 13);
+  EXPECT_EQ(totals().accepted, 5);
+  EXPECT_EQ(requests_->live(), 5);
+  EXPECT_EQ(cluster_->waiting(), 5);
+  EXPECT_EQ(overload_->committed_kv(), 5 * 13);
   call.max_new_tokens = 97;
   EXPECT_TRUE(tenants_->Enter(call, now_).ok()) << "its tenant has paid nothing";
-  Place();
+  for (const char* name : {"b", "c", "d", "e", "f"}) EXPECT_TRUE(Abort(name));
   EXPECT_TRUE(ArriveAll(call, 3)[2]->open()) << "nor is its name taken";
 }
 
@@ -83,17 +82,17 @@ TEST_F(RequestLifecycleTest, TheFirstCallIsAcceptedWhateverItsSize) {
 
 TEST(OverloadControl, ACallThatNoPoolHoldsIsInvalid) {
   OverloadControl control({.max_waiting = 10});
-  EXPECT_TRUE(control.CheckPool(10, /*held=*/false).ok());
-  EXPECT_EQ(control.CheckPool(11, false),
+  EXPECT_TRUE(control.CheckPool("", 10, /*held=*/false).ok());
+  EXPECT_EQ(control.CheckPool("", 11, false),
             absl::InvalidArgumentError(
                 "n is 11; must be at most 10, the requests that may wait at a time (--max_waiting)"));
-  EXPECT_TRUE(control.CheckPool(5, /*held=*/true).ok());
-  EXPECT_EQ(control.CheckPool(6, true),
+  EXPECT_TRUE(control.CheckPool("", 5, /*held=*/true).ok());
+  EXPECT_EQ(control.CheckPool("", 6, true),
             absl::InvalidArgumentError("n is 6; must be at most 5, the requests that may wait with a "
                                        "data_parallel_rank (--max_waiting)"));
   control.SetWaiting(7);
-  EXPECT_TRUE(control.CheckPool(3, false).ok());
-  EXPECT_TRUE(absl::IsResourceExhausted(control.CheckPool(4, false)));
+  EXPECT_TRUE(control.CheckPool("", 3, false).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(control.CheckPool("", 4, false)));
 }
 
 }  // namespace

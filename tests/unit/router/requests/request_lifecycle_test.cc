@@ -240,10 +240,22 @@ TEST_F(RequestLifecycleTest, AFullPoolRefuses) {
   Arrive(Request("b"));
   EXPECT_TRUE(absl::IsResourceExhausted(*Arrive(Request("c")).status));
   EXPECT_EQ(totals().refused_pool_full, 1);
-  EXPECT_TRUE(overload_->CheckPool(1, false).ok());
+  EXPECT_TRUE(overload_->CheckPool("", 1, false).ok());
   overload_->SetWaiting(cluster_->waiting());
-  EXPECT_TRUE(absl::IsResourceExhausted(overload_->CheckPool(1, false)));
+  EXPECT_TRUE(absl::IsResourceExhausted(overload_->CheckPool("", 1, false)));
   EXPECT_EQ(overload_->refused_early(), 1);
+}
+
+// Without any limits set.
+TEST_F(RequestLifecycleTest, ATenantLeavesOthersTheirShareOfThePool) {
+  Start({}, {.max_waiting = 4});
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_TRUE(Arrive(Request(absl::StrCat("a", i))).open()) << "there is no other tenant";
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(*Arrive(Request("b", 10, "other")).status));
+  EXPECT_TRUE(Abort("a0"));
+  EXPECT_THAT(Arrive(Request("a4")), EndsForNow(StatusCode::kResourceExhausted, "the tenant has its share"));
+  EXPECT_TRUE(Arrive(Request("b", 10, "other")).open());
 }
 
 TEST_F(RequestLifecycleTest, ATenantsConcurrencyIsReleasedAtTheEnd) {

@@ -192,7 +192,7 @@ TEST(ReplayBudget, TheTotalIsTheSumOfItsRequestsWithinBothBounds) {
     int64_t& one = held[rng.Below(held.size())];
     if (rng.Below(4) == 0) {
       sum -= one;
-      budget.Release(one);
+      budget.Release("t", one);
       ASSERT_EQ(one, 0);
     } else {
       const auto bytes = static_cast<int64_t>(rng.Below(200));
@@ -201,11 +201,22 @@ TEST(ReplayBudget, TheTotalIsTheSumOfItsRequestsWithinBothBounds) {
                                                   : Outcome::kKept;
       const int64_t after = wanted == Outcome::kKept ? one + bytes : one;
       sum += after - one;
-      ASSERT_EQ(budget.Charge(one, bytes), wanted);
+      ASSERT_EQ(budget.Charge("t", one, bytes), wanted);
       ASSERT_EQ(one, after);
     }
     ASSERT_EQ(budget.used(), sum);
   }
+}
+
+TEST(ReplayBudget, ATenantLeavesOthersTheirShares) {
+  ReplayBudget budget(1000, 1000);
+  int64_t first = 0, second = 0;
+  EXPECT_EQ(budget.Charge("a", first, 900), ReplayBudget::Outcome::kKept) << "there is no other tenant";
+  EXPECT_EQ(budget.Charge("b", second, 200), ReplayBudget::Outcome::kFull);
+  budget.Release("a", first);
+  EXPECT_EQ(budget.Charge("a", first, 900), ReplayBudget::Outcome::kFull);
+  EXPECT_EQ(budget.Charge("a", first, 500), ReplayBudget::Outcome::kKept);
+  EXPECT_EQ(budget.Charge("b", second, 200), ReplayBudget::Outcome::kKept);
 }
 
 // --- a router that has just started ---
