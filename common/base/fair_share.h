@@ -24,6 +24,8 @@ namespace bfio {
 
 struct Peer {
   std::string group, member;
+  // Of a call: its connection, also where that is not the member. No part of the rule.
+  std::string connection = {};
 };
 
 class FairShares {

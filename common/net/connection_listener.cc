@@ -443,6 +443,12 @@ void ConnectionListener::OnCall(const std::string& peer) {
   connection.calls.Take(1);
 }
 
+int64_t ConnectionListener::Received(const std::string& peer) const {
+  MutexLock lock(&mutex_);
+  const auto found = by_peer_.find(peer);
+  return found == by_peer_.end() ? 0 : BytesReceived(connections_.at(found->second).fd);
+}
+
 ConnectionListener::Counts ConnectionListener::counts() const {
   MutexLock lock(&mutex_);
   return {connections_.size(), outside_.size() + unauthenticated_.size(), refused_, dropped_};

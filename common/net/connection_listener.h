@@ -89,6 +89,9 @@ class ConnectionListener {
   // Counts a new call of the connection from `peer`, and ends the connection beyond its bound.
   void OnCall(const std::string& peer);
 
+  // Bytes that the connection from `peer` has sent; 0 if there is none.
+  int64_t Received(const std::string& peer) const;
+
   Counts counts() const;
 
  private:

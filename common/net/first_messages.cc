@@ -6,6 +6,12 @@
 #include "common/base/clock.h"
 
 namespace bfio {
+namespace {
+
+// Interval at which calls are checked while there are some. A connection can send some 50 MiB meanwhile.
+constexpr absl::Duration kLookEvery = absl::Milliseconds(20);
+
+}  // namespace
 
 FirstMessages::FirstMessages(Limits limits)
     : limits_(limits),
@@ -45,7 +51,7 @@ void FirstMessages::Begin(const std::shared_ptr<Call>& call, const Peer& peer) {
 void FirstMessages::StopReceiving(uint64_t number) {
   pending_.erase(number);
   const auto found = receiving_.find(number);
-  slots_.Give(found->second);
+  slots_.Give(found->second.peer);
   receiving_.erase(found);
 }
 
@@ -70,6 +76,7 @@ void FirstMessages::ReceiveNext() {
       const auto found = pending_.find(waiting);
       if (found != pending_.end()) {
         call = found->second.call.lock();
+        peer = std::move(found->second.peer);
         pending_.erase(found);
         places_.Give({peer.group, ""});
       }
@@ -78,7 +85,8 @@ void FirstMessages::ReceiveNext() {
         continue;
       }
       number = Add(call, peer);
-      receiving_.emplace(number, std::move(peer));
+      const int64_t before = received_(peer.connection);
+      receiving_.emplace(number, Receiving{std::move(peer), before});
     }
     if (call->Receive()) continue;
     MutexLock lock(&mutex_);
@@ -96,14 +104,39 @@ std::vector<std::shared_ptr<FirstMessages::Call>> FirstMessages::TakeLate() {
   const absl::Time now = MonotonicNow();
   while (!pending_.empty() && pending_.begin()->second.deadline <= now) take(pending_.begin());
   if (waiting_.SomeHoldNothing(slots_)) {
-    for (const auto& [number, peer] : receiving_) {
+    for (const auto& [number, call] : receiving_) {
       const auto it = pending_.find(number);
       if (it == pending_.end()) continue;
       if (it->second.deadline - limits_.patience + limits_.crowded_patience <= now) take(it);
     }
   }
+  for (const uint64_t number : FindFlood()) {
+    if (const auto it = pending_.find(number); it != pending_.end()) take(it);
+  }
   too_late_ += late.size();
   return late;
+}
+
+std::vector<uint64_t> FirstMessages::FindFlood() const {
+  // By connection: what it has sent since the first of its calls began to receive.
+  absl::flat_hash_map<std::string, int64_t> sent;
+  for (const auto& [number, call] : receiving_) {
+    int64_t& most = sent[call.peer.connection];
+    most = std::max(most, received_(call.peer.connection) - call.before);
+  }
+  std::pair<std::string, int64_t> greediest;
+  int64_t sum = 0;
+  for (const auto& one : sent) {
+    sum += one.second;
+    if (one.second > greediest.second) greediest = one;
+  }
+  std::vector<uint64_t> flood;
+  if (sum <= limits_.bytes) return flood;
+  for (const auto& [number, call] : receiving_) {
+    const bool its = call.peer.connection == greediest.first;
+    if (its && received_(greediest.first) - call.before >= greediest.second / 2) flood.push_back(number);
+  }
+  return flood;
 }
 
 void FirstMessages::Watch() {
@@ -115,14 +148,9 @@ void FirstMessages::Watch() {
                              ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !pending_.empty(); };
       mutex_.Await(absl::Condition(&awake));
       if (!stopping_) {
-        // Calls that begin and end meanwhile cause no wake-up, unless some have to wait.
         const absl::Duration left = pending_.begin()->second.deadline - MonotonicNow();
-        const auto crowded = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-          return stopping_ || !waiting_.empty();
-        };
-        if (left > absl::ZeroDuration() && mutex_.AwaitWithTimeout(absl::Condition(&crowded), left)) {
-          mutex_.AwaitWithTimeout(absl::Condition(&stopping_), std::min(left, limits_.crowded_patience / 4));
-        }
+        if (left > absl::ZeroDuration())
+          mutex_.AwaitWithTimeout(absl::Condition(&stopping_), std::min(left, kLookEvery));
       }
       if (stopping_) return;
       late = TakeLate();

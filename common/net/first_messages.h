@@ -9,9 +9,12 @@
 #define BFIO_COMMON_NET_FIRST_MESSAGES_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -47,6 +50,10 @@ class FirstMessages {
     absl::Duration crowded_patience = absl::Seconds(1);
     // Upper bound of calls that wait: with 64 KiB each, half of a port's memory. Further ones end at once.
     int64_t waiting = 4096;
+    // What connections may send while their oldest call receives its message, in sum: twice what the messages
+    // may have. Beyond it the calls of the connection that has sent the most end: gRPC would accept whatever
+    // size a message announces.
+    int64_t bytes = 128 << 20;
   };
   struct Counts {
     size_t receiving = 0;
@@ -59,6 +66,13 @@ class FirstMessages {
   ~FirstMessages();
   FirstMessages(const FirstMessages&) = delete;
   FirstMessages& operator=(const FirstMessages&) = delete;
+
+  // `received` returns the bytes that the connection has sent so far. REQUIRES: set before the first call,
+  // and valid until the last has ended.
+  void set_received(std::function<int64_t(const std::string& connection)> received) {
+    MutexLock lock(&mutex_);
+    received_ = std::move(received);
+  }
 
   // Lets the call receive its message, now or when it is its peer's turn.
   void Begin(const std::shared_ptr<Call>& call, const Peer& peer);
@@ -74,10 +88,18 @@ class FirstMessages {
     Peer peer;
   };
 
+  struct Receiving {
+    Peer peer;
+    // What the connection had sent when the call began to receive.
+    int64_t before = 0;
+  };
+
   // Gives the call a number and a deadline.
   uint64_t Add(const std::shared_ptr<Call>& call, Peer peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StopReceiving(uint64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Takes the calls out whose time is up.
+  // The receiving calls of the connection that sends too much; empty: none does.
+  std::vector<uint64_t> FindFlood() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Takes the calls out whose time is up, or that receive too much.
   std::vector<std::shared_ptr<Call>> TakeLate() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Watch();
   // Starts the next waiting calls.
@@ -88,7 +110,10 @@ class FirstMessages {
   uint64_t next_ ABSL_GUARDED_BY(mutex_) = 1;
   // Calls whose deadline has not passed, by number and therefore by deadline.
   std::map<uint64_t, Pending> pending_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<uint64_t, Peer> receiving_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<uint64_t, Receiving> receiving_ ABSL_GUARDED_BY(mutex_);
+  std::function<int64_t(const std::string&)> received_ ABSL_GUARDED_BY(mutex_) = [](const std::string&) {
+    return int64_t{0};
+  };
   // Of the slots in which calls receive; and of the waiting calls, by group alone.
   FairShares slots_ ABSL_GUARDED_BY(mutex_), places_ ABSL_GUARDED_BY(mutex_);
   // Calls by number; those without an entry in pending_ have waited too long.

@@ -33,6 +33,7 @@ class HealthService final : public CallService {
 
   // The status of "" is SERVING until Close.
   void SetServing(const std::string& service, bool serving);
+  FirstMessages* first_messages() { return &messages_; }
   // Sets every status to NOT_SERVING for good.
   void Close();
 

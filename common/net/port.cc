@@ -44,6 +44,9 @@ absl::StatusOr<Port> OpenPort(const PortSpec& spec) {
     authenticator->set_on_accepted(
         [raw = listener.get()](const std::string& peer) { raw->Authenticated(peer); });
   }
+  for (FirstMessages* messages : spec.messages) {
+    messages->set_received([raw = listener.get()](const std::string& peer) { return raw->Received(peer); });
+  }
   grpc::ServerBuilder builder;
   ConfigurePort(builder, spec.max_streams);
   builder.SetMaxReceiveMessageSize(spec.max_message_bytes);

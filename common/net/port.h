@@ -30,6 +30,8 @@ struct PortSpec {
   std::vector<grpc::Service*> services;
   // The authenticators of the APIs at this port: they notify it of authenticated callers on its connections.
   std::vector<Authenticator*> authenticators;
+  // Those of the services.
+  std::vector<FirstMessages*> messages;
   // Calls that a connection may have at once. A gateway has all its tenants' on one.
   int max_streams = 1024;
   // Bound of gRPC's memory. Beyond it gRPC ends idle connections, then streams, of any caller.

@@ -65,7 +65,7 @@ class AdminService final : public CallService {
   // Answers the calls that have their states, then stops. REQUIRES: the server has ended.
   ~AdminService() override;
 
-  FirstMessages::Counts messages() const { return messages_.counts(); }
+  FirstMessages* first_messages() { return &messages_; }
 
  private:
   // Adds a method with one reply that requires `role`. `act` handles the call and replies once, now or later;

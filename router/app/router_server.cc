@@ -245,6 +245,7 @@ absl::Status RouterServer::OpenPorts(const RouterOptions& options) {
                   .max_message_bytes = MaxClientMessageBytes(options.limits),
                   .services = {inference_.get(), gateway_.get(), client_health_.get()},
                   .authenticators = {client_authenticator_.get()},
+                  .messages = {client_messages_.get(), client_health_->first_messages()},
                   .max_streams = static_cast<int>(options.max_waiting) + kMostRunning,
                   .reflection = options.client_tokens.empty()};
   PortSpec worker{.listen = options.worker_listen,
@@ -257,9 +258,14 @@ absl::Status RouterServer::OpenPorts(const RouterOptions& options) {
                        .max_message_bytes = kMaxAdminMessageBytes,
                        .services = {admin_.get(), admin_health_.get()},
                        .authenticators = {admin_authenticator_.get()},
+                       .messages = {admin_->first_messages(), admin_health_->first_messages()},
                        .memory_bytes = size_t{64} << 20,
                        .reflection = options.admin_tokens.empty()};
-  for (const auto& service : worker_services_) worker.services.push_back(service.get());
+  if (worker_health_ != nullptr) worker.messages.push_back(worker_health_->first_messages());
+  for (const auto& service : worker_services_) {
+    worker.services.push_back(service.get());
+    (together ? client : worker).messages.push_back(service->first_messages());
+  }
   if (together) {
     client.max_message_bytes = std::max(client.max_message_bytes, kMaxWorkerMessageBytes);
     for (const auto& service : worker_services_) client.services.push_back(service.get());
@@ -303,12 +309,12 @@ void RouterServer::AddPortsAndProcess(v1::ClusterState& state) {
     }
     if (opened.name == kWorkerPort || (together && opened.name == kClientPort)) {
       for (const auto& service : worker_services_) {
-        AddMessages(service->messages(), port);
+        AddMessages(service->first_messages()->counts(), port);
         streams += service->sessions();
       }
     }
     if (opened.name == kAdminPort) {
-      AddMessages(admin_->messages(), port);
+      AddMessages(admin_->first_messages()->counts(), port);
       streams += static_cast<int64_t>(steps_.watchers());
     }
     port.set_streams(static_cast<uint32_t>(streams));

@@ -25,7 +25,7 @@ class WorkerPortService : public CallService {
   // Ends the service's own threads.
   virtual void Stop() {}
 
-  FirstMessages::Counts messages() const { return bounds_.first_messages.counts(); }
+  FirstMessages* first_messages() { return &bounds_.first_messages; }
   // Number of open streams.
   int64_t sessions() const { return bounds_.open.load(std::memory_order_relaxed); }
   // Encoded bytes of received messages that have not been handled yet.

@@ -320,6 +320,19 @@ TEST(GreedyPeer, SilentStreamsDelayNoWorker) {
   EXPECT_LT(greedy.refused(), 200) << "it did not wait for the others' end";
 }
 
+// Messages that announce 600 MiB: beyond 512 MiB gRPC would end streams of any caller.
+TEST(GreedyPeer, AnnouncedSizesDoNotReachTheQuotaOfThePort) {
+  const LoneRouter router({});
+  for (const auto& [port, method] :
+       {std::pair<std::string, const char*>{"serving on ", "/bfio.v1.Inference/Generate"},
+        {"workers on ", "/bfio.v1.WorkerLink/Attach"}}) {
+    UnfinishedCalls greedy(router.After(port));
+    ASSERT_TRUE(greedy.Send(method, 3, 200 << 20, 2 * kSlowdown * absl::Seconds(1)));
+    EXPECT_LT(router.GrownMib(), 300 * kSlowdown) << (greedy.sent_bytes() >> 20) << " MiB were let in";
+    EXPECT_GT(greedy.refused(), 0) << method;
+  }
+}
+
 // 6 MB of calls that are reset at once would take gRPC 800 MiB.
 TEST(GreedyPeer, ResetsEndTheirConnectionAndDelayNoOther) {
   const LoneRouter router({});

@@ -123,6 +123,23 @@ TEST(FirstMessages, ASlowCallEndsEarlyOnlyForAPeerThatReceivesNothing) {
   while (own->received + other->received == 0) std::this_thread::yield();
 }
 
+// A message may announce any size.
+TEST(FirstMessages, TheConnectionThatSendsTooMuchLosesItsCalls) {
+  FirstMessages messages({.at_once = 16, .patience = absl::Hours(1), .bytes = 1000});
+  std::atomic<int64_t> sent[2] = {5000, 0};
+  messages.set_received([&](const std::string& connection) { return sent[connection == "b"].load(); });
+  const auto greedy = std::make_shared<FakeCall>(), modest = std::make_shared<FakeCall>();
+  messages.Begin(greedy, {"a", "a", "a"});
+  messages.Begin(modest, {"b", "b", "b"});
+  sent[0] = 5600;
+  sent[1] = 300;
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_FALSE(greedy->late || modest->late);
+  sent[0] = 5800;
+  while (!greedy->late) std::this_thread::yield();
+  EXPECT_FALSE(modest->late);
+}
+
 TEST(FirstMessages, OfTheWaitingCallsATenantHasAShare) {
   FirstMessages messages({.at_once = 1, .patience = absl::Hours(1), .waiting = 8});
   std::vector<std::shared_ptr<FakeCall>> calls;

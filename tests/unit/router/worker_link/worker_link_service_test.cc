@@ -366,7 +366,7 @@ TEST(WorkerLinkBounds, AStreamWithoutAHelloIsClosed) {
   EXPECT_FALSE(stream->Read(&message));
   EXPECT_EQ(FromGrpcStatus(stream->Finish()),
             absl::DeadlineExceededError("the first message did not arrive in time"));
-  EXPECT_EQ(service.messages().too_late, 1u);
+  EXPECT_EQ(service.first_messages()->counts().too_late, 1u);
 }
 
 }  // namespace
