@@ -104,9 +104,6 @@ bool BoundedServer::ServeAndClose(int socket) {
 }
 
 std::unique_ptr<TlsSession> BoundedServer::ShakeHands(int socket) {
-  // A client that sends nothing gets as much time as for a first request.
-  HttpConnection silent(socket, limits_, state_);
-  if (!AwaitRequest(silent, limits_.first_patience)) return nullptr;
   const absl::Time start = MonotonicNow();
   return TlsSession::Accept(*tls_, socket, start + limits_.first_patience, [&] {
     const bool crowded = state_.load->waiting > 0 && MonotonicNow() - start > limits_.crowded_read_timeout;

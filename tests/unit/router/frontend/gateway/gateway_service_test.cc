@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -385,6 +386,23 @@ TYPED_TEST(GatewayServiceTest, TheTokenizerComesInParts) {
   reader = TypeParam::Service::NewStub(server.channel())->GetTokenizer(&without, {});
   EXPECT_FALSE(reader->Read(&chunk));
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+}
+
+// A client that reads no further takes its share of the streams, and no more.
+TYPED_TEST(GatewayServiceTest, OfTheTokenizersStreamsAConnectionHasAShare) {
+  std::list<grpc::ClientContext> contexts;
+  std::vector<std::unique_ptr<grpc::ClientReader<common_pb::GetTokenizerChunk>>> unread;
+  common_pb::GetTokenizerChunk chunk;
+  while (unread.size() < 100) {
+    auto reader = this->stub_->GetTokenizer(&contexts.emplace_back(), {});
+    if (!reader->Read(&chunk)) {
+      EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+      break;
+    }
+    unread.push_back(std::move(reader));
+  }
+  EXPECT_EQ(unread.size(), GatewayService::kMaxTokenizers / 4);
+  for (grpc::ClientContext& context : contexts) context.TryCancel();
 }
 
 TYPED_TEST(GatewayServiceTest, SubscribersGetLoadRecords) {
