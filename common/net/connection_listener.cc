@@ -406,14 +406,24 @@ void ConnectionListener::DropUnauthenticated() {
     crowded.insert(host);
     starved = starved || shares_.held({host, ""}) == 0;
   }
+  std::vector<std::pair<int64_t, Connection*>> by_bytes;
+  int64_t sum = 0;
   for (const uint64_t number : unauthenticated_) {
     Connection& connection = connections_.at(number);
     const absl::Duration patience =
         starved || crowded.contains(connection.host) ? limits_.crowded_patience : limits_.patience;
-    if (now - connection.accepted >= patience ||
-        BytesReceived(connection.fd) > limits_.unauthenticated_bytes) {
+    const int64_t bytes = BytesReceived(connection.fd);
+    if (now - connection.accepted >= patience || bytes > limits_.unauthenticated_bytes) {
       Drop(connection, "a connection without an authenticated call");
+    } else if (!connection.dropped) {
+      by_bytes.emplace_back(bytes, &connection);
+      sum += bytes;
     }
+  }
+  std::sort(by_bytes.begin(), by_bytes.end());
+  for (; sum > limits_.unauthenticated_sum; by_bytes.pop_back()) {
+    sum -= by_bytes.back().first;
+    Drop(*by_bytes.back().second, "many bytes without an authenticated call");
   }
 }
 

@@ -49,6 +49,9 @@ class ConnectionListener {
     // What an unauthenticated connection may send, including TLS and HTTP/2, and how long it may last; the
     // second time applies while others of its address wait for its place.
     int64_t unauthenticated_bytes = 256 << 10;
+    // The same of all of them; beyond it those that have sent the most end. GRPC 1.51 holds 60 bytes for a
+    // header that HPACK encodes in one.
+    int64_t unauthenticated_sum = 1 << 20;
     absl::Duration patience = absl::Seconds(60);
     absl::Duration crowded_patience = absl::Seconds(2);
     // New calls of a connection per second, and at once; before it is authenticated, calls in all. A call

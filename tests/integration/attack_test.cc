@@ -258,6 +258,17 @@ TEST(BeforeAuthentication, HeadersWithoutAnEndPinNoMoreThan64MibAtAnyPort) {
   EXPECT_LT(ResidentMib(worker.pid()) - before, 64 * kSlowdown);
 }
 
+// GRPC 1.51 takes 60 bytes for each of these headers.
+TEST(BeforeAuthentication, HeadersOfOneByteOnManyConnectionsPinNoMoreThan64Mib) {
+  const LoneRouter router({absl::StrCat("--client_tokens=", TokensFile())});
+  std::vector<std::unique_ptr<UnfinishedCalls>> attacks;
+  for (int i = 0; i < 100; ++i) {
+    attacks.push_back(std::make_unique<UnfinishedCalls>(router.After("serving on ")));
+    ASSERT_TRUE(attacks.back()->SendHeaders(240 << 10, kSlowdown * absl::Milliseconds(100), /*indexed=*/true));
+    ASSERT_LT(router.GrownMib(), 64 * kSlowdown) << i;
+  }
+}
+
 // Without authentication another bound applies: 64 MiB of messages that are received at the same time, and a
 // window of 64 KiB for each call that waits until it may be received.
 // Each attack sends up to 600 MiB. How much of it a bounded router holds depends on when its threads run;

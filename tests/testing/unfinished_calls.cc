@@ -79,14 +79,16 @@ bool UnfinishedCalls::Send(const std::string& method, int calls, uint32_t messag
   return true;
 }
 
-bool UnfinishedCalls::SendHeaders(uint64_t bytes, absl::Duration patience) {
+bool UnfinishedCalls::SendHeaders(uint64_t bytes, absl::Duration patience, bool indexed) {
   if (fd_ < 0) return false;
   out_ = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
   AddFrame(kSettings, 0, 0, "");
-  // A literal field whose name has a length of some 16 MiB times 256 (RFC 7541, 5.1).
-  AddFrame(kHeaders, 0, 1, std::string("\0\x7f\xff\xff\xff\x0f", 6));
-  const std::string some(kDataBytes, 'x');
-  for (uint64_t sent = 0; sent < bytes; sent += kDataBytes) {
+  // A literal field whose name has a length of some 16 MiB times 256 (RFC 7541, 5.1); or fields of the static
+  // table (6.1): ":method: POST", and then "accept-charset" without a value. The frames are small, because
+  // gRPC counts the headers of a frame.
+  AddFrame(kHeaders, 0, 1, indexed ? std::string("\x83") : std::string("\0\x7f\xff\xff\xff\x0f", 6));
+  const std::string some = indexed ? std::string(200, '\x8f') : std::string(kDataBytes, 'x');
+  for (uint64_t sent = 0; sent < bytes; sent += some.size()) {
     AddFrame(kContinuation, 0, 1, some);
     while (out_.size() >= kOutBytes) {
       if (!Exchange(patience)) return true;
