@@ -12,7 +12,6 @@
 #include "tests/chaos/audit.h"
 #include "tests/chaos/chaos_group.h"
 #include "tests/chaos/client_load.h"
-#include "tests/chaos/greedy_peer.h"
 #include "tests/chaos/harmless_watch.h"
 #include "tests/chaos/memory_watch.h"
 #include "tests/chaos/runs.h"
@@ -32,15 +31,6 @@ constexpr int kMisbehaving = 5;
 constexpr int kSlots = 24;
 constexpr uint32_t kMeanOutput = 16;
 constexpr double kStepSeconds = 0.03;
-
-// Writes the file of --client_tokens: one token per tenant.
-std::string WriteTokens() {
-  const std::string path = testing::TestDirectory() + "/client_tokens";
-  std::ofstream file(path);
-  for (int i = 0; i < kTenants; ++i) file << TenantName(i) << " token:" << TokenOf(TenantName(i)) << "\n";
-  file << kGreedyTenant << " token:" << TokenOf(kGreedyTenant) << "\n";
-  return path;
-}
 
 // Writes the file of --resume_key_file. Without it, a stream that resumes at a new router waits like a new
 // request.

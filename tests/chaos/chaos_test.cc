@@ -35,5 +35,9 @@ TEST(Chaos, AModelsTokensAreThoseOfAnUndisturbedRun) {
   EXPECT_EQ(RunChaos(options), 0);
 }
 
+TEST(Chaos, GreedyPeersDelayNobody) {
+  EXPECT_EQ(MeasureGreedyPeers({.duration = absl::Minutes(1)}), 0);
+}
+
 }  // namespace
 }  // namespace bfio::chaos

@@ -1,6 +1,7 @@
 #include "tests/chaos/client_load.h"
 
 #include <algorithm>
+#include <fstream>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -8,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "common/base/rng.h"
+#include "tests/testing/process.h"
 #include "tools/client/stream_call.h"
 #include "worker/engine/sim/sim_engine.h"
 
@@ -150,6 +152,17 @@ std::string TenantName(int tenant) {
 }
 std::string TokenOf(const std::string& tenant) {
   return absl::StrCat("token-of-", tenant, "-0123456789");
+}
+
+std::string WriteTokens() {
+  const std::string path = testing::TestDirectory() + "/client_tokens";
+  std::ofstream file(path);
+  const auto add = [&](const std::string& tenant) {
+    file << tenant << " token:" << TokenOf(tenant) << "\n";
+  };
+  for (int i = 0; i < kTenants; ++i) add(TenantName(i));
+  add(kGreedyTenant);
+  return path;
 }
 
 ClientLoad::ClientLoad(LoadOptions options, const Workload& workload)

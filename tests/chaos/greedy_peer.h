@@ -18,9 +18,6 @@
 
 namespace bfio::chaos {
 
-// A tenant with a token that sends no other requests.
-inline constexpr char kGreedyTenant[] = "greedy";
-
 class GreedyPeer final : public Attack {
  public:
   struct Options {

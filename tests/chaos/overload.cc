@@ -1,7 +1,9 @@
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -10,6 +12,7 @@
 #include "tests/chaos/audit.h"
 #include "tests/chaos/chaos_group.h"
 #include "tests/chaos/client_load.h"
+#include "tests/chaos/greedy_peer.h"
 #include "tests/chaos/memory_watch.h"
 #include "tests/chaos/runs.h"
 #include "tests/chaos/workload.h"
@@ -20,9 +23,14 @@ namespace {
 constexpr int kOverloadSlots = 8;
 constexpr double kOverloadStep = 0.03;
 constexpr uint32_t kOverloadOutput = 16;
+// One request in fifty is eight times as long.
+constexpr double kTokensPerRequest = kOverloadOutput * (0.98 + 8 * 0.02);
 constexpr double kLeast = 0.95;
 constexpr absl::Duration kWarmUp = absl::Seconds(3);
 constexpr absl::Duration kCapacity = absl::Seconds(15);
+// Of the load beside greedy peers: half of the capacity.
+constexpr int kGreedyTurns = 3;
+constexpr int64_t kGreedyKib = 256 << 10;
 
 // The result of a load for some time, and tokens per second after the warm-up.
 struct Phase {
@@ -32,8 +40,9 @@ struct Phase {
 };
 
 Phase RunPhase(ChaosGroup& group, const Workload& workload, uint64_t seed, double rate,
-               absl::Duration duration) {
-  LoadOptions options = {.address = group.address(), .rate = rate, .seed = seed};
+               absl::Duration duration, bool authenticated = false) {
+  LoadOptions options = {
+      .address = group.address(), .rate = rate, .seed = seed, .authenticated = authenticated};
   options.cancelled = options.dropped = 0;
   options.plain = 1;
   Phase phase = {.load = std::make_unique<ClientLoad>(options, workload)};
@@ -70,8 +79,7 @@ int MeasureOverload(const OverloadOptions& options) {
     return 2;
   }
   const Workload workload(1, kOverloadOutput);
-  // One request in fifty is eight times as long.
-  const double per_request = kOverloadOutput * (0.98 + 8 * 0.02);
+  const double per_request = kTokensPerRequest;
   const double estimate = options.workers * kOverloadSlots / kOverloadStep / per_request;
   const Phase capacity = RunPhase(group, workload, 1, 1.5 * estimate, kCapacity);
   const double requests_per_s = capacity.tokens_per_s / per_request;
@@ -95,6 +103,53 @@ int MeasureOverload(const OverloadOptions& options) {
     verdict.violations.push_back(absl::StrFormat("throughput below %g of capacity", kLeast));
   if (ledger.refusal_s.empty()) verdict.violations.push_back("nothing was refused: this was no overload");
   absl::PrintF("%s", verdict.table);
+  for (const std::string& violation : verdict.violations) absl::PrintF("VIOLATION  %s\n", violation);
+  return verdict.violations.empty() ? 0 : 1;
+}
+
+int MeasureGreedyPeers(const GreedyOptions& options) {
+  setvbuf(stdout, nullptr, _IOLBF, 0);
+  GroupOptions group_options = {.workers = options.workers,
+                                .router_flags = {absl::StrCat("--client_tokens=", WriteTokens())},
+                                .worker_flags = {absl::StrCat("--c=", kOverloadStep), "--tl=0",
+                                                 absl::StrCat("--slots=", kOverloadSlots)}};
+  const Means means;
+  ChaosGroup group(group_options, means);
+  if (!group.WaitServing(options.workers, absl::Seconds(60))) {
+    std::fprintf(stderr, "the group did not start\n");
+    return 2;
+  }
+  const Workload workload(1, kOverloadOutput);
+  const double rate = 0.5 * options.workers * kOverloadSlots / kOverloadStep / kTokensPerRequest;
+  std::vector<float> waits[2];
+  int64_t calls = 0, kib[2] = {};
+  Verdict verdict;
+  for (int turn = 0; turn < 2 * kGreedyTurns; ++turn) {
+    const bool greedy = turn % 2 == 1;
+    std::vector<std::unique_ptr<GreedyPeer>> peers;
+    for (int i = 0; greedy && i < options.peers; ++i) {
+      peers.push_back(std::make_unique<GreedyPeer>(GreedyPeer::Options{
+          group.address(), group.worker_address(), static_cast<uint64_t>(turn * options.peers + i)}));
+    }
+    const Phase phase = RunPhase(group, workload, static_cast<uint64_t>(turn / 2), rate,
+                                 options.duration / kGreedyTurns, /*authenticated=*/true);
+    for (const auto& peer : peers) calls += peer->calls();
+    const Ledger& ledger = phase.load->ledger();
+    waits[greedy].insert(waits[greedy].end(), ledger.first_token_s.begin(), ledger.first_token_s.end());
+    kib[greedy] = std::max(kib[greedy], phase.memory.router_peak());
+    int64_t failed = ledger.sent;
+    for (const auto& [fate, count] : ledger.fates) failed -= fate == Fate::kCompleted ? count : 0;
+    if (failed > 0)
+      verdict.violations.push_back(absl::StrCat(failed, " requests of others failed in turn ", turn));
+  }
+  const double before = Quantile(waits[0], 0.99), with = Quantile(waits[1], 0.99);
+  absl::PrintF("%d greedy peers began %d calls; beside them %.0f requests/s\n", options.peers, calls, rate);
+  absl::PrintF("first token without and with them: p50 %.3f and %.3f s, p99 %.3f and %.3f s\n",
+               Quantile(waits[0], 0.5), Quantile(waits[1], 0.5), before, with);
+  absl::PrintF("router's memory, peak: %d and %d MiB\n", kib[0] >> 10, kib[1] >> 10);
+  if (with > std::max(2 * before, before + 0.05)) verdict.violations.push_back("others wait longer");
+  if (kib[1] - kib[0] > testing::kSlowdown * kGreedyKib)
+    verdict.violations.push_back("the router's memory grew too much");
   for (const std::string& violation : verdict.violations) absl::PrintF("VIOLATION  %s\n", violation);
   return verdict.violations.empty() ? 0 : 1;
 }
