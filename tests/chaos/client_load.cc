@@ -157,9 +157,7 @@ std::string TokenOf(const std::string& tenant) {
 std::string WriteTokens() {
   const std::string path = testing::TestDirectory() + "/client_tokens";
   std::ofstream file(path);
-  const auto add = [&](const std::string& tenant) {
-    file << tenant << " token:" << TokenOf(tenant) << "\n";
-  };
+  const auto add = [&](const std::string& tenant) { file << tenant << " token:" << TokenOf(tenant) << "\n"; };
   for (int i = 0; i < kTenants; ++i) add(TenantName(i));
   add(kGreedyTenant);
   return path;

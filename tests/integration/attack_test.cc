@@ -264,7 +264,8 @@ TEST(BeforeAuthentication, HeadersOfOneByteOnManyConnectionsPinNoMoreThan64Mib) 
   std::vector<std::unique_ptr<UnfinishedCalls>> attacks;
   for (int i = 0; i < 100; ++i) {
     attacks.push_back(std::make_unique<UnfinishedCalls>(router.After("serving on ")));
-    ASSERT_TRUE(attacks.back()->SendHeaders(240 << 10, kSlowdown * absl::Milliseconds(100), /*indexed=*/true));
+    ASSERT_TRUE(
+        attacks.back()->SendHeaders(240 << 10, kSlowdown * absl::Milliseconds(100), /*indexed=*/true));
     ASSERT_LT(router.GrownMib(), 64 * kSlowdown) << i;
   }
 }

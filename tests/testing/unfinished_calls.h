@@ -31,8 +31,9 @@ class UnfinishedCalls {
   bool Send(const std::string& method, int calls, uint32_t message_bytes, absl::Duration patience);
 
   // Begins one call whose headers never end: a single text of `bytes` or more, or, if `indexed`, as many
-  // headers that HPACK encodes in one byte, in as many frames as necessary. Returns when this much has been sent, when the server has closed the connection, or when it
-  // has accepted nothing for `patience`. Called once, instead of Send. False: it could not connect.
+  // headers that HPACK encodes in one byte, in as many frames as necessary. Returns when this much has been
+  // sent, when the server has closed the connection, or when it has accepted nothing for `patience`. Called
+  // once, instead of Send. False: it could not connect.
   bool SendHeaders(uint64_t bytes, absl::Duration patience, bool indexed = false);
 
   // Begins `calls` calls and resets each at once. Returns when all is sent, or as above. Called once, instead
