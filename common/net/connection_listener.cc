@@ -323,7 +323,14 @@ bool ConnectionListener::Enter(int fd, int listener, const sockaddr_storage& fro
   by_peer_[connection.peer] = number;
   outside_.push_back(number);
   outside_shares_.Hold({connection.host, ""});
-  Watch(poll_, connection.fd, EPOLLIN | EPOLLRDHUP, number);
+  // A client that polls rarely, such as one of grpcio without a call, connects sooner when the server speaks
+  // first. So a silent connection is passed on, too, while there are few.
+  const bool few = std::ssize(unauthenticated_) + std::ssize(waiting_) < limits_.unauthenticated / 4;
+  if (few) {
+    connection.place = Connection::Place::kWaiting;
+    waiting_.push_back(number);
+  }
+  Watch(poll_, connection.fd, few ? 0 : EPOLLIN | EPOLLRDHUP, number);
   connections_.emplace(number, std::move(connection));
   return true;
 }

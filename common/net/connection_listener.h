@@ -2,13 +2,13 @@
 //
 // Purpose: gRPC accepts every connection, and what it buffers of a connection before authentication is
 // unbounded (for example in the header parser of version 1.51). So connections are accepted here, and passed
-// to gRPC, which does TLS and HTTP/2, when they have sent something. A connection counts as authenticated
-// once a call on it is (Authenticated). Until then it may send at most `unauthenticated_bytes` and last for
-// `patience`, and gRPC has a bounded number of such connections, of each address its share; of the others the
-// newest is next. A connection that begins too many calls ends. Connections to a lost host are ended by TCP
-// keepalive. Ownership: gRPC owns the sockets; this object has a second descriptor of each,
-// to see its end and to end it: two for each connection, for which InitProgram raises the limit. Threads:
-// Bind, Serve, Stop and destruction from one thread; the others from any.
+// to gRPC, which does TLS and HTTP/2, when they have sent something, or while it has few. One counts as
+// authenticated once a call on it is (Authenticated). Until then it may send at most `unauthenticated_bytes`
+// and last for `patience`, and gRPC has a bounded number of such connections, of each address its share; of
+// the others the newest is next. A connection that begins too many calls ends. Connections to a lost host are
+// ended by TCP keepalive. Ownership: gRPC owns the sockets; this object has a second descriptor of each, to
+// see its end and to end it: two for each connection, for which InitProgram raises the limit. Threads: Bind,
+// Serve, Stop and destruction from one thread; the others from any.
 #ifndef BFIO_COMMON_NET_CONNECTION_LISTENER_H_
 #define BFIO_COMMON_NET_CONNECTION_LISTENER_H_
 
