@@ -124,13 +124,6 @@ KvOutlook KvAdmission::MakeOutlook(Lookahead& lookahead, absl::Span<const Worker
   return {static_cast<int32_t>(intervals_.size()), kWays, capacity_, need_};
 }
 
-void KvAdmission::Take(int32_t need, WorkerIndex worker) {
-  const size_t row = options_.kind == Kind::kProtection ? 1 : static_cast<size_t>(ways_) * intervals_.size();
-  const int64_t* const needs = &need_[static_cast<size_t>(need) * row];
-  int64_t* const capacity = &capacity_[static_cast<size_t>(worker) * row];
-  for (size_t i = 0; i < row; ++i) capacity[i] -= needs[i];
-}
-
 void KvAdmission::ReadPrompts(absl::Span<const Worker> workers, absl::Span<WaitingView> waiting) {
   capacity_.clear();
   need_.clear();

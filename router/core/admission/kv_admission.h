@@ -91,9 +91,6 @@ class KvAdmission {
   KvOutlook MakeOutlook(
       Lookahead& lookahead, absl::Span<const Worker> workers, absl::Span<WaitingView> waiting,
       StepsOfPrompt steps_of_prompt = [](int64_t) -> int64_t { return 0; });
-  // Subtracts a request's needs from a worker's capacity in the outlook. REQUIRES: active(); `need` is from
-  // the last MakeOutlook.
-  void Take(int32_t need, WorkerIndex worker);
   // The indices, ascending, of these requests that begin at `step`; `free` has the remaining capacity of the
   // last outlook. REQUIRES: the last MakeOutlook had these requests; chooses().
   void Choose(int64_t step, const FreeCapacity& free, absl::Span<const WaitingView> waiting,

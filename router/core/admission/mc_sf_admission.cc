@@ -12,15 +12,6 @@ namespace {
 // step, so only the needs of the plan's own requests are rounded up.
 constexpr int64_t kKnownNearShare = 8, kKnownFarShare = 4;
 
-// Of the workers that the request fits, the one with the shortest step; or kNoWorker.
-WorkerIndex LeastLoaded(const FreeCapacity& free, const WaitingView& request) {
-  WorkerIndex least = kNoWorker;
-  for (WorkerIndex g = 0; g < free.workers(); ++g) {
-    if ((least == kNoWorker || free[g].Time() < free[least].Time()) && free.Fits(request, g)) least = g;
-  }
-  return least;
-}
-
 }  // namespace
 
 void KvAdmission::ReadBooks(Lookahead& lookahead, absl::Span<const Worker> workers,
@@ -104,7 +95,7 @@ void KvAdmission::Choose(int64_t step, const FreeCapacity& free, absl::Span<cons
     const WaitingView& request = waiting[static_cast<size_t>(next)];
     const bool overdue = Overdue(request, step);
     if (only_overdue && !overdue) break;
-    const WorkerIndex worker = LeastLoaded(free_, request);
+    const WorkerIndex worker = LeastKey(free_, request, [](const WorkerView& view) { return view.Time(); });
     if (worker != kNoWorker) {
       free_.Take(request, worker);
       chosen.push_back(next);

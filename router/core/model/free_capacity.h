@@ -19,9 +19,6 @@
 
 namespace bfio::core {
 
-// The result of a search that found no worker.
-inline constexpr WorkerIndex kNoWorker = -1;
-
 class FreeCapacity {
  public:
   void Reset(absl::Span<const WorkerView> workers, const KvOutlook& kv) {
@@ -58,10 +55,12 @@ class FreeCapacity {
             kv_.FitsInstead(coming.row, leaving.row, worker));
   }
 
-  // Places a request that adds `tokens` to the worker's load. REQUIRES: Fits.
+  // Places a request that adds `tokens` to the worker's load. One that runs alone takes the other slots too.
+  // REQUIRES: Fits.
   void Take(const KvDemand& demand, int64_t tokens, WorkerIndex worker) { Put(demand, tokens, worker, +1); }
   void Take(const WaitingView& request, WorkerIndex worker) {
     Take(request.kv(), request.prefill_tokens, worker);
+    if (request.runs_alone) LimitSlots(worker, 0);
   }
   // Reverts Take.
   void Return(const KvDemand& demand, int64_t tokens, WorkerIndex worker) { Put(demand, tokens, worker, -1); }
@@ -97,6 +96,16 @@ class FreeCapacity {
   KvCapacity kv_;
   int64_t free_slots_ = 0;
 };
+
+// The worker with the least key among those that can take the request (ties: lowest index), or kNoWorker.
+template <class Key>
+WorkerIndex LeastKey(const FreeCapacity& free, const WaitingView& request, Key key) {
+  WorkerIndex best = kNoWorker;
+  for (WorkerIndex g = 0; g < free.workers(); ++g) {
+    if ((best == kNoWorker || key(free[g]) < key(free[best])) && free.Fits(request, g)) best = g;
+  }
+  return best;
+}
 
 inline void FreeCapacity::LimitSlotsToMemory(absl::Span<const WaitingView> waiting) {
   if (kv_.empty() || waiting.empty()) return;

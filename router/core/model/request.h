@@ -18,6 +18,7 @@ using RequestId = uint64_t;
 
 // A worker's index in the current epoch: its rank, 0 .. G-1.
 using WorkerIndex = int32_t;
+inline constexpr WorkerIndex kNoWorker = -1;
 
 struct RequestSpec {
   RequestId id = 0;

@@ -93,11 +93,13 @@ struct WaitingView {
   int64_t tenant_reference_wait = 0;
   // Row of Outlook::curves with its survival probabilities; 0 without an outlook.
   int32_t curve = 0;
-  // It reserves all of kv_reserve_tokens at once (RequestSpec::reserves_kv).
-  bool reserves_kv = false;
   // Row of Snapshot::kv.need.
   int32_t kv_need = 0;
   KvDemand kv() const { return {kv_reserve_tokens, kv_need}; }
+  // The rank of RequestSpec::held_to; no policy gets such a request.
+  WorkerIndex held_to = kNoWorker;
+  // It reserves all of kv_reserve_tokens at once (RequestSpec::reserves_kv).
+  bool reserves_kv = false;
   // RequestSpec::steps_alone is set: placed before the policy is called, on any worker that it fits.
   bool runs_alone = false;
   // Since it arrived, at least one group has decided while another group also had free slots.

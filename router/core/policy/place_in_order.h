@@ -2,23 +2,15 @@
 #ifndef BFIO_ROUTER_CORE_POLICY_PLACE_IN_ORDER_H_
 #define BFIO_ROUTER_CORE_POLICY_PLACE_IN_ORDER_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "router/core/model/free_capacity.h"
 #include "router/core/model/snapshot.h"
 
 namespace bfio::core {
-
-// The worker with the least key among those that can take the request (ties: lowest index), or kNoWorker.
-template <class Key>
-WorkerIndex LeastKey(const FreeCapacity& free, const WaitingView& request, Key key) {
-  WorkerIndex best = kNoWorker;
-  for (WorkerIndex g = 0; g < free.workers(); ++g) {
-    if ((best == kNoWorker || key(free[g]) < key(free[best])) && free.Fits(request, g)) best = g;
-  }
-  return best;
-}
 
 // Offers the requests in pool order to `pick(request)`, which returns a worker that fits, or kNoWorker only
 // when none does. Appends to `plan`.
@@ -38,6 +30,21 @@ void PlaceInOrder(const Snapshot& snapshot, FreeCapacity& free, std::vector<Assi
     free.Take(request, worker);
     plan.push_back({i, worker});
   }
+}
+
+// Takes the assignments from `free` and removes those that break the contract of Policy::Decide: a plan that
+// overfills a worker or contains a request twice would corrupt all accounts. Returns their number.
+inline int64_t RemoveViolations(absl::Span<const WaitingView> waiting, FreeCapacity& free,
+                                std::vector<Assignment>& assignments) {
+  std::vector<char> taken(waiting.size(), 0);
+  return static_cast<int64_t>(std::erase_if(assignments, [&](const Assignment& a) {
+    if (a.waiting_index < 0 || a.waiting_index >= std::ssize(taken) || taken[a.waiting_index]) return true;
+    if (a.worker < 0 || a.worker >= free.workers()) return true;
+    if (!free.Fits(waiting[a.waiting_index], a.worker)) return true;
+    free.Take(waiting[a.waiting_index], a.worker);
+    taken[a.waiting_index] = 1;
+    return false;
+  }));
 }
 
 }  // namespace bfio::core

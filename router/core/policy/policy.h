@@ -7,7 +7,7 @@
 //     free_kv_tokens, or they fit by Snapshot::kv;
 //   - work conservation: no request is left waiting while some worker could still take it (slot and KV). When
 //     KV does not bind, exactly U = min(|waiting|, sum of free slots) requests are assigned (BF-IO paper,
-//     section 3). A worker that is held for a request (scheduler/kv_hold.h) shows no free slot. Exceptions:
+//     section 3). A worker that is held for a request (scheduler/stages.h) shows no free slot. Exceptions:
 //     policies that meter prompts let requests wait for a rank that has no prompt to compute, and least_work
 //     lets them wait for a worker that has their prefix.
 // Deterministic: the same snapshots in the same order give the same plans, unless PolicyOptions::stop ends a

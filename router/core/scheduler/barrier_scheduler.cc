@@ -28,6 +28,7 @@ std::optional<Plan> BarrierScheduler::Decide(bool force, std::optional<DecisionM
   if (idle && !pool_->AnyPlaceable() && unused && !accounts_.HasDrops()) return std::nullopt;
 
   steps_.step = target;
+  steps_.reported = reported_step_;
   steps_.clock = clock;
   steps_.level = true;
   steps_.targets.assign(accounts_.workers().size(), target);

@@ -20,7 +20,6 @@ class BarrierScheduler final : public Scheduler {
  public:
   using Scheduler::Scheduler;
 
-  GroupKind kind() const override { return GroupKind::kBarrier; }
   bool ReportsMissing() const override { return arrived_ > 0; }
   bool Parked() const override { return GroupIdle() && TargetStep(false) > planned_step_; }
   int64_t Lead() const override { return planned_step_ - reported_step_; }

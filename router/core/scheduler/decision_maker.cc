@@ -14,91 +14,102 @@ constexpr int64_t kAgeSteps = 64;
 
 }  // namespace
 
-std::optional<DecisionMaker::Answer> DecisionMaker::Decide(const PlanSteps& steps, GroupKind kind,
-                                                           int64_t reported_step, Plan& plan) {
+std::optional<DecisionMaker::Answer> DecisionMaker::Decide(const PlanSteps& steps, Plan& plan) {
   decision_.Clear();
   BuildViews(steps);
-  slots_short_ = false;
-  const std::optional<Answer> answer = DecideByRule(steps, kind, reported_step, plan);
-  ReplayRules(steps, kind, static_cast<int64_t>(plan.placements.size() + decision_.assignments.size()));
+  const int64_t slots = accounts_->free_slots();
+  const bool places = pool_->AnyPlaceable() && (kind_ == GroupKind::kBarrier || slots > 0);
+  int64_t left = 0;
+  if (places) {
+    const int64_t share = pool_->TakeShare(slots, slots_elsewhere_);
+    left = PlaceAhead(steps, std::min(share, std::max(options_.window, slots)), plan);
+  } else {
+    free_.Reset(views_, {});
+  }
+  const std::optional<Answer> answer = AskPolicy(steps, left, places && pool_->placeable() > 0, plan);
+  slots_short_ = left > accounts_->free_slots();
+  ReplayRules(steps, static_cast<int64_t>(plan.placements.size() + decision_.assignments.size()));
   return answer;
 }
 
-std::optional<DecisionMaker::Answer> DecisionMaker::DecideByRule(const PlanSteps& steps, GroupKind kind,
-                                                                 int64_t reported_step, Plan& plan) {
-  if (!pool_->AnyPlaceable()) {
-    hold_.SetHolder(std::nullopt);
-    return DecideLevelOnly(steps, kind, reported_step, plan);
+int64_t DecisionMaker::PlaceAhead(const PlanSteps& steps, int64_t window, Plan& plan) {
+  held_.clear();
+  pool_->AppendHeld(views_, held_);
+  StageInput input{steps.clock, pool_->Window(window), held_, slots_elsewhere_, options_.hold_after_steps};
+  auto left = static_cast<int64_t>(input.waiting.size());
+  free_.Reset(views_, admission_.active() ? ReadKv(steps, pool_->Window(left)) : KvOutlook());
+  // The order of a decision; the policy gets what these stages leave.
+  const struct {
+    absl::Span<const WaitingView> StageInput::*places;
+    Stage stage;
+  } kStages[] = {
+      {&StageInput::held, PlaceHeld},
+      {&StageInput::waiting, PlaceAlone},
+      {&StageInput::waiting, [this](auto&... of) { hold_.Place(of...); }},
+  };
+  for (const auto& [places, stage] : kStages) {
+    stage(input, free_, decision_.assignments);
+    if (decision_.assignments.empty()) continue;
+    Enter(input.*places, steps, plan);
+    if (places == &StageInput::held) {
+      for (const Assignment& a : decision_.assignments) pool_->Remove(held_[a.waiting_index].id);
+    } else {
+      // The window shrinks, because admission has not tested the requests behind it.
+      left -= std::ssize(decision_.assignments);
+      pool_->Take(decision_.assignments, steps.clock);
+      input.waiting = pool_->Window(left);
+    }
+    decision_.assignments.clear();
   }
-  if (kind != GroupKind::kBarrier && free_slots_ == 0)
-    return DecideLevelOnly(steps, kind, reported_step, plan);
-  share_ = pool_->TakeShare(free_slots_, slots_elsewhere_);
-  auto seen = static_cast<int64_t>(Window().size());
-  FindHeld();
-  KvOutlook kv;
-  if (admission_.active()) kv = ReadKv(steps);
-  PlaceHeld(steps, kv, plan);
-  // The window shrinks by the requests placed here, because admission has not tested the requests behind it.
-  seen -= PlaceAhead(steps, kv, plan);
-  if (pool_->placeable() == 0) return DecideLevelOnly(steps, kind, reported_step, plan);
-  pool_->FillTenants(Window(), free_, steps.clock);
+  return left;
+}
+
+std::optional<DecisionMaker::Answer> DecisionMaker::AskPolicy(const PlanSteps& steps, int64_t window,
+                                                              bool placeable, Plan& plan) {
   Snapshot snapshot;
+  if (placeable || (steps.level && accounts_->AnyPrompt())) snapshot.prefill = ReadPrompts(steps);
+  if (!placeable && snapshot.prefill == nullptr) return std::nullopt;
   snapshot.step = steps.clock;
-  snapshot.waiting = Window().subspan(0, static_cast<size_t>(seen));
-  snapshot.outlook = BuildOutlook(steps);
-  hold_.Close(snapshot.step, snapshot.waiting, free_);
-  if (admission_.chooses()) snapshot.waiting = ShowChosen(steps, snapshot.waiting);
+  if (placeable) {
+    const absl::Span<WaitingView> waiting = pool_->Window(window);
+    pool_->FillTenants(waiting, free_, steps.clock);
+    snapshot.outlook = BuildOutlook(steps, waiting);
+    snapshot.waiting = admission_.chooses() ? ShowChosen(steps, waiting) : waiting;
+    snapshot.pool_size = pool_->placeable();
+    if (policy_->uses_first_come_waits()) snapshot.first_come = pool_->FirstComeWaits(steps.clock);
+    if (policy_->uses_prefixes()) {
+      accounts_->ReadPrefixes(prefixes_);
+      snapshot.prefixes = &prefixes_;
+    }
+  }
+  snapshot.kv = free_.kv();
   free_.LimitSlotsToMemory(snapshot.waiting);
   views_.assign(free_.views().begin(), free_.views().end());
   snapshot.workers = views_;
-  snapshot.pool_size = pool_->placeable();
-  if (policy_->uses_first_come_waits()) snapshot.first_come = pool_->FirstComeWaits(snapshot.step);
-  snapshot.kv = kv;
-  snapshot.prefill = ReadPrompts(steps, kind, reported_step);
-  if (policy_->uses_prefixes()) {
-    accounts_->ReadPrefixes(prefixes_);
-    snapshot.prefixes = &prefixes_;
-  }
-  FollowRule(steps, snapshot);
+  if (placeable) FollowRule(steps, snapshot);
   ++totals_->policy_calls;
   policy_->Decide(snapshot, decision_);
-  DiscardViolations(snapshot);
-  if (admission_.chooses()) {
+  totals_->policy_violations += RemoveViolations(snapshot.waiting, free_, decision_.assignments);
+  if (placeable && admission_.chooses()) {
     for (Assignment& a : decision_.assignments)
       a.waiting_index = chosen_[static_cast<size_t>(a.waiting_index)];
   }
-  slots_short_ = seen > free_slots_;
   plan.level_s = decision_.level_s;
   std::optional<Answer> answer;
   answer.emplace().stopped_early = decision_.stopped_early;
-  if (!chooser_.candidates().empty()) answer->rule = snapshot.rule;
+  if (placeable && !chooser_.candidates().empty()) answer->rule = snapshot.rule;
   return answer;
 }
 
-const PrefillView* DecisionMaker::ReadPrompts(const PlanSteps& steps, GroupKind kind, int64_t reported_step) {
-  if (kind == GroupKind::kIndependent || !policy_->meters_prompts()) return nullptr;
-  if (!ForecastPrefill(*accounts_, steps, reported_step, prefill_)) return nullptr;
-  prefill_.releases_only = kind == GroupKind::kCoupled && !accounts_->AllMetered();
+const PrefillView* DecisionMaker::ReadPrompts(const PlanSteps& steps) {
+  if (kind_ == GroupKind::kIndependent || !policy_->meters_prompts()) return nullptr;
+  if (!ForecastPrefill(*accounts_, steps, prefill_)) return nullptr;
+  prefill_.releases_only = kind_ == GroupKind::kCoupled && !accounts_->AllMetered();
   return &prefill_;
-}
-
-std::optional<DecisionMaker::Answer> DecisionMaker::DecideLevelOnly(const PlanSteps& steps, GroupKind kind,
-                                                                    int64_t reported_step, Plan& plan) {
-  if (!steps.level || !accounts_->AnyPrompt()) return std::nullopt;
-  Snapshot snapshot;
-  snapshot.step = steps.clock;
-  snapshot.prefill = ReadPrompts(steps, kind, reported_step);
-  if (snapshot.prefill == nullptr) return std::nullopt;
-  snapshot.workers = views_;
-  ++totals_->policy_calls;
-  policy_->Decide(snapshot, decision_);
-  plan.level_s = decision_.level_s;
-  return Answer{decision_.stopped_early};
 }
 
 void DecisionMaker::BuildViews(const PlanSteps& steps) {
   views_.resize(accounts_->workers().size());
-  free_slots_ = 0;
   for (size_t g = 0; g < views_.size(); ++g) {
     const GroupAccounts::Worker& w = accounts_->workers()[g];
     WorkerView& view = views_[g];
@@ -106,7 +117,6 @@ void DecisionMaker::BuildViews(const PlanSteps& steps) {
     const int64_t target = steps.targets[g];
     view.load_tokens = std::max<int64_t>(0, w.base + w.inflight_base + view.active * target);
     view.free_slots = w.free_slots();
-    free_slots_ += view.free_slots;
     view.free_kv_tokens = w.kv_tokens() - w.reserved_kv;
     if (!admission_.active()) view.free_kv_tokens = std::max<int64_t>(0, view.free_kv_tokens);
     view.total_kv_tokens = w.kv_tokens();
@@ -122,7 +132,7 @@ void DecisionMaker::BuildViews(const PlanSteps& steps) {
   }
 }
 
-KvOutlook DecisionMaker::ReadKv(const PlanSteps& steps) {
+KvOutlook DecisionMaker::ReadKv(const PlanSteps& steps, absl::Span<WaitingView> window) {
   kv_workers_.clear();
   prompt_steps_.resize(accounts_->workers().size());
   kv_changes_.resize(accounts_->workers().size());
@@ -144,14 +154,13 @@ KvOutlook DecisionMaker::ReadKv(const PlanSteps& steps) {
                            &kv_changes_[g]});
   }
   const auto steps_of_prompt = [this](int64_t tokens) { return accounts_->StepsOfPrompt(tokens); };
-  const absl::Span<WaitingView> window = Window();
   if (held_.empty()) return admission_.MakeOutlook(pool_->lookahead(), kv_workers_, window, steps_of_prompt);
   looked_at_.assign(window.begin(), window.end());
-  for (const Held& held : held_) looked_at_.push_back(held.view);
+  looked_at_.insert(looked_at_.end(), held_.begin(), held_.end());
   const KvOutlook kv =
       admission_.MakeOutlook(pool_->lookahead(), kv_workers_, absl::MakeSpan(looked_at_), steps_of_prompt);
   for (size_t i = 0; i < window.size(); ++i) window[i].kv_need = looked_at_[i].kv_need;
-  for (size_t i = 0; i < held_.size(); ++i) held_[i].view.kv_need = looked_at_[window.size() + i].kv_need;
+  for (size_t i = 0; i < held_.size(); ++i) held_[i].kv_need = looked_at_[window.size() + i].kv_need;
   return kv;
 }
 
@@ -163,7 +172,7 @@ absl::Span<const WaitingView> DecisionMaker::ShowChosen(const PlanSteps& steps,
   return chosen_views_;
 }
 
-Outlook DecisionMaker::BuildOutlook(const PlanSteps& steps) {
+Outlook DecisionMaker::BuildOutlook(const PlanSteps& steps, absl::Span<WaitingView> waiting) {
   const int32_t horizon = std::min(policy_->horizon(), kMaxHorizonSteps);
   Lookahead& lookahead = pool_->lookahead();
   if (horizon <= 0 || !lookahead.predicts()) {
@@ -177,13 +186,13 @@ Outlook DecisionMaker::BuildOutlook(const PlanSteps& steps) {
     outlook_.AddWorker(lookahead, g, accounts_->ResidentsOf(g), {w.last_step, steps.targets[g]},
                        LoadScale(g));
   }
-  outlook_.AddWaiting(lookahead, Window());
+  outlook_.AddWaiting(lookahead, waiting);
   return outlook_.View();
 }
 
 double DecisionMaker::LoadScale(WorkerIndex worker) const {
   const auto drift = static_cast<double>(accounts_->worker(worker).drift),
-             load = static_cast<double>(views_[worker].load_tokens), known = load - drift;
+             load = static_cast<double>(free_[worker].load_tokens), known = load - drift;
   return drift == 0 || known <= 0 ? 1 : load / known;
 }
 
@@ -214,11 +223,11 @@ void DecisionMaker::FollowRule(const PlanSteps& steps, Snapshot& snapshot) {
   snapshot.far = far_.View();
 }
 
-void DecisionMaker::ReplayRules(const PlanSteps& steps, GroupKind kind, int64_t placed) {
-  if (!chooser_.chooses() || kind == GroupKind::kIndependent) return;
+void DecisionMaker::ReplayRules(const PlanSteps& steps, int64_t placed) {
+  if (!chooser_.chooses() || kind_ == GroupKind::kIndependent) return;
   placed_since_ += placed;
   // For a coupled group only decisions with placements are certain to be in the decision log.
-  const bool skips = slots_short_ || (kind == GroupKind::kCoupled && placed == 0);
+  const bool skips = slots_short_ || (kind_ == GroupKind::kCoupled && placed == 0);
   if (skips || steps.step == replayed_step_) return;
   // Steps count from 1 again in a new epoch.
   const int64_t passed = std::max<int64_t>(1, steps.step - replayed_step_);
@@ -245,122 +254,16 @@ double DecisionMaker::MeanAge(const PlanSteps& steps) const {
   return residents > 0 ? ages / residents : 0;
 }
 
-void DecisionMaker::FindHeld() {
-  held_.clear();
-  for (WorkerIndex g = 0; g < accounts_->num_workers(); ++g) {
-    if (views_[g].free_slots <= 0) continue;
-    looked_at_.clear();
-    pool_->AppendWaitingFor(g, views_[g].free_slots, looked_at_);
-    for (const WaitingView& view : looked_at_) held_.push_back({view, g});
+void DecisionMaker::Enter(absl::Span<const WaitingView> requests, const PlanSteps& steps, Plan& plan) {
+  for (const Assignment& assignment : decision_.assignments) {
+    const WaitingView& request = requests[static_cast<size_t>(assignment.waiting_index)];
+    accounts_->Place(pool_->Spec(request.id), request.enqueued_step, assignment.worker, steps);
+    plan.placements.push_back({request.id, assignment.worker, steps.clock - request.enqueued_step});
   }
-  std::stable_sort(held_.begin(), held_.end(),
-                   [](const Held& a, const Held& b) { return Precedes(a.view, b.view); });
-}
-
-void DecisionMaker::PlaceHeld(const PlanSteps& steps, const KvOutlook& kv, Plan& plan) {
-  closed_ = kNoWorker;
-  if (held_.empty()) return;
-  free_.Reset(views_, kv);
-  const absl::Span<const WaitingView> waiting = Window();
-  const int64_t slots = free_.free_slots() + slots_elsewhere_;
-  fitting_.clear();
-  for (size_t i = 0; i < waiting.size() && std::cmp_less(fitting_.size(), slots); ++i) {
-    if (free_.FitsSomewhere(waiting[i])) fitting_.push_back(i);
-  }
-  waits_.assign(views_.size(), 0);
-  bool placed = false;
-  for (const Held& held : held_) {
-    const int64_t left = free_.free_slots() + slots_elsewhere_;
-    const bool deferred =
-        left == 0 || (std::cmp_greater_equal(fitting_.size(), left) &&
-                      !Precedes(held.view, waiting[fitting_[static_cast<size_t>(left) - 1]]));
-    if (waits_[held.worker] || deferred) {
-      waits_[held.worker] = 1;
-    } else if (free_.Fits(held.view, held.worker)) {
-      PlaceOne(held, steps, plan);
-      placed = true;
-    } else {
-      waits_[held.worker] = 1;
-      const bool waited = steps.clock - held.view.enqueued_step >= options_.hold_after_steps;
-      if (closed_ == kNoWorker && waited && free_[held.worker].free_slots > 0 &&
-          free_[held.worker].CouldHold(held.view.kv_reserve_tokens)) {
-        closed_ = held.worker;
-      }
-    }
-  }
-  if (placed) BuildViews(steps);
-}
-
-void DecisionMaker::PlaceOne(const Held& held, const PlanSteps& steps, Plan& plan) {
-  const WaitingView& view = held.view;
-  free_.Take(view, held.worker);
-  if (view.runs_alone) free_.LimitSlots(held.worker, 0);
-  if (admission_.active()) admission_.Take(view.kv_need, held.worker);
-  accounts_->Place(pool_->SpecForRank(view.id), view.enqueued_step, held.worker, steps);
-  plan.placements.push_back({view.id, held.worker, steps.clock - view.enqueued_step});
-  pool_->TakeForRank(view.id);
-}
-
-void DecisionMaker::ResetFree(const KvOutlook& kv) {
-  free_.Reset(views_, kv);
-  if (closed_ != kNoWorker) free_.LimitSlots(closed_, 0);
-}
-
-int64_t DecisionMaker::PlaceAhead(const PlanSteps& steps, const KvOutlook& kv, Plan& plan) {
-  ResetFree(kv);
-  const absl::Span<const WaitingView> waiting = Window();
-  for (size_t i = 0; i < waiting.size(); ++i) {
-    if (!waiting[i].runs_alone) continue;
-    const WorkerIndex worker = Emptiest(waiting[i]);
-    if (worker == kNoWorker) continue;
-    free_.Take(waiting[i], worker);
-    free_.LimitSlots(worker, 0);
-    decision_.assignments.push_back({static_cast<int32_t>(i), worker});
-  }
-  if (const auto served = hold_.Serve(waiting, free_)) decision_.assignments.push_back(*served);
-  const auto placed = static_cast<int64_t>(decision_.assignments.size());
-  if (placed == 0) return 0;
-  if (admission_.active()) {
-    for (const Assignment& a : decision_.assignments)
-      admission_.Take(waiting[a.waiting_index].kv_need, a.worker);
-  }
-  PlaceAll(steps, plan);
-  decision_.Clear();
-  BuildViews(steps);
-  ResetFree(kv);
-  return placed;
-}
-
-WorkerIndex DecisionMaker::Emptiest(const WaitingView& request) const {
-  return LeastKey(free_, request, [](const WorkerView& worker) { return worker.active; });
-}
-
-void DecisionMaker::DiscardViolations(const Snapshot& snapshot) {
-  // A plan that overfills a worker or contains a request twice would corrupt all accounts.
-  taken_.assign(static_cast<size_t>(pool_->placeable()), 0);
-  const auto bad = [&](const Assignment& a) {
-    const auto seen = static_cast<int64_t>(snapshot.waiting.size());
-    if (a.waiting_index < 0 || a.waiting_index >= seen || taken_[a.waiting_index]) return true;
-    if (a.worker < 0 || a.worker >= accounts_->num_workers()) return true;
-    const WaitingView& request = snapshot.waiting[a.waiting_index];
-    if (!free_.Fits(request, a.worker)) return true;
-    free_.Take(request, a.worker);
-    taken_[a.waiting_index] = 1;
-    return false;
-  };
-  std::vector<Assignment>& assignments = decision_.assignments;
-  const auto end = std::remove_if(assignments.begin(), assignments.end(), bad);
-  totals_->policy_violations += assignments.end() - end;
-  assignments.erase(end, assignments.end());
 }
 
 void DecisionMaker::PlaceAll(const PlanSteps& steps, Plan& plan) {
-  const absl::Span<const WaitingView> waiting = pool_->views().views();
-  for (const Assignment& assignment : decision_.assignments) {
-    const WaitingView& request = waiting[static_cast<size_t>(assignment.waiting_index)];
-    accounts_->Place(pool_->views().Spec(request.id), request.enqueued_step, assignment.worker, steps);
-    plan.placements.push_back({request.id, assignment.worker, steps.clock - request.enqueued_step});
-  }
+  Enter(pool_->views().views(), steps, plan);
   pool_->Take(decision_.assignments, steps.clock);
 }
 

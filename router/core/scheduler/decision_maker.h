@@ -1,6 +1,7 @@
-// Calls the policy of one group, and enforces its contract. Builds a policy's snapshot from accounts and pool
-// (projected loads, capacity, outlook, admission), and converts its decision to placements. Borrows accounts
-// and pool. Threads: one.
+// Decides for one group, in stages over one FreeCapacity: those that PlaceAhead lists (stages.h), then
+// admission and the policy (docs/decision.md, "The order"). Builds the policy's snapshot from accounts and
+// pool, enforces its contract, and converts its decision to placements. Borrows accounts and pool. Threads:
+// one.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_DECISION_MAKER_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_DECISION_MAKER_H_
 
@@ -21,11 +22,11 @@
 #include "router/core/prefill/prefill_view.h"
 #include "router/core/prefix/prefix_view.h"
 #include "router/core/scheduler/group_accounts.h"
-#include "router/core/scheduler/kv_hold.h"
 #include "router/core/scheduler/outlook_builder.h"
 #include "router/core/scheduler/request_pool.h"
 #include "router/core/scheduler/scheduler_options.h"
 #include "router/core/scheduler/scheduler_totals.h"
+#include "router/core/scheduler/stages.h"
 
 namespace bfio::core {
 
@@ -39,15 +40,15 @@ class DecisionMaker {
   };
 
   // `pool`, `accounts` and `totals` are borrowed and outlive this.
-  DecisionMaker(const SchedulerOptions& options, RequestPool* pool, GroupAccounts* accounts,
+  DecisionMaker(GroupKind kind, const SchedulerOptions& options, RequestPool* pool, GroupAccounts* accounts,
                 SchedulerTotals* totals, std::unique_ptr<Policy> policy)
-      : options_(options),
+      : kind_(kind),
+        options_(options),
         pool_(pool),
         accounts_(accounts),
         totals_(totals),
         policy_(std::move(policy)),
-        admission_(options.admission),
-        hold_(options.hold_after_steps) {
+        admission_(options.admission) {
     SetRules();
   }
 
@@ -55,7 +56,7 @@ class DecisionMaker {
   // prompts; empty when the policy was not called. With a barrier the policy is called once per step, even
   // where no slot is free, because it learns from each call. Requests that are placed before the policy is
   // called enter the plan at once, all others with PlaceAll.
-  std::optional<Answer> Decide(const PlanSteps& steps, GroupKind kind, int64_t reported_step, Plan& plan);
+  std::optional<Answer> Decide(const PlanSteps& steps, Plan& plan);
   // Free slots in other groups; these groups take their share of the waiting requests.
   void SetSlotsElsewhere(int64_t slots) { slots_elsewhere_ = slots; }
   // The decision places no request beyond those already in the plan.
@@ -74,21 +75,20 @@ class DecisionMaker {
   const Policy& policy() const { return *policy_; }
 
  private:
-  // A request that waits for one rank, `worker`.
-  struct Held {
-    WaitingView view;
-    WorkerIndex worker = 0;
-  };
-
-  // As Decide, without the replay of rules. Call after BuildViews.
-  std::optional<Answer> DecideByRule(const PlanSteps& steps, GroupKind kind, int64_t reported_step,
-                                     Plan& plan);
   void BuildViews(const PlanSteps& steps);
-  // Admission's outlook for the views and the window. REQUIRES: it is active.
-  KvOutlook ReadKv(const PlanSteps& steps);
+  // Executes the stages that precede the policy on the first `window` requests of the pool. Returns how many
+  // of these they leave. Afterwards `free_` has the remaining capacity. Call after BuildViews.
+  int64_t PlaceAhead(const PlanSteps& steps, int64_t window, Plan& plan);
+  // Calls the policy with the first `window` requests, of those that admission lets begin; where the pool has
+  // no `placeable` requests, for a level only. Call after `free_` is set.
+  std::optional<Answer> AskPolicy(const PlanSteps& steps, int64_t window, bool placeable, Plan& plan);
+  // Enters the assignments of `requests` in accounts and plan.
+  void Enter(absl::Span<const WaitingView> requests, const PlanSteps& steps, Plan& plan);
+  // Admission's outlook for the views, the window and `held_`. REQUIRES: it is active.
+  KvOutlook ReadKv(const PlanSteps& steps, absl::Span<WaitingView> window);
   // The waiting requests that admission lets begin now; the policy gets only these.
   absl::Span<const WaitingView> ShowChosen(const PlanSteps& steps, absl::Span<const WaitingView> waiting);
-  Outlook BuildOutlook(const PlanSteps& steps);
+  Outlook BuildOutlook(const PlanSteps& steps, absl::Span<WaitingView> waiting);
   // Ratio of a worker's load to the sum over its residents; differs from 1 by the drift.
   double LoadScale(WorkerIndex worker) const;
   // Sets the candidates: the horizon rule only with a lookahead that predicts.
@@ -98,37 +98,13 @@ class DecisionMaker {
   // Replays the steps since the last replay, with their placements spread evenly; `placed` of them are of the
   // present decision. During a step, and while slots are short, placements are only counted, so that the
   // simulated groups have the group's mean rate of requests.
-  void ReplayRules(const PlanSteps& steps, GroupKind kind, int64_t placed);
+  void ReplayRules(const PlanSteps& steps, int64_t placed);
   // Mean number of tokens that residents will have generated by the plan's step.
   double MeanAge(const PlanSteps& steps) const;
-  // The requests that the policy gets: at least as many as there are free slots, so that no slot stays empty,
-  // but no more than this group's share. Call after BuildViews.
-  absl::Span<WaitingView> Window() {
-    return pool_->Window(std::min(share_, std::max(options_.window, free_slots_)));
-  }
   // The policy's input about prompts, or null. Call after the placements that precede the policy.
-  const PrefillView* ReadPrompts(const PlanSteps& steps, GroupKind kind, int64_t reported_step);
-  // Calls the policy for a level only, when no request waits. Call after BuildViews.
-  std::optional<Answer> DecideLevelOnly(const PlanSteps& steps, GroupKind kind, int64_t reported_step,
-                                        Plan& plan);
-  // Places requests that wait for one rank (RequestSpec::held_to), as if the oldest of all waiting requests
-  // went first: a held request is placed if the requests that are more urgent and fit a worker are fewer than
-  // the free slots. If a rank lacks the KV memory for its most urgent held request, and that has waited long
-  // enough, the rank takes no other request; one rank at a time. A request that does not fit keeps waiting,
-  // and delays no other request.
-  void PlaceHeld(const PlanSteps& steps, const KvOutlook& kv, Plan& plan);
-  // Fills held_: the requests that may be placed on each rank.
-  void FindHeld();
-  void PlaceOne(const Held& held, const PlanSteps& steps, Plan& plan);
-  // `free_` from `views_`, without the rank that PlaceHeld has closed.
-  void ResetFree(const KvOutlook& kv);
-  // Executes placements that no policy decides, and returns their number: requests that run alone, and the
-  // one that held a worker. Afterwards `kv` has the remaining capacity.
-  int64_t PlaceAhead(const PlanSteps& steps, const KvOutlook& kv, Plan& plan);
-  // The worker for a request that runs alone: the one with fewest requests that it fits, or kNoWorker.
-  WorkerIndex Emptiest(const WaitingView& request) const;
-  void DiscardViolations(const Snapshot& snapshot);
+  const PrefillView* ReadPrompts(const PlanSteps& steps);
 
+  const GroupKind kind_;
   const SchedulerOptions options_;
   RequestPool* const pool_;
   GroupAccounts* const accounts_;
@@ -147,22 +123,11 @@ class DecisionMaker {
   double mean_age_ = 0;
   KvAdmission admission_;
   KvHold hold_;
-  // Sum over all workers in `views_`.
-  int64_t free_slots_ = 0;
   int64_t slots_elsewhere_ = 0;
-  // Requests from the front of the pool that this decision may see (RequestPool::TakeShare).
-  int64_t share_ = 0;
   // Scratch, kept to avoid allocation per step.
   Decision decision_;
   std::vector<WorkerView> views_;
-  std::vector<Held> held_;
-  // The rank that takes no other request until its held one fits.
-  WorkerIndex closed_ = kNoWorker;
-  std::vector<WaitingView> looked_at_;
-  // Indices of waiting requests that fit a worker; ranks whose most urgent held request keeps waiting.
-  std::vector<size_t> fitting_;
-  std::vector<char> waits_;
-  std::vector<char> taken_;
+  std::vector<WaitingView> held_, looked_at_;
   std::vector<KvAdmission::Worker> kv_workers_;
   // By worker.
   std::vector<std::vector<int64_t>> prompt_steps_;
@@ -172,7 +137,7 @@ class DecisionMaker {
   std::vector<WaitingView> chosen_views_;
   PrefillView prefill_;
   PrefixView prefixes_;
-  // The capacity of `views_` without placed and held requests.
+  // The capacity that the stages so far have left.
   FreeCapacity free_;
 };
 

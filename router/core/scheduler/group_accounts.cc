@@ -152,6 +152,12 @@ std::optional<WorkerIndex> GroupAccounts::WorkerOf(RequestId id) const {
   return it->second.worker;
 }
 
+int64_t GroupAccounts::free_slots() const {
+  int64_t slots = 0;
+  for (const Worker& worker : workers_) slots += worker.free_slots();
+  return slots;
+}
+
 bool GroupAccounts::HasDrops() const {
   return std::any_of(workers_.begin(), workers_.end(), [](const Worker& w) { return !w.drops.empty(); });
 }

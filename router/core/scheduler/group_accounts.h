@@ -63,9 +63,10 @@ struct PromptTraffic {
 
 // The steps for which a plan is made. Vectors are indexed by worker.
 struct PlanSteps {
-  // The step by the group's count, and by the pool's clock.
+  // The step by the group's count, and by the pool's clock; the last one that all ranks have reported.
   int64_t step = 0;
   int64_t clock = 0;
+  int64_t reported = 0;
   // The worker's step in which its part is expected to be applied, whatever other plans are in flight.
   std::vector<int64_t> targets;
   // The apply_step of its part.
@@ -160,6 +161,8 @@ class GroupAccounts {
   const Worker& worker(WorkerIndex index) const { return workers_[index]; }
   absl::Span<const Resident> ResidentsOf(WorkerIndex index) const { return residents_.Of(index); }
   int64_t placed() const { return static_cast<int64_t>(placed_.size()); }
+  // Sum over all workers.
+  int64_t free_slots() const;
   std::optional<WorkerIndex> WorkerOf(RequestId id) const;
   // REQUIRES: WorkerOf(id).
   const RequestSpec& SpecOf(RequestId id) const { return placed_.at(id).spec; }

@@ -12,6 +12,7 @@ bool IndependentScheduler::Parked() const {
 
 void IndependentScheduler::SetSteps() {
   steps_.step = reported_step_ + 1;
+  steps_.reported = reported_step_;
   steps_.clock = ClockAt(steps_.step);
   steps_.level = coupled() && steps_.step != level_step_ && accounts_.AllMetered();
   steps_.targets.clear();

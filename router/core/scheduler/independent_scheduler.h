@@ -12,9 +12,7 @@
 #define BFIO_ROUTER_CORE_SCHEDULER_INDEPENDENT_SCHEDULER_H_
 
 #include <cstdint>
-#include <memory>
 #include <optional>
-#include <utility>
 
 #include "router/core/scheduler/scheduler.h"
 
@@ -22,12 +20,8 @@ namespace bfio::core {
 
 class IndependentScheduler final : public Scheduler {
  public:
-  // kIndependent or kCoupled.
-  IndependentScheduler(GroupKind kind, const SchedulerOptions& options, RequestPool* pool,
-                       std::unique_ptr<Policy> policy)
-      : Scheduler(options, pool, std::move(policy)), kind_(kind) {}
+  using Scheduler::Scheduler;
 
-  GroupKind kind() const override { return kind_; }
   bool ReportsMissing() const override { return false; }
   bool Parked() const override;
   int64_t Lead() const override { return 0; }
@@ -44,9 +38,8 @@ class IndependentScheduler final : public Scheduler {
   // Whether the worker waits for a plan before it continues with its requests.
   bool HeldUp(const GroupAccounts::Worker& worker) const { return Idle(worker) && worker.active > 0; }
   void SetSteps();
-  bool coupled() const { return kind_ == GroupKind::kCoupled; }
+  bool coupled() const { return kind() == GroupKind::kCoupled; }
 
-  const GroupKind kind_;
   // Number of reports in this epoch; for coupled ranks, in the present step.
   int64_t reports_ = 0;
   // For coupled ranks: requests placed in the present step.

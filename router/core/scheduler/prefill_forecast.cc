@@ -86,8 +86,7 @@ void FillTraffic(const PromptTraffic& seen, PrefillView& view) {
 
 }  // namespace
 
-bool ForecastPrefill(const GroupAccounts& accounts, const PlanSteps& steps, int64_t reported_step,
-                     PrefillView& view) {
+bool ForecastPrefill(const GroupAccounts& accounts, const PlanSteps& steps, PrefillView& view) {
   const auto tells = [](const GroupAccounts::Worker& worker) {
     return worker.prefill.has_value() && worker.spec.cost.has_value();
   };
@@ -101,7 +100,7 @@ bool ForecastPrefill(const GroupAccounts& accounts, const PlanSteps& steps, int6
         .Advance(steps.targets[g], steps.clock, accounts.traffic().step_s.value);
   }
   FillTraffic(accounts.traffic(), view);
-  view.traffic.lag_steps = static_cast<int32_t>(std::max<int64_t>(0, steps.step - reported_step - 1));
+  view.traffic.lag_steps = static_cast<int32_t>(std::max<int64_t>(0, steps.step - steps.reported - 1));
   return true;
 }
 

@@ -12,8 +12,7 @@ namespace bfio::core {
 
 // False when a rank computes prompts whole, or has not reported the cost of its batches. Fills `view` except
 // for the ranks' free slots. O(prompts on ranks * steps in between).
-bool ForecastPrefill(const GroupAccounts& accounts, const PlanSteps& steps, int64_t reported_step,
-                     PrefillView& view);
+bool ForecastPrefill(const GroupAccounts& accounts, const PlanSteps& steps, PrefillView& view);
 
 }  // namespace bfio::core
 

@@ -23,40 +23,30 @@ absl::Status RequestPool::Enqueue(const RequestSpec& request) {
       return absl::ResourceExhaustedError(absl::StrCat(
           "requests for single ranks already take half of the waiting pool (", max_waiting_, " requests)"));
     }
-    for_ranks_.Enter(request).Add(request, NextStep());
+  } else if (held_back_.active() && request.generated_tokens == 0) {
+    // One that has begun (elsewhere, before a restart) does not wait for a batch.
+    held_back_.Add(request, NextStep());
     service_.OnWaiting(request.tenant);
     return absl::OkStatus();
   }
-  // A request that has begun (elsewhere, before a restart) does not wait for a batch.
-  if (held_back_.active() && request.generated_tokens == 0) {
-    held_back_.Add(request, NextStep());
-  } else {
-    waiting_.Add(request, NextStep());
-    first_come_[request.priority].Arrive(NextStep(), request.tenant);
-  }
-  service_.OnWaiting(request.tenant);
+  Arrive(request, NextStep()).Add(request, NextStep());
   return absl::OkStatus();
+}
+
+WaitingPool& RequestPool::Arrive(const RequestSpec& request, int64_t since) {
+  service_.OnWaiting(request.tenant);
+  if (request.held_to) return for_ranks_;
+  first_come_[request.priority].Arrive(since, request.tenant);
+  return waiting_;
 }
 
 void RequestPool::Requeue(const RequestSpec& request) {
   const int64_t since = NextStep() - request.waited_steps.value_or(0);
-  if (request.held_to) {
-    for_ranks_.Enter(request).AddFront(request, since);
-  } else {
-    waiting_.AddFront(request, since);
-    first_come_[request.priority].Arrive(since, request.tenant);
-  }
-  service_.OnWaiting(request.tenant);
+  Arrive(request, since).AddFront(request, since);
 }
 
 void RequestPool::Return(const RequestSpec& request, int64_t enqueued_step) {
-  if (request.held_to) {
-    for_ranks_.Enter(request).Return(request, enqueued_step);
-  } else {
-    waiting_.Return(request, enqueued_step);
-    first_come_[request.priority].Arrive(enqueued_step, request.tenant);
-  }
-  service_.OnWaiting(request.tenant);
+  Arrive(request, enqueued_step).Return(request, enqueued_step);
 }
 
 bool RequestPool::Remove(RequestId id) {
@@ -66,8 +56,8 @@ bool RequestPool::Remove(RequestId id) {
     return waiting_.Remove(id);
   }
   if (for_ranks_.Contains(id)) {
-    TakeForRank(id);
-    return true;
+    service_.OnLeft(for_ranks_.Spec(id).tenant);
+    return for_ranks_.Remove(id);
   }
   if (!held_back_.Contains(id)) return false;
   service_.OnLeft(held_back_.Spec(id).tenant);
@@ -101,20 +91,15 @@ int64_t RequestPool::TakeShare(int64_t free_slots, int64_t slots_elsewhere) {
   return all - fresh + (fresh * free_slots + slots - 1) / slots;
 }
 
-void RequestPool::AppendWaitingFor(WorkerIndex worker, int64_t count, std::vector<WaitingView>& views) const {
-  const WaitingPool* const queue = for_ranks_.Find({deciding_.group, worker});
-  if (queue == nullptr) return;
-  for (const WaitingView& view : queue->views()) {
-    if (count == 0) return;
-    if (!deciding_.ability.Takes(queue->Spec(view.id))) continue;
-    views.push_back(view);
-    --count;
+void RequestPool::AppendHeld(absl::Span<const WorkerView> workers, std::vector<WaitingView>& held) const {
+  for (const WaitingView& view : for_ranks_.views()) {
+    const RequestSpec& request = for_ranks_.Spec(view.id);
+    if (request.held_to->group != deciding_.group || std::cmp_greater_equal(view.held_to, workers.size()) ||
+        workers[view.held_to].free_slots <= 0) {
+      continue;
+    }
+    if (deciding_.ability.Takes(request)) held.push_back(view);
   }
-}
-
-void RequestPool::TakeForRank(RequestId id) {
-  service_.OnLeft(for_ranks_.Spec(id).tenant);
-  for_ranks_.Remove(id);
 }
 
 void RequestPool::Take(absl::Span<const Assignment> assignments, int64_t step) {
@@ -196,9 +181,7 @@ void RequestPool::CountSteps(int64_t ranks, int64_t own_ranks, std::optional<int
 // --- views ---
 
 int64_t RequestPool::tokens_to_compute() const {
-  int64_t tokens = waiting_.tokens_to_compute() + held_back_.tokens_to_compute();
-  for (const auto& [rank, queue] : for_ranks_.all()) tokens += queue.tokens_to_compute();
-  return tokens;
+  return waiting_.tokens_to_compute() + held_back_.tokens_to_compute() + for_ranks_.tokens_to_compute();
 }
 
 }  // namespace bfio::core

@@ -81,52 +81,6 @@ inline bool PoolClock::AddSteps(int64_t ranks, int64_t own_ranks) {
   return true;
 }
 
-// The requests that each wait for one rank, because their clients have named that rank
-// (RequestSpec::held_to). These requests are not part of a policy's input. They wait beside the pool, so that
-// a full rank delays only its own requests; DecisionMaker places them before it calls the policy. Each rank's
-// requests are in the order of WaitingPool. Owned by RequestPool; one thread. Cost: a look-up by rank or id,
-// plus that of WaitingPool.
-class RankQueues {
- public:
-  // Null: none waits for that rank.
-  const WaitingPool* Find(const RequestSpec::HeldRank& rank) const {
-    const auto it = queues_.find(rank);
-    return it == queues_.end() ? nullptr : &it->second;
-  }
-  // Whether any request waits for a rank of the group.
-  bool Any(int32_t group) const {
-    const auto it = queues_.lower_bound({group, 0});
-    return it != queues_.end() && it->first.group == group;
-  }
-  bool Contains(RequestId id) const { return ranks_.contains(id); }
-  // REQUIRES: Contains(id).
-  const RequestSpec& Spec(RequestId id) const { return queues_.at(ranks_.at(id)).Spec(id); }
-  int64_t size() const { return static_cast<int64_t>(ranks_.size()); }
-  // By group and rank.
-  const std::map<RequestSpec::HeldRank, WaitingPool>& all() const { return queues_; }
-
-  // Returns the queue to which the caller must add `request` next. REQUIRES: held_to is set, and the request
-  // is in no queue.
-  WaitingPool& Enter(const RequestSpec& request) {
-    ranks_.emplace(request.id, *request.held_to);
-    return queues_[*request.held_to];
-  }
-  // False when it is in no queue.
-  bool Remove(RequestId id) {
-    const auto rank = ranks_.find(id);
-    if (rank == ranks_.end()) return false;
-    const auto queue = queues_.find(rank->second);
-    queue->second.Remove(id);
-    if (queue->second.empty()) queues_.erase(queue);
-    ranks_.erase(rank);
-    return true;
-  }
-
- private:
-  std::map<RequestSpec::HeldRank, WaitingPool> queues_;
-  absl::flat_hash_map<RequestId, RequestSpec::HeldRank> ranks_;
-};
-
 class RequestPool {
  public:
   // Without a lookahead nothing is predicted.
@@ -175,13 +129,14 @@ class RequestPool {
   // passed over.
   int64_t TakeShare(int64_t free_slots, int64_t slots_elsewhere);
   const WaitingPool& views() const { return waiting_; }
-  // Whether the deciding group has any request to decide on.
-  bool AnyPlaceable() const { return placeable() > 0 || for_ranks_.Any(deciding_.group); }
-  // Appends the first `count` requests that wait for that rank of the deciding group and that it may run.
-  void AppendWaitingFor(WorkerIndex worker, int64_t count, std::vector<WaitingView>& views) const;
-  // The request that waits for a rank; TakeForRank removes it when it has been placed.
-  const RequestSpec& SpecForRank(RequestId id) const { return for_ranks_.Spec(id); }
-  void TakeForRank(RequestId id);
+  // Whether there may be a request to decide on.
+  bool AnyPlaceable() const { return placeable() > 0 || !for_ranks_.empty(); }
+  // Appends the requests that wait for a rank of the deciding group that has a free slot and may run them.
+  void AppendHeld(absl::Span<const WorkerView> workers, std::vector<WaitingView>& held) const;
+  // REQUIRES: the request waits, and not for a batch.
+  const RequestSpec& Spec(RequestId id) const {
+    return (waiting_.Contains(id) ? waiting_ : for_ranks_).Spec(id);
+  }
   // Executes a decision at `step`: removes the requests at these indices. Call it for an empty decision too.
   void Take(absl::Span<const Assignment> assignments, int64_t step);
   // How long recent requests of each class would have waited if the oldest always went first, in fair order
@@ -222,6 +177,8 @@ class RequestPool {
   const WaitAdmission& wait_admission() const { return held_back_; }
 
  private:
+  // Records the arrival of a request that has waited since `since`. Returns where it waits now.
+  WaitingPool& Arrive(const RequestSpec& request, int64_t since);
   // The least counter of the tenants with a request in `views` that fits a worker; empty when there is none.
   std::optional<double> LeastServed(absl::Span<const WaitingView> views, const FreeCapacity& free) const;
 
@@ -229,7 +186,10 @@ class RequestPool {
   const std::unique_ptr<Lookahead> lookahead_;
   WaitingPool waiting_;
   WaitAdmission held_back_;
-  RankQueues for_ranks_;
+  // The requests that each wait for one rank, because their clients have named it (RequestSpec::held_to).
+  // They are not part of a policy's input, and a full rank delays only its own requests.
+  WaitingPool for_ranks_;
+  // The deciding group, and what it can run.
   struct Deciding {
     int32_t group = 0;
     GroupAbility ability;

@@ -11,15 +11,17 @@ namespace bfio::core {
 std::unique_ptr<Scheduler> MakeScheduler(GroupKind kind, const SchedulerOptions& options, RequestPool* pool,
                                          std::unique_ptr<Policy> policy) {
   if (kind == GroupKind::kBarrier)
-    return std::make_unique<BarrierScheduler>(options, pool, std::move(policy));
+    return std::make_unique<BarrierScheduler>(kind, options, pool, std::move(policy));
   return std::make_unique<IndependentScheduler>(kind, options, pool, std::move(policy));
 }
 
-Scheduler::Scheduler(const SchedulerOptions& options, RequestPool* pool, std::unique_ptr<Policy> policy)
-    : options_(options),
+Scheduler::Scheduler(GroupKind kind, const SchedulerOptions& options, RequestPool* pool,
+                     std::unique_ptr<Policy> policy)
+    : kind_(kind),
+      options_(options),
       pool_(pool),
       accounts_(pool, &totals_),
-      maker_(options, pool, &accounts_, &totals_, std::move(policy)) {}
+      maker_(kind, options, pool, &accounts_, &totals_, std::move(policy)) {}
 
 // --- events ---
 
@@ -74,7 +76,7 @@ std::optional<Plan> Scheduler::MakePlan(const core::MakePlan& event, int64_t slo
 }
 
 std::optional<DecisionMaker::Answer> Scheduler::DecideAndRecord(const PlanSteps& steps, Plan& plan) {
-  const std::optional<DecisionMaker::Answer> answer = maker_.Decide(steps, kind(), reported_step_, plan);
+  const std::optional<DecisionMaker::Answer> answer = maker_.Decide(steps, plan);
   if (!answer) return answer;
   decided_step_ = steps.step;
   plan.stopped_early = answer->stopped_early;
@@ -98,11 +100,8 @@ Scheduler::WorkerAccount Scheduler::Account(WorkerIndex index) const {
 }
 
 Scheduler::Slots Scheduler::slots() const {
-  Slots slots;
-  for (const GroupAccounts::Worker& worker : accounts_.workers()) {
-    slots.free += worker.free_slots();
-    slots.total += worker.spec.slots;
-  }
+  Slots slots{accounts_.free_slots()};
+  for (const GroupAccounts::Worker& worker : accounts_.workers()) slots.total += worker.spec.slots;
   return slots;
 }
 

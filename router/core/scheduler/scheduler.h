@@ -28,12 +28,13 @@ namespace bfio::core {
 class Scheduler {
  public:
   // `pool` is borrowed.
-  Scheduler(const SchedulerOptions& options, RequestPool* pool, std::unique_ptr<Policy> policy);
+  Scheduler(GroupKind kind, const SchedulerOptions& options, RequestPool* pool,
+            std::unique_ptr<Policy> policy);
   virtual ~Scheduler() = default;
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
-  virtual GroupKind kind() const = 0;
+  GroupKind kind() const { return kind_; }
 
   // --- events: see scheduler_event.h ---
 
@@ -133,6 +134,7 @@ class Scheduler {
   // The pool's clock at step `step` of this epoch.
   int64_t ClockAt(int64_t step) const { return pool_->pool_clock().At(step - reported_step_); }
 
+  const GroupKind kind_;
   const SchedulerOptions options_;
   RequestPool* const pool_;
   SchedulerTotals totals_;

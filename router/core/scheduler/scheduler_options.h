@@ -7,7 +7,7 @@
 #include "router/core/admission/kv_admission.h"
 #include "router/core/admission/wait_admission.h"
 #include "router/core/scheduler/events.h"
-#include "router/core/scheduler/kv_hold.h"
+#include "router/core/scheduler/stages.h"
 
 namespace bfio::core {
 
@@ -28,7 +28,7 @@ struct SchedulerOptions {
   // Which requests may enter which worker's KV memory (router/core/admission/kv_admission.h). REQUIRES:
   // CheckKvAdmission accepts it with the lookahead.
   KvAdmissionOptions admission;
-  // Number of steps in the pool after which a request that fits nowhere holds a worker (kv_hold.h). At least
+  // Number of steps in the pool after which a request that fits nowhere holds a worker (stages.h). At least
   // 1.
   int64_t hold_after_steps = kHoldAfterSteps;
 

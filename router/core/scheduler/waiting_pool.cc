@@ -27,6 +27,7 @@ WaitingView ViewOf(const RequestSpec& request, int64_t enqueued_step) {
   view.generated_tokens = request.generated_tokens;
   view.tenant = request.tenant;
   view.reserves_kv = request.reserves_kv();
+  if (request.held_to) view.held_to = request.held_to->worker;
   return view;
 }
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "router/core/lookahead/lookahead.h"
+#include "router/core/policy/place_in_order.h"
 
 namespace bfio::sim {
 namespace {
@@ -38,6 +39,14 @@ core::GroupIndex GroupOf(const core::SchedulerEvent& event, core::GroupIndex bef
         return before;
       },
       event);
+}
+
+// The assignments of `plan` that the scheduler would carry out.
+std::vector<core::Assignment> Lawful(const core::Snapshot& snapshot, std::vector<core::Assignment> plan) {
+  core::FreeCapacity free;
+  free.Reset(snapshot);
+  core::RemoveViolations(snapshot.waiting, free, plan);
+  return plan;
 }
 
 double IdleWork(const core::Snapshot& snapshot, const std::vector<core::Assignment>& plan) {
@@ -227,7 +236,7 @@ void FollowedPolicy::Decide(const core::Snapshot& snapshot, core::Decision& deci
   for (const core::Placement& p :
        at_hand_.recorded == nullptr ? std::vector<core::Placement>() : at_hand_.recorded->placements)
     recorded.emplace_back(p.id, p.worker);
-  // Skips requests that the scheduler places before it calls the policy (DecisionMaker::PlaceAhead); they are
+  // Skips requests that the scheduler places before it calls the policy (scheduler/stages.h); they are
   // not in the snapshot.
   const auto shown = [&](core::RequestId id) {
     return std::any_of(snapshot.waiting.begin(), snapshot.waiting.end(),
@@ -253,25 +262,6 @@ void FollowedPolicy::Decide(const core::Snapshot& snapshot, core::Decision& deci
     at_hand_.recorded_idle = IdleWork(snapshot, Lawful(snapshot, follow));
   }
   if (!same_plan) plan = follow;
-}
-
-std::vector<core::Assignment> FollowedPolicy::Lawful(const core::Snapshot& snapshot,
-                                                     const std::vector<core::Assignment>& plan) {
-  // The same rules as DecisionMaker::DiscardViolations.
-  free_.Reset(snapshot);
-  taken_.assign(snapshot.waiting.size(), 0);
-  std::vector<core::Assignment> lawful;
-  lawful.reserve(plan.size());
-  for (const core::Assignment& a : plan) {
-    if (a.waiting_index < 0 || a.waiting_index >= static_cast<int32_t>(taken_.size())) continue;
-    if (a.worker < 0 || a.worker >= free_.workers() || taken_[a.waiting_index]) continue;
-    const core::WaitingView& request = snapshot.waiting[a.waiting_index];
-    if (!free_.Fits(request, a.worker)) continue;
-    free_.Take(request, a.worker);
-    taken_[a.waiting_index] = 1;
-    lawful.push_back(a);
-  }
-  return lawful;
 }
 
 std::vector<core::Assignment> FollowedPolicy::Recorded(const core::Snapshot& snapshot) const {

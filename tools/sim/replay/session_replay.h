@@ -15,7 +15,6 @@
 
 #include "absl/status/status.h"
 #include "common/stats/histogram.h"
-#include "router/core/model/free_capacity.h"
 #include "router/core/policy/policy.h"
 #include "router/core/scheduler/cluster.h"
 #include "router/core/scheduler/events.h"
@@ -63,9 +62,6 @@ class FollowedPolicy final : public core::Policy {
   void Decide(const core::Snapshot& snapshot, core::Decision& decision) override;
 
  private:
-  // The assignments of `plan` that the scheduler would carry out.
-  std::vector<core::Assignment> Lawful(const core::Snapshot& snapshot,
-                                       const std::vector<core::Assignment>& plan);
   // The recorded assignments as indices of the snapshot, without requests that the snapshot does not contain.
   std::vector<core::Assignment> Recorded(const core::Snapshot& snapshot) const;
 
@@ -73,8 +69,6 @@ class FollowedPolicy final : public core::Policy {
   const bool meters_prompts_;
   const bool measure_;
   FollowedDecision& at_hand_;
-  core::FreeCapacity free_;
-  std::vector<char> taken_;
 };
 
 struct ReplayCounts {

@@ -73,9 +73,7 @@ class RequestLifecycleTest : public ::testing::Test {
   core::RequestSpec WaitingSpec(const Client& client) const {
     const core::RequestPool& pool = cluster_->pool();
     EXPECT_TRUE(pool.Waits(client.id())) << client.id() << " does not wait";
-    if (!pool.Waits(client.id())) return {};
-    return pool.views().Contains(client.id()) ? pool.views().Spec(client.id())
-                                              : pool.SpecForRank(client.id());
+    return pool.Waits(client.id()) ? pool.Spec(client.id()) : core::RequestSpec();
   }
 
   static ClientRequest Request(const std::string& name, uint32_t max_new_tokens = 10,

@@ -105,18 +105,6 @@ TEST(RankQueuesTest, TheMoreUrgentRequestOfARankGoesFirst) {
   EXPECT_THAT(steps.placed, ElementsAre(Pair(3, 1), Pair(1, 1), Pair(2, 1)));
 }
 
-// A request that names a rank must not pass earlier ones that leave the choice to the router.
-TEST(RankQueuesTest, AHeldRequestPassesNoEarlierOneWhenSlotsAreShort) {
-  RankSteps steps("fcfs", {{.slots = 1, .kv_tokens = 100}});
-  for (RequestId id = 1; id <= 3; ++id) steps.Enqueue(FreeSpec(id));
-  steps.Enqueue(HeldSpec(4, 0));
-  steps.Step();
-  for (RequestId id = 5; id <= 8; ++id) steps.Enqueue(FreeSpec(id));
-  steps.Step(60);
-  ASSERT_EQ(steps.placed.size(), 8u);
-  for (RequestId id = 1; id <= 8; ++id) EXPECT_EQ(steps.placed[id - 1].first, id);
-}
-
 TEST(RankQueuesTest, WithoutItsRankARequestWaitsAndHalfOfThePoolIsFreeOfSuch) {
   RankSteps steps("fcfs", {{.slots = 1, .kv_tokens = 100}}, {.max_waiting = 4});
   steps.Enqueue(HeldSpec(1, 5));

@@ -70,24 +70,19 @@ TEST_P(RunsAloneTest, WorkerTakesOthersAgainWhenItHasLivedLongEnough) {
   EXPECT_EQ(group.WorkerOf(4), 0);
 }
 
-TEST_P(RunsAloneTest, WithoutAnEmptyWorkerTheOneWithFewestRequestsThatHasASlot) {
-  Wait(1, 3);
-  EXPECT_EQ(Plan(), "1@0 2@1 3@0");
-  Step();
-  Alone(4);
-  EXPECT_EQ(Plan(), "4@1");
-  Step();
-  Alone(5);
-  EXPECT_EQ(Plan(), "") << "no slot is free";
-  End(1);
-  Step();
-  Plan();
-  EXPECT_EQ(group.WorkerOf(5), 0);
-}
-
-TEST_P(RunsAloneTest, TwoSuspectsAreKeptApart) {
-  for (RequestId id = 1; id <= 3; ++id) Alone(id);
-  EXPECT_EQ(Plan(), "1@0 2@1");
+// Two stages could place it, each on another worker.
+TEST(RunsAlone, OneForWhichMemoryIsHeldIsPlacedOnce) {
+  StepGroup group(std::vector(2, WorkerSpec{.slots = 2, .kv_tokens = 100}), *MakePolicy("fcfs", {}),
+                  {.hold_after_steps = 1});
+  RequestSpec spec = Request(3, 50, 50);
+  spec.steps_alone = kSteps;
+  for (RequestId id : {1, 2}) group.Enqueue(Request(id, 50, 50));
+  group.Step();
+  group.Enqueue(spec);
+  group.Step(2);
+  group.End(1), group.End(2);
+  group.Step();
+  EXPECT_EQ(group.Plan(), "3@0");
 }
 
 }  // namespace bfio::core::runs_alone_test
