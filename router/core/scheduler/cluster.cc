@@ -4,19 +4,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
 
 namespace bfio::core {
 namespace {
 
 absl::StatusOr<std::unique_ptr<Policy>> MakeRegisteredPolicy(const PolicySetting& setting) {
   return MakePolicy(setting.name, setting.options);
-}
-
-Outcome NoSuchGroup(GroupIndex group) {
-  Outcome outcome;
-  outcome.status = absl::NotFoundError(absl::StrCat("there is no group ", group));
-  return outcome;
 }
 
 }  // namespace
@@ -31,118 +24,102 @@ Cluster::Cluster(const SchedulerOptions& options, const PolicySetting& policy, P
 
 Outcome Cluster::Apply(const SchedulerEvent& event) {
   if (observer_ != nullptr) observer_->Before(event);
-  Outcome outcome = std::visit([this](const auto& what) { return Dispatch(what); }, event);
+  Outcome outcome = std::visit(
+      [this](const auto& what) {
+        if constexpr (!requires { Dispatch(what); }) {
+          if (Scheduler* const group = Find(what.group)) return Dispatch(what, *group);
+          return Outcome{absl::NotFoundError(absl::StrCat("there is no group ", what.group))};
+        } else {
+          return Dispatch(what);
+        }
+      },
+      event);
   if (observer_ != nullptr) observer_->After(*this, event, outcome);
   return outcome;
 }
 
 // --- groups ---
 
-absl::StatusOr<std::unique_ptr<Scheduler>> Cluster::MakeGroup(GroupKind kind) {
-  BFIO_ASSIGN_OR_RETURN(std::unique_ptr<Policy> policy, factory_(setting_));
-  return MakeScheduler(kind, options_, &pool_, std::move(policy));
-}
-
 Outcome Cluster::Dispatch(const AddGroup& event) {
-  Outcome outcome;
   if (event.group <= last_group_) {
-    outcome.status = absl::InvalidArgumentError(
-        absl::StrCat("group ", event.group, " follows group ", last_group_, "; indices must ascend"));
-    return outcome;
+    return {absl::InvalidArgumentError(
+        absl::StrCat("group ", event.group, " follows group ", last_group_, "; indices must ascend"))};
   }
-  absl::StatusOr<std::unique_ptr<Scheduler>> group = MakeGroup(event.kind);
-  if (!group.ok()) {
-    outcome.status = group.status();
-    return outcome;
-  }
+  absl::StatusOr<std::unique_ptr<Policy>> policy = factory_(setting_);
+  if (!policy.ok()) return {policy.status()};
   last_group_ = event.group;
-  groups_[event.group] = *std::move(group);
-  return outcome;
+  groups_[event.group] = MakeScheduler(event.kind, options_, &pool_, *std::move(policy));
+  return {};
 }
 
-Outcome Cluster::Dispatch(const RemoveGroup& event) {
-  Scheduler* const group = Find(event.group);
-  if (group == nullptr) return NoSuchGroup(event.group);
+Outcome Cluster::Dispatch(const RemoveGroup& event, Scheduler& group) {
   Outcome outcome;
-  outcome.displaced = group->Clear();
-  retired_ += group->totals();
+  outcome.displaced = group.Clear();
+  retired_ += group.totals();
   groups_.erase(event.group);
   UpdateClock();
   return outcome;
 }
 
-Outcome Cluster::Dispatch(const OpenEpoch& event) {
-  Scheduler* const group = Find(event.group);
-  if (group == nullptr) return NoSuchGroup(event.group);
+Outcome Cluster::Dispatch(const OpenEpoch& event, Scheduler& group) {
   Outcome outcome;
   // This group must not take over requests that are placed in another group.
   std::vector<EpochMember> members = event.members;
   for (EpochMember& member : members) {
     std::erase_if(member.recovered, [&](const RequestSpec& spec) { return LocationOf(spec.id).has_value(); });
   }
-  outcome.displaced = group->OpenEpoch(members, event.model, event.lacks);
+  outcome.displaced = group.OpenEpoch(members, event.model, event.lacks);
   UpdateClock();
   UpdateCost();
   return outcome;
 }
 
-Outcome Cluster::Dispatch(const CloseEpoch& event) {
-  Scheduler* const group = Find(event.group);
-  if (group == nullptr) return NoSuchGroup(event.group);
-  group->CloseEpoch();
+Outcome Cluster::Dispatch(const CloseEpoch&, Scheduler& group) {
+  group.CloseEpoch();
   UpdateClock();
   return {};
 }
 
-Outcome Cluster::Dispatch(const SetAcceptsNew& event) {
-  Scheduler* const group = Find(event.group);
-  if (group == nullptr) return NoSuchGroup(event.group);
-  group->SetAcceptsNew(event.worker, event.accepts_new);
+Outcome Cluster::Dispatch(const SetAcceptsNew& event, Scheduler& group) {
+  if (WorkerSpec* const spec = group.Spec(event.worker)) spec->accepts_new = event.accepts_new;
   return {};
 }
 
-Outcome Cluster::Dispatch(const SetTime& event) {
-  Scheduler* const group = Find(event.group);
-  if (group == nullptr) return NoSuchGroup(event.group);
-  group->SetTime(event.worker, event.time_per_token, event.time_offset, event.prefill_time);
+Outcome Cluster::Dispatch(const SetTime& event, Scheduler& group) {
+  WorkerSpec* const spec = group.Spec(event.worker);
+  if (spec == nullptr) return {};
+  spec->time_per_token = event.time_per_token;
+  spec->time_offset = event.time_offset;
+  spec->prefill_time = event.prefill_time;
   return {};
 }
 
-Outcome Cluster::Dispatch(const SetServiceTime& event) {
-  Scheduler* const group = Find(event.group);
-  if (group == nullptr) return NoSuchGroup(event.group);
-  group->SetServiceTime(event.worker, event.service_time);
+Outcome Cluster::Dispatch(const SetServiceTime& event, Scheduler& group) {
+  if (WorkerSpec* const spec = group.Spec(event.worker)) spec->service_time = event.service_time;
   return {};
 }
 
-Outcome Cluster::Dispatch(const SetCost& event) {
-  Scheduler* const group = Find(event.group);
-  if (group == nullptr) return NoSuchGroup(event.group);
-  group->SetCost(event.worker, event.cost);
+Outcome Cluster::Dispatch(const SetCost& event, Scheduler& group) {
+  if (WorkerSpec* const spec = group.Spec(event.worker)) spec->cost = event.cost;
   UpdateCost();
   return {};
 }
 
-Outcome Cluster::Dispatch(const Report& event) {
-  Scheduler* const group = Find(event.group);
-  if (group == nullptr) return NoSuchGroup(event.group);
-  Outcome outcome;
-  outcome.status = group->OnReport(event.worker, event.report);
+Outcome Cluster::Dispatch(const Report& event, Scheduler& group) {
+  Outcome outcome{group.OnReport(event.worker, event.report)};
   UpdateLead();
   return outcome;
 }
 
-Outcome Cluster::Dispatch(const MakePlan& event) {
-  Scheduler* const group = Find(event.group);
-  if (group == nullptr) return NoSuchGroup(event.group);
+Outcome Cluster::Dispatch(const MakePlan& event, Scheduler& group) {
   Outcome outcome;
   std::optional<DecisionMaker::Answer> answer;
   int64_t slots_elsewhere = 0;
   for (const auto& [index, other] : groups_) {
     if (index != event.group && other->open()) slots_elsewhere += other->slots().free;
   }
-  pool_.ShowFor(event.group, group->ability());
-  outcome.plan = group->MakePlan(event, slots_elsewhere, answer);
+  pool_.ShowFor(event.group, group.ability());
+  outcome.plan = group.MakePlan(event, slots_elsewhere, answer);
   pool_.ShowAll();
   outcome.policy_called = answer.has_value();
   outcome.stopped_early = answer && answer->stopped_early;
@@ -152,21 +129,17 @@ Outcome Cluster::Dispatch(const MakePlan& event) {
 }
 
 Outcome Cluster::Dispatch(const SetPolicy& event) {
-  Outcome outcome;
   std::vector<std::unique_ptr<Policy>> made;
   // At least one policy is made, so that the setting is also checked without groups.
   for (size_t i = 0; i < std::max<size_t>(1, groups_.size()); ++i) {
     absl::StatusOr<std::unique_ptr<Policy>> policy = factory_(event.setting);
-    if (!policy.ok()) {
-      outcome.status = policy.status();
-      return outcome;
-    }
+    if (!policy.ok()) return {policy.status()};
     made.push_back(*std::move(policy));
   }
   setting_ = event.setting;
   auto policy = made.begin();
   for (auto& [index, group] : groups_) group->SetPolicy(std::move(*policy++));
-  return outcome;
+  return {};
 }
 
 // --- requests ---
@@ -177,17 +150,14 @@ absl::Status Cluster::CheckUnknown(RequestId id) const {
 }
 
 Outcome Cluster::Dispatch(const Enqueue& event) {
-  Outcome outcome;
-  outcome.status = CheckUnknown(event.request.id);
-  if (outcome.status.ok()) outcome.status = pool_.Enqueue(event.request);
-  return outcome;
+  const absl::Status unknown = CheckUnknown(event.request.id);
+  return {unknown.ok() ? pool_.Enqueue(event.request) : unknown};
 }
 
 Outcome Cluster::Dispatch(const Requeue& event) {
-  Outcome outcome;
-  outcome.status = CheckUnknown(event.request.id);
-  if (outcome.status.ok()) pool_.Requeue(event.request);
-  return outcome;
+  const absl::Status unknown = CheckUnknown(event.request.id);
+  if (unknown.ok()) pool_.Requeue(event.request);
+  return {unknown};
 }
 
 Outcome Cluster::Dispatch(const Cancel& event) {

@@ -84,19 +84,20 @@ class Cluster {
 
  private:
   Outcome Dispatch(const AddGroup& event);
-  Outcome Dispatch(const RemoveGroup& event);
   Outcome Dispatch(const Enqueue& event);
   Outcome Dispatch(const Requeue& event);
   Outcome Dispatch(const Cancel& event);
-  Outcome Dispatch(const OpenEpoch& event);
-  Outcome Dispatch(const CloseEpoch& event);
-  Outcome Dispatch(const SetAcceptsNew& event);
-  Outcome Dispatch(const SetTime& event);
-  Outcome Dispatch(const SetServiceTime& event);
-  Outcome Dispatch(const SetCost& event);
-  Outcome Dispatch(const Report& event);
-  Outcome Dispatch(const MakePlan& event);
   Outcome Dispatch(const SetPolicy& event);
+  // Events of one group.
+  Outcome Dispatch(const RemoveGroup& event, Scheduler& group);
+  Outcome Dispatch(const OpenEpoch& event, Scheduler& group);
+  Outcome Dispatch(const CloseEpoch& event, Scheduler& group);
+  Outcome Dispatch(const SetAcceptsNew& event, Scheduler& group);
+  Outcome Dispatch(const SetTime& event, Scheduler& group);
+  Outcome Dispatch(const SetServiceTime& event, Scheduler& group);
+  Outcome Dispatch(const SetCost& event, Scheduler& group);
+  Outcome Dispatch(const Report& event, Scheduler& group);
+  Outcome Dispatch(const MakePlan& event, Scheduler& group);
 
   Scheduler* Find(GroupIndex index) const;
   // Call after groups have opened, closed or advanced.
@@ -105,7 +106,6 @@ class Cluster {
   // The costs of workers' steps may have changed: passes them to admission by batches.
   void UpdateCost();
   absl::Status CheckUnknown(RequestId id) const;
-  absl::StatusOr<std::unique_ptr<Scheduler>> MakeGroup(GroupKind kind);
 
   const SchedulerOptions options_;
   PolicySetting setting_;

@@ -164,24 +164,28 @@ bool GroupAccounts::HasDrops() const {
 
 // --- prompts ---
 
-std::vector<GroupAccounts::PromptOn> GroupAccounts::PromptsOn(WorkerIndex index) const {
+template <class Use>
+void GroupAccounts::ForEachPrompt(WorkerIndex index, Use use) const {
   const Worker& worker = workers_[index];
-  std::vector<PromptOn> prompts;
-  for (const PendingPrompt& pending : worker.prefill->prompts) {
-    const auto it = placed_.find(pending.id);
-    if (it == placed_.end() || it->second.worker != index || it->second.where != Where::kActive) continue;
-    const Placed& placed = it->second;
-    prompts.push_back({placed.spec.prefill_tokens, LeftOf(placed, pending.tokens), worker.last_step + 1,
-                       placed.planned_for, false, placed.enqueued_step, placed.spec.ttft_objective_s});
+  if (worker.prefill) {
+    for (const PendingPrompt& pending : worker.prefill->prompts) {
+      if (const Placed* placed = Find(index, pending.id, Where::kActive)) use(*placed, pending.tokens);
+    }
   }
   for (const Worker::Inflight& entry : worker.inflight) {
-    const auto it = placed_.find(entry.id);
-    if (entry.drop || it == placed_.end() || it->second.worker != index) continue;
-    const Placed& placed = it->second;
-    if (placed.where != Where::kInflight || placed.plan != entry.apply_step) continue;
-    prompts.push_back({placed.spec.prefill_tokens, LeftOf(placed), placed.first_step, placed.planned_for,
-                       true, placed.enqueued_step, placed.spec.ttft_objective_s});
+    const Placed* const placed = entry.drop ? nullptr : Find(index, entry.id, Where::kInflight);
+    if (placed != nullptr && placed->plan == entry.apply_step) use(*placed, placed->spec.tokens_to_compute());
   }
+}
+
+std::vector<GroupAccounts::PromptOn> GroupAccounts::PromptsOn(WorkerIndex index) const {
+  std::vector<PromptOn> prompts;
+  ForEachPrompt(index, [&](const Placed& placed, int64_t reported) {
+    const bool inflight = placed.where == Where::kInflight;
+    prompts.push_back({placed.spec.prefill_tokens, LeftOf(placed, reported),
+                       inflight ? placed.first_step : workers_[index].last_step + 1, placed.planned_for,
+                       inflight, placed.enqueued_step, placed.spec.ttft_objective_s});
+  });
   return prompts;
 }
 
@@ -205,21 +209,9 @@ void GroupAccounts::ReadPrefixes(PrefixView& view) const {
   view.output_tokens = traffic_.output_tokens.value;
   view.hit_share = cached_tokens_.value / std::max(1.0, cached_tokens_.value + traffic_.prompt_tokens.value);
   view.pending.assign(workers_.size(), 0);
-  for (size_t g = 0; g < workers_.size(); ++g) {
-    const Worker& worker = workers_[g];
-    const auto add = [&](RequestId id, int64_t reported) {
-      const auto it = placed_.find(id);
-      if (it == placed_.end() || it->second.worker != static_cast<WorkerIndex>(g)) return;
-      view.pending[g] += LeftOf(it->second, reported);
-    };
-    if (worker.prefill) {
-      for (const PendingPrompt& prompt : worker.prefill->prompts) add(prompt.id, prompt.tokens);
-    }
-    for (const Worker::Inflight& entry : worker.inflight) {
-      const auto it = entry.drop ? placed_.end() : placed_.find(entry.id);
-      if (it != placed_.end() && it->second.where == Where::kInflight && it->second.plan == entry.apply_step)
-        add(entry.id, it->second.spec.prefill_tokens);
-    }
+  for (WorkerIndex g = 0; g < num_workers(); ++g) {
+    ForEachPrompt(
+        g, [&](const Placed& placed, int64_t reported) { view.pending[g] += LeftOf(placed, reported); });
   }
 }
 
@@ -235,53 +227,33 @@ int64_t GroupAccounts::StepsOfPrompt(int64_t tokens) const {
 }
 
 void GroupAccounts::PromptSteps(WorkerIndex index, std::vector<int64_t>& steps) const {
-  const Worker& worker = workers_[index];
-  const absl::Span<const Resident> residents = residents_.Of(index);
-  steps.assign(residents.size(), 0);
-  if (!worker.prefill) return;
-  for (const PendingPrompt& pending : worker.prefill->prompts) {
-    const auto it = placed_.find(pending.id);
-    if (it == placed_.end() || it->second.worker != index) continue;
-    steps[it->second.index] = StepsOfPrompt(pending.tokens);
-  }
-  if (worker.inflight_placements == 0) return;
-  for (size_t i = 0; i < residents.size(); ++i) {
-    if (residents[i].inflight) {
-      steps[i] = StepsOfPrompt(placed_.find(residents[i].id)->second.spec.tokens_to_compute());
-    }
-  }
+  steps.assign(residents_.Of(index).size(), 0);
+  if (!workers_[index].prefill) return;
+  ForEachPrompt(index,
+                [&](const Placed& placed, int64_t tokens) { steps[placed.index] = StepsOfPrompt(tokens); });
 }
 
 void GroupAccounts::TakeChanges(WorkerIndex index, KvChanges& changes) {
   changes.Clear();
   residents_.FollowChanges();
-  const Worker& worker = workers_[index];
-  const absl::Span<const Resident> residents = residents_.Of(index);
-  const auto add = [&](RequestId id, std::optional<int64_t> prompt_tokens) {
+  const auto add = [&](RequestId id) {
     const auto it = placed_.find(id);
     if (it == placed_.end() || it->second.worker != index) {
-      if (!prompt_tokens) changes.gone.push_back(id);
-      return;
+      changes.gone.push_back(id);
+    } else {
+      changes.changed.push_back({it->second.index, 0});
     }
-    const int32_t at = it->second.index;
-    const bool inflight = residents[static_cast<size_t>(at)].inflight;
-    if (inflight && worker.prefill) prompt_tokens = it->second.spec.tokens_to_compute();
-    changes.changed.push_back({at, prompt_tokens ? StepsOfPrompt(*prompt_tokens) : 0});
   };
   if (residents_.ChangedAnew(index)) {
     changes.anew = true;
-    for (const Resident& resident : residents) add(resident.id, std::nullopt);
+    for (const Resident& resident : residents_.Of(index)) add(resident.id);
   } else {
-    for (const RequestId id : residents_.Changed(index)) add(id, std::nullopt);
+    for (const RequestId id : residents_.Changed(index)) add(id);
   }
   residents_.ForgetChanges(index);
-  for (const Worker::Inflight& entry : worker.inflight) {
-    const auto it = entry.drop ? placed_.end() : placed_.find(entry.id);
-    if (it != placed_.end() && it->second.where == Where::kInflight)
-      add(entry.id, it->second.spec.tokens_to_compute());
-  }
-  if (!worker.prefill) return;
-  for (const PendingPrompt& pending : worker.prefill->prompts) add(pending.id, pending.tokens);
+  ForEachPrompt(index, [&](const Placed& placed, int64_t tokens) {
+    changes.changed.push_back({placed.index, StepsOfPrompt(tokens)});
+  });
 }
 
 std::optional<double> GroupAccounts::LevelAt(int64_t step) const {

@@ -254,6 +254,12 @@ class GroupAccounts {
   // Places the unknown requests that a member of the new epoch holds.
   void Recover(WorkerIndex index, absl::Span<const RequestSpec> recovered, Worker& worker, PlacedMap& kept);
   void Keep(WorkerIndex index, const ResidentRequest& resident, Worker& worker, Opening& opening);
+  // Null: the request is not placed there, or in the other state.
+  const Placed* Find(WorkerIndex worker, RequestId id, Where where) const {
+    const auto it = placed_.find(id);
+    const bool found = it != placed_.end() && it->second.worker == worker && it->second.where == where;
+    return found ? &it->second : nullptr;
+  }
   // Finds `id` if it is placed on `worker`; otherwise counts it as unknown and returns end().
   PlacedMap::iterator FindOn(WorkerIndex worker, RequestId id);
   void OpenCaches();
@@ -281,6 +287,10 @@ class GroupAccounts {
   // A request has left its worker after its step `step`. Its generated tokens take cache memory; prompt
   // tokens that it has not computed are not in the cache.
   void EndCached(const Placed& placed, int64_t step);
+  // Calls use(placed, tokens) for the prompts that the worker has not computed: those of its last report,
+  // with the tokens left according to it, in its order; then those in flight.
+  template <class Use>
+  void ForEachPrompt(WorkerIndex index, Use use) const;
   // Prompt tokens that a placed request's worker is expected to compute; and those that are left according to
   // its report. At least 1.
   int64_t LeftOf(const Placed& placed) const;

@@ -133,7 +133,7 @@ void GroupAccounts::TakeFinished(WorkerIndex index, const StepReport& report) {
       admission.OnEnd(it->second.spec.prefill_tokens - it->second.spec.generated_tokens,
                       residents_.Age(index, it->second.index, report.step));
     }
-    residents_.Finish(index, it->second.index, report.step);
+    residents_.Settle(index, it->second.index, report.step, /*ended=*/true);
     const int64_t age = residents_.Age(index, it->second.index, report.step);
     traffic_.Ended(age);
     const Resident& resident = residents_.Of(index)[static_cast<size_t>(it->second.index)];
@@ -226,10 +226,9 @@ void GroupAccounts::TakeCached(WorkerIndex index, const StepReport& report) {
 void GroupAccounts::TakeHints(WorkerIndex index, const StepReport& report) {
   if (!pool_->lookahead().uses_hints()) return;
   for (const CompletionHint& hint : report.hints) {
-    const auto it = placed_.find(hint.id);
     // A hint about a request that has just ended or was cancelled is not an error.
-    if (it == placed_.end() || it->second.worker != index || it->second.where != Where::kActive) continue;
-    residents_.Hint(index, it->second.index, report.step, hint.probability);
+    if (const Placed* const placed = Find(index, hint.id, Where::kActive))
+      residents_.Hint(index, placed->index, report.step, hint.probability);
   }
 }
 

@@ -44,24 +44,14 @@ void Residents::Hint(WorkerIndex worker, int32_t index, int64_t step, double pro
   }
 }
 
-void Residents::Finish(WorkerIndex worker, int32_t index, int64_t step) {
-  const Resident& resident = workers_[worker].residents[index];
-  Note& note = workers_[worker].notes[index];
-  const int64_t length = AgeAfter(resident, step);
-  if (length <= note.age) return;
-  // If max_new_tokens ends a request, its length is only known to be at least that.
-  const bool by_itself = length < resident.generated_tokens + resident.max_new_tokens;
-  lookahead_->Observe(resident, note.trail, note.age, by_itself ? length : length - 1, by_itself);
-  service_->ChargeOutput(resident.tenant, length - note.age);
-  note.age = length;
-}
-
-void Residents::Settle(WorkerIndex worker, int32_t index, int64_t step) {
+void Residents::Settle(WorkerIndex worker, int32_t index, int64_t step, bool ended) {
   const Resident& resident = workers_[worker].residents[index];
   Note& note = workers_[worker].notes[index];
   const int64_t age = AgeAfter(resident, step);
   if (age <= note.age) return;
-  lookahead_->Observe(resident, note.trail, note.age, age, false);
+  // If max_new_tokens ends a request, its length is only known to be at least that.
+  const bool by_itself = ended && age < resident.generated_tokens + resident.max_new_tokens;
+  lookahead_->Observe(resident, note.trail, note.age, ended && !by_itself ? age - 1 : age, by_itself);
   service_->ChargeOutput(resident.tenant, age - note.age);
   note.age = age;
 }

@@ -54,10 +54,8 @@ class Residents {
   // The worker's hint about its next token, after step `step`. REQUIRES: started by then.
   void Hint(WorkerIndex worker, int32_t index, int64_t step, double probability);
 
-  // It ended in `step`. Call before Remove.
-  void Finish(WorkerIndex worker, int32_t index, int64_t step);
-  // It was active after `step`, or not yet started.
-  void Settle(WorkerIndex worker, int32_t index, int64_t step);
+  // It was active after `step`, or not yet started; or it `ended` in this step. Call before Remove.
+  void Settle(WorkerIndex worker, int32_t index, int64_t step, bool ended = false);
   void SettleAll(WorkerIndex worker, int64_t step);
 
   // Returns the id of the resident that took its index, if one did.

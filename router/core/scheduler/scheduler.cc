@@ -40,25 +40,6 @@ std::vector<RequestId> Scheduler::OpenEpoch(const std::vector<EpochMember>& memb
   return displaced;
 }
 
-void Scheduler::SetAcceptsNew(WorkerIndex worker, bool accepts_new) {
-  if (Has(worker)) accounts_.worker(worker).spec.accepts_new = accepts_new;
-}
-
-void Scheduler::SetTime(WorkerIndex worker, double time_per_token, double time_offset, double prefill_time) {
-  if (!Has(worker)) return;
-  accounts_.worker(worker).spec.time_per_token = time_per_token;
-  accounts_.worker(worker).spec.time_offset = time_offset;
-  accounts_.worker(worker).spec.prefill_time = prefill_time;
-}
-
-void Scheduler::SetServiceTime(WorkerIndex worker, double service_time) {
-  if (Has(worker)) accounts_.worker(worker).spec.service_time = service_time;
-}
-
-void Scheduler::SetCost(WorkerIndex worker, const BatchCost& cost) {
-  if (Has(worker)) accounts_.worker(worker).spec.cost = cost;
-}
-
 absl::Status Scheduler::OnReport(WorkerIndex worker, const StepReport& report) {
   const int64_t planned = Has(worker) ? PlannedStep(accounts_.worker(worker)) : 0;
   BFIO_RETURN_IF_ERROR(accounts_.Check(worker, report, planned));

@@ -46,10 +46,8 @@ class Scheduler {
   void Drop(RequestId id) { accounts_.Cancel(id); }
   // Removes all requests. Returns the ids that were placed here, ascending.
   std::vector<RequestId> Clear() { return OpenEpoch({}, 0); }
-  void SetAcceptsNew(WorkerIndex worker, bool accepts_new);
-  void SetTime(WorkerIndex worker, double time_per_token, double time_offset, double prefill_time);
-  void SetServiceTime(WorkerIndex worker, double service_time);
-  void SetCost(WorkerIndex worker, const BatchCost& cost);
+  // For events that set one of its fields; null: there is no such worker.
+  WorkerSpec* Spec(WorkerIndex worker) { return Has(worker) ? &accounts_.worker(worker).spec : nullptr; }
   absl::Status OnReport(WorkerIndex worker, const StepReport& report);
   // `slots_elsewhere`: free slots in other open groups. `answer`: the policy's decision, if it was called.
   std::optional<Plan> MakePlan(const core::MakePlan& event, int64_t slots_elsewhere,

@@ -55,34 +55,29 @@ void WaitingPool::Leave(RequestId id) {
   specs_.erase(it);
 }
 
-void WaitingPool::Insert(std::vector<WaitingView>::iterator at, const WaitingView& view) {
+template <class Before>
+void WaitingPool::Insert(const RequestSpec& request, int64_t enqueued_step, Before before) {
+  Enter(request);
+  const WaitingView view = ViewOf(request, enqueued_step);
+  auto at = views_.end();
+  // Nearly always the back.
+  while (at != views_.begin() && before(view, *(at - 1))) --at;
   const auto index = static_cast<size_t>(at - views_.begin());
   for (Hidden& hidden : hidden_) hidden.before += hidden.before > index ? 1 : 0;
   views_.insert(at, view);
 }
 
 void WaitingPool::Add(const RequestSpec& request, int64_t enqueued_step) {
-  Enter(request);
-  const WaitingView view = ViewOf(request, enqueued_step);
-  auto at = views_.end();
-  // Nearly always the back; only a more urgent or more senior request goes before others.
-  while (at != views_.begin() && Precedes(view, *(at - 1))) --at;
-  Insert(at, view);
+  Insert(request, enqueued_step, Precedes);
 }
 
 void WaitingPool::AddFront(const RequestSpec& request, int64_t enqueued_step) {
-  Enter(request);
-  const auto at = std::find_if(views_.begin(), views_.end(),
-                               [&](const WaitingView& v) { return v.priority <= request.priority; });
-  Insert(at, ViewOf(request, enqueued_step));
+  Insert(request, enqueued_step,
+         [](const WaitingView& a, const WaitingView& b) { return a.priority >= b.priority; });
 }
 
 void WaitingPool::Return(const RequestSpec& request, int64_t enqueued_step) {
-  Enter(request);
-  const WaitingView view = ViewOf(request, enqueued_step);
-  auto at = views_.end();
-  while (at != views_.begin() && !Precedes(*(at - 1), view)) --at;
-  Insert(at, view);
+  Insert(request, enqueued_step, [](const WaitingView& a, const WaitingView& b) { return !Precedes(b, a); });
 }
 
 bool WaitingPool::Remove(RequestId id) {

@@ -71,8 +71,10 @@ class WaitingPool {
 
   void Enter(const RequestSpec& request);
   void Leave(RequestId id);
-  // Inserts before `at`, and behind hidden requests at that position.
-  void Insert(std::vector<WaitingView>::iterator at, const WaitingView& view);
+  // Inserts the request ahead of all at the back that `before` says it precedes, and behind hidden requests
+  // at that position.
+  template <class Before>
+  void Insert(const RequestSpec& request, int64_t enqueued_step, Before before);
 
   std::vector<WaitingView> views_;
   absl::flat_hash_map<RequestId, RequestSpec> specs_;
