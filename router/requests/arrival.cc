@@ -78,12 +78,12 @@ absl::StatusOr<RequestRecord*> RequestLifecycle::AddToTable(Arrival& arrival) {
     if (!holder.request.resumable && holder.sink != nullptr && holder.sink->Cancelled())
       OnCancel(holder.sink->id(), /*timed_out=*/false, now_);
   }
-  if (first && table_.FindByName(arrival.request.tenant, name) != nullptr) {
+  RequestRecord* const record =
+      table_.Add(arrival.id, std::move(arrival.request), arrival.sink, tenant, now_);
+  if (record == nullptr) {
     ++totals_.refused_invalid;
     return absl::AlreadyExistsError(absl::StrCat("a request is already running with the request_id ", name));
   }
-  RequestRecord* const record =
-      table_.Add(arrival.id, std::move(arrival.request), arrival.sink, tenant, now_);
   record->ticket = std::move(arrival.ticket);
   return record;
 }

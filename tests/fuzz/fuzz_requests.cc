@@ -252,7 +252,10 @@ class Clients {
     request.request_id = owner.name;
     request.resume_token = owner.secret;
     request.max_new_tokens = 1 + input_.Byte() % 12;
-    const RequestId id = input_.Byte() % 8 == 0 ? input_.Number() : owners_.size() + input_.Byte() % 4;
+    const uint64_t handle = input_.Byte() % 8 == 0 ? input_.Number() : owners_.size() + input_.Byte() % 4;
+    const auto [known, fresh] = announced_.try_emplace(handle, 0);
+    if (fresh) known->second = ids_.Next();
+    const RequestId id = known->second;
     const uint32_t number = NumberOf(id, owner);
     bfio::v1::HeldRequest wire;
     bfio::v1::Assignment& from = *wire.mutable_assignment();
@@ -339,6 +342,8 @@ class Clients {
   Tenants tenants_;
   OverloadControl overload_;
   RequestIds ids_{RequestId{1}};
+  // The ids of announced requests, by the handle that the worker states (worker_link/handles.h).
+  std::map<uint64_t, RequestId> announced_;
   // By request number.
   std::vector<Owner> owners_ = {{}};
   std::vector<std::string> broken_;
