@@ -28,7 +28,6 @@ constexpr double kTokensPerRequest = kOverloadOutput * (0.98 + 8 * 0.02);
 constexpr double kLeast = 0.95;
 constexpr absl::Duration kWarmUp = absl::Seconds(3);
 constexpr absl::Duration kCapacity = absl::Seconds(15);
-// Of the load beside greedy peers: half of the capacity.
 constexpr int kGreedyTurns = 3;
 constexpr int64_t kGreedyKib = 256 << 10;
 
@@ -64,25 +63,31 @@ Phase RunPhase(ChaosGroup& group, const Workload& workload, uint64_t seed, doubl
   return phase;
 }
 
+// Null, and a line on stderr: it does not serve. `means` outlives it.
+std::unique_ptr<ChaosGroup> StartGroup(int workers, const std::string& router_flag, const Means& means) {
+  const GroupOptions options = {.workers = workers,
+                                .router_flags = {router_flag},
+                                .worker_flags = {absl::StrCat("--c=", kOverloadStep), "--tl=0",
+                                                 absl::StrCat("--slots=", kOverloadSlots)}};
+  auto group = std::make_unique<ChaosGroup>(options, means);
+  if (group->WaitServing(workers, absl::Seconds(60))) return group;
+  std::fprintf(stderr, "the group did not start\n");
+  return nullptr;
+}
+
 }  // namespace
 
 int MeasureOverload(const OverloadOptions& options) {
   setvbuf(stdout, nullptr, _IOLBF, 0);
-  GroupOptions group_options = {.workers = options.workers,
-                                .router_flags = {absl::StrCat("--max_waiting=", options.max_waiting)},
-                                .worker_flags = {absl::StrCat("--c=", kOverloadStep), "--tl=0",
-                                                 absl::StrCat("--slots=", kOverloadSlots)}};
   const Means means;
-  ChaosGroup group(group_options, means);
-  if (!group.WaitServing(options.workers, absl::Seconds(60))) {
-    std::fprintf(stderr, "the group did not start\n");
-    return 2;
-  }
+  const auto started =
+      StartGroup(options.workers, absl::StrCat("--max_waiting=", options.max_waiting), means);
+  if (started == nullptr) return 2;
+  ChaosGroup& group = *started;
   const Workload workload(1, kOverloadOutput);
-  const double per_request = kTokensPerRequest;
-  const double estimate = options.workers * kOverloadSlots / kOverloadStep / per_request;
+  const double estimate = options.workers * kOverloadSlots / kOverloadStep / kTokensPerRequest;
   const Phase capacity = RunPhase(group, workload, 1, 1.5 * estimate, kCapacity);
-  const double requests_per_s = capacity.tokens_per_s / per_request;
+  const double requests_per_s = capacity.tokens_per_s / kTokensPerRequest;
   absl::PrintF("capacity: %.0f tokens/s, %.0f requests/s (under 1.5 times of it)\n", capacity.tokens_per_s,
                requests_per_s);
   const Phase over = RunPhase(group, workload, 2, options.factor * requests_per_s, options.duration);
@@ -109,16 +114,10 @@ int MeasureOverload(const OverloadOptions& options) {
 
 int MeasureGreedyPeers(const GreedyOptions& options) {
   setvbuf(stdout, nullptr, _IOLBF, 0);
-  GroupOptions group_options = {.workers = options.workers,
-                                .router_flags = {absl::StrCat("--client_tokens=", WriteTokens())},
-                                .worker_flags = {absl::StrCat("--c=", kOverloadStep), "--tl=0",
-                                                 absl::StrCat("--slots=", kOverloadSlots)}};
   const Means means;
-  ChaosGroup group(group_options, means);
-  if (!group.WaitServing(options.workers, absl::Seconds(60))) {
-    std::fprintf(stderr, "the group did not start\n");
-    return 2;
-  }
+  const auto started = StartGroup(options.workers, absl::StrCat("--client_tokens=", WriteTokens()), means);
+  if (started == nullptr) return 2;
+  ChaosGroup& group = *started;
   const Workload workload(1, kOverloadOutput);
   const double rate = 0.5 * options.workers * kOverloadSlots / kOverloadStep / kTokensPerRequest;
   std::vector<float> waits[2];
@@ -147,7 +146,8 @@ int MeasureGreedyPeers(const GreedyOptions& options) {
   absl::PrintF("first token without and with them: p50 %.3f and %.3f s, p99 %.3f and %.3f s\n",
                Quantile(waits[0], 0.5), Quantile(waits[1], 0.5), before, with);
   absl::PrintF("router's memory, peak: %d and %d MiB\n", kib[0] >> 10, kib[1] >> 10);
-  if (with > std::max(2 * before, before + 0.05)) verdict.violations.push_back("others wait longer");
+  if (options.bound_waits && with > std::max(2 * before, before + 0.05))
+    verdict.violations.push_back("others wait longer");
   if (kib[1] - kib[0] > testing::kSlowdown * kGreedyKib)
     verdict.violations.push_back("the router's memory grew too much");
   for (const std::string& violation : verdict.violations) absl::PrintF("VIOLATION  %s\n", violation);
