@@ -255,7 +255,7 @@ std::vector<core::PrefillRank> RanksOf(const ServeView& view) {
   std::vector<core::PrefillRank> ranks;
   for (const ServeRank& rank : view.ranks) {
     core::PrefillRank& to = ranks.emplace_back();
-    to.cost = view.cost;
+    to.cost = view.cost.batch;
     to.decodes = rank.decodes;
     to.decode_context = static_cast<double>(rank.decode_context);
     to.free_slots = view.slots - rank.decodes - static_cast<int64_t>(rank.prompts.size());

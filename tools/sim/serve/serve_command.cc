@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/shutdown.h"
@@ -41,9 +42,32 @@ absl::StatusOr<BatchCost> CostOf(const std::vector<double>& numbers) {
   return cost;
 }
 
+// --padded without a value leaves the largest captured size as it is.
+void AddPadded(OptionTable& table, GroupTerms& terms) {
+  table.Insert({"padded", Option::Type::kBool, "false", "",
+                "every rank computes as many rows as the rank with most, as engines with expert parallelism "
+                "do; =S: as long as no rank has more than S rows (the largest captured CUDA graph, 512)",
+                [&terms](const std::string& text) {
+                  int64_t rows = 0;
+                  if (absl::SimpleAtoi(text, &rows) && rows > 1) {
+                    terms.captured_rows = rows;
+                    terms.padded = true;
+                    return absl::OkStatus();
+                  }
+                  if (absl::SimpleAtob(text, &terms.padded)) return absl::OkStatus();
+                  return absl::InvalidArgumentError("must be true, false or a number of rows above 1");
+                }});
+}
+
 // The options that both subcommands have.
 void AddServeOptions(OptionTable& table, std::string& rule, int32_t& lag, double& jitter, bool& closed,
-                     bool& json) {
+                     GroupTerms& terms, bool& json) {
+  AddPadded(table, terms);
+  table.Add("prompt_price", &terms.prompt_s, Within(0, 1),
+            "seconds that a step takes longer on all ranks if any rank computes prompt tokens (piecewise "
+            "instead of full CUDA graphs)");
+  table.Add("eager_price", &terms.eager_s, Within(0, 1),
+            "seconds that a step takes longer on all ranks if any rank has more than S rows (--padded=S)");
   table.Add("rule", &rule, "rule that places requests and prompts; bfio_sim --help lists the rules of serve");
   table.Add("lag", &lag,
             "steps from the reports that a plan is made from to the step that it applies to: 2 for a "
@@ -190,7 +214,7 @@ absl::Status RunServeCommand(const ReadOptions& read) {
   WorkloadOptions workload;
   bool json = false;
   OptionTable table;
-  AddServeOptions(table, options.rule, options.lag, options.jitter, options.closed, json);
+  AddServeOptions(table, options.rule, options.lag, options.jitter, options.closed, options.cost.terms, json);
   AddWorkload(table, workload);
   table.Add("workers", &options.workers, "number of ranks that meet in one barrier");
   table.Add("slots", &options.slots, "slots per rank (max_num_seqs)");
@@ -213,7 +237,7 @@ absl::Status RunServeCommand(const ReadOptions& read) {
       "step cost that the rule plans with and ranks fill their steps by: true, fitted (to the measured "
       "steps, as workers do) or fitted_without_k1");
   read(table);
-  BFIO_ASSIGN_OR_RETURN(options.cost, CostOf(cost));
+  BFIO_ASSIGN_OR_RETURN(options.cost.batch, CostOf(cost));
   BFIO_ASSIGN_OR_RETURN(const Trace trace, ReadWorkload(workload, 1, 0));
   BFIO_ASSIGN_OR_RETURN(const ServeResult run, RunServe(options, trace));
   if (json) {
@@ -233,7 +257,7 @@ absl::Status RunServeGridCommand(const ReadOptions& read) {
   int32_t threads = 0;
   bool json = false;
   OptionTable table;
-  AddServeOptions(table, grid.candidate, grid.candidate_lag, grid.jitter, grid.closed, json);
+  AddServeOptions(table, grid.candidate, grid.candidate_lag, grid.jitter, grid.closed, grid.terms, json);
   table.Add("trace", &traces,
             "traces, separated by commas, besides the profiles code, reasoning and long_prompts; default: "
             "the profiles conversation and burstgpt");

@@ -52,7 +52,8 @@ absl::StatusOr<ServeMeasurements> MeanMeasurements(const Contender& contender, c
     options.slots = engine.slots;
     options.budget = contender.budget;
     options.load = cell.load;
-    options.cost = engine.cost;
+    options.cost.terms = grid.terms;
+    options.cost.batch = engine.cost;
     options.lag = contender.lag;
     options.jitter = grid.jitter;
     options.closed = grid.closed;

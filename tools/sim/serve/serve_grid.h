@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "common/cost/batch_time.h"
+#include "common/cost/group_time.h"
 #include "common/workload/trace.h"
 #include "nlohmann/json_fwd.hpp"
 #include "tools/sim/serve/serve_workload.h"
@@ -49,6 +49,8 @@ struct ServeGridOptions {
   // ServeOptions::lag of the candidate; the other rules run with a lag of 0.
   int32_t candidate_lag = 2;
   double jitter = 0;
+  // Of all engines.
+  GroupTerms terms;
   // ServeOptions::closed of all runs.
   bool closed = false;
   int32_t threads = 1;

@@ -31,26 +31,20 @@ void ServeGroup::Bind(ServeRequestIndex request, int32_t rank, double now_s) {
 }
 
 const ServeStep& ServeGroup::Step(const std::vector<RankOrder>& orders, double now_s) {
-  step_.seconds = 0;
   step_.tokens = 0;
-  step_.rank_s.assign(ranks_.size(), 0);
-  step_.decode_s.assign(ranks_.size(), 0);
   step_.loads.assign(ranks_.size(), {});
+  step_.decode_loads.assign(ranks_.size(), {});
   step_.ended.clear();
   step_.gaps.clear();
   for (int32_t g = 0; g < std::ssize(ranks_); ++g) {
     ServeRank& rank = ranks_[g];
-    const double noise = Noise();
-    step_.decode_s[g] = DecodeSeconds(rank) * noise;
-    BatchLoad& load = step_.loads[g];
-    if (orders[g].decodes) {
-      load.tokens = rank.decodes;
-      load.decode_context = static_cast<double>(rank.decode_context);
-    }
-    ComputePrompts(g, orders[g].prompt_tokens, load);
-    step_.rank_s[g] = cost_.Seconds(load) * noise;
-    step_.seconds = std::max(step_.seconds, step_.rank_s[g]);
+    BatchLoad& decodes = step_.decode_loads[g];
+    decodes.tokens = rank.decodes;
+    decodes.decode_context = static_cast<double>(rank.decode_context);
+    if (orders[g].decodes) step_.loads[g] = decodes;
+    ComputePrompts(g, orders[g].prompt_tokens, step_.loads[g]);
   }
+  Time();
   const double end_s = now_s + step_.seconds;
   for (int32_t g = 0; g < std::ssize(ranks_); ++g) {
     if (orders[g].decodes) Decode(g, end_s);
@@ -78,11 +72,17 @@ void ServeGroup::ComputePrompts(int32_t g, int64_t most, BatchLoad& load) {
   }
 }
 
-double ServeGroup::DecodeSeconds(const ServeRank& rank) const {
-  BatchLoad load;
-  load.tokens = rank.decodes;
-  load.decode_context = static_cast<double>(rank.decode_context);
-  return cost_.Seconds(load);
+void ServeGroup::Time() {
+  step_.seconds = 0;
+  step_.rank_s.clear();
+  step_.decode_s.clear();
+  const StepMode mode = cost_.terms.ModeOf(step_.loads), decode_mode = cost_.terms.ModeOf(step_.decode_loads);
+  for (size_t g = 0; g < ranks_.size(); ++g) {
+    const double noise = Noise();
+    step_.rank_s.push_back(cost_.RankSeconds(step_.loads[g], mode) * noise);
+    step_.decode_s.push_back(cost_.RankSeconds(step_.decode_loads[g], decode_mode) * noise);
+    step_.seconds = std::max(step_.seconds, step_.rank_s.back());
+  }
 }
 
 void ServeGroup::Decode(int32_t g, double end_s) {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "common/base/rng.h"
-#include "common/cost/batch_time.h"
+#include "common/cost/group_time.h"
 
 namespace bfio::sim {
 
@@ -65,8 +65,8 @@ struct ServeStep {
   std::vector<double> rank_s;
   // The same for the decodes alone.
   std::vector<double> decode_s;
-  // The batch that each rank computed.
-  std::vector<BatchLoad> loads;
+  // The batch that each rank computed, and its decodes alone.
+  std::vector<BatchLoad> loads, decode_loads;
   int64_t tokens = 0;
   std::vector<ServeRequestIndex> ended;
   // Gaps between tokens that ended in this step: seconds, and the number of requests with that gap.
@@ -78,7 +78,7 @@ class ServeGroup {
   struct Options {
     int32_t ranks = 1;
     int64_t slots = 1;
-    BatchCost cost;
+    GroupCost cost;
     // Standard deviation of the logarithm of the lognormal factor, with mean 1, on every rank's time.
     double jitter = 0;
     uint64_t seed = 1;
@@ -93,8 +93,6 @@ class ServeGroup {
   const ServeStep& Step(const std::vector<RankOrder>& orders, double now_s);
 
   const std::vector<ServeRank>& ranks() const { return ranks_; }
-  const BatchCost& cost() const { return cost_; }
-  int64_t slots() const { return slots_; }
   // Requests that are bound and have not ended.
   int64_t active() const { return active_; }
 
@@ -111,14 +109,15 @@ class ServeGroup {
   };
 
   void ComputePrompts(int32_t rank, int64_t most, BatchLoad& load);
-  double DecodeSeconds(const ServeRank& rank) const;
+  // Sets the times of step_ from its batches.
+  void Time();
   void Decode(int32_t rank, double end_s);
   void GiveFirstTokens(int32_t rank, double end_s);
   void End(ServeRequestIndex index, double end_s);
   double Noise();
 
   const int64_t slots_;
-  const BatchCost cost_;
+  const GroupCost cost_;
   const double jitter_;
   Rng rng_;
   std::vector<ServeRequest>* const requests_;

@@ -12,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "common/cost/batch_time.h"
+#include "common/cost/group_time.h"
 #include "router/core/prefill/prefill_planner.h"
 #include "tools/sim/serve/serve_group.h"
 
@@ -22,7 +22,7 @@ namespace bfio::sim {
 struct ServeView {
   const std::vector<ServeRank>& ranks;
   const std::vector<ServeRequest>& requests;
-  const BatchCost& cost;
+  const GroupCost& cost;
   int64_t slots = 0;
   // Number of the step that the plan is for, from 0; the current time, and the estimated start of that step.
   int64_t step = 0;

@@ -131,7 +131,7 @@ class Run {
         known_(options.cost),
         rng_(Rng(options.seed).Fork(kArrivalStream)) {
     const LengthMoments moments = MomentsOf(trace);
-    result_.capacity = CapacityOf(moments, options.cost, options.workers, options.slots);
+    result_.capacity = CapacityOf(moments, options.cost.batch, options.workers, options.slots);
     // In a closed loop ends of requests cause arrivals; this estimate only determines the run's duration.
     result_.arrivals_per_s = (options.closed ? 1 : options.load) * result_.capacity.requests_per_s;
     const double life_s = moments.output * result_.capacity.step_s;
@@ -220,7 +220,7 @@ class Run {
     if (arrivals_.size() > kRecent) arrivals_.pop_front();
     const auto prompt = static_cast<double>(row.prompt_tokens);
     prompts_.Add(prompt);
-    prefills_s_.Add(known_.a_s_per_token * prompt + known_.k1_s_per_pair * prompt * prompt / 2);
+    prefills_s_.Add(WholePromptSeconds(known_.batch, {row.prompt_tokens, 0}, 0));
   }
 
   bool IsCounted(const ServeRequest& request) const {
@@ -249,7 +249,7 @@ class Run {
     forecast_ = group_->ranks();
     double begins_s = now_s_;
     for (const ServePlan& plan : plans_) {
-      Forecast(plan, requests_, known_, begins_s, forecast_);
+      Forecast(plan, requests_, known_.batch, begins_s, forecast_);
       begins_s += mean_step_s_;
     }
     ServePlan plan = std::move(plans_.front());
@@ -304,7 +304,7 @@ class Run {
       std::vector<PromptLeft> prompts;
       for (const BoundPrompt& prompt : rank.prompts) prompts.push_back({prompt.left, prompt.done});
       orders[g].prompt_tokens = TokensWithin(
-          {known_, rank.decodes, static_cast<double>(rank.decode_context), prompts}, plan.level_s);
+          {known_.batch, rank.decodes, static_cast<double>(rank.decode_context), prompts}, plan.level_s);
     }
     return orders;
   }
@@ -316,7 +316,7 @@ class Run {
       if (options_.known_cost == KnownCost::kFittedWithoutK1) load.prefill_pairs = 0;
       fit_.Add(load, step.rank_s[g]);
     }
-    if (step_number_ % kFitSteps == 0) known_ = fit_.cost().value_or(known_);
+    if (step_number_ % kFitSteps == 0) known_.batch = fit_.cost().value_or(known_.batch);
   }
 
   void Count(const ServeStep& step) {
@@ -370,7 +370,7 @@ class Run {
   const std::unique_ptr<ServeRule> rule_;
   // Number of steps that begin between making a plan and applying it.
   const int32_t delay_;
-  BatchCost known_;
+  GroupCost known_;
   BatchFit fit_;
   Rng rng_;
   ServeResult result_;
@@ -418,7 +418,7 @@ absl::Status Check(const ServeOptions& options, const Trace& trace) {
   }
   if (!(options.jitter >= 0 && options.jitter <= 1))
     return bad("--jitter=", options.jitter, ": must be within 0..1");
-  const BatchCost& cost = options.cost;
+  const BatchCost& cost = options.cost.batch;
   const bool sound = cost.c_s > 0 && cost.a_s_per_token > 0 && cost.b0_tokens >= 0 &&
                      cost.k1_s_per_pair >= 0 && cost.k2_s_per_token >= 0 &&
                      std::isfinite(cost.c_s + cost.a_s_per_token) &&
@@ -452,6 +452,9 @@ nlohmann::ordered_json ServeJson(const ServeOptions& options, const std::string&
   json["closed"] = options.closed;
   json["lag"] = options.lag;
   json["seed"] = options.seed;
+  if (options.cost.terms.padded) json["padded"] = options.cost.terms.captured_rows;
+  json["prompt_price_s"] = options.cost.terms.prompt_s;
+  json["eager_price_s"] = options.cost.terms.eager_s;
   json["capacity_requests_per_s"] = result.capacity.requests_per_s;
   json["arrivals_per_s"] = result.arrivals_per_s;
   json["warmup_s"] = result.warmup_s;

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "common/cost/batch_time.h"
+#include "common/cost/group_time.h"
 #include "common/workload/trace.h"
 #include "nlohmann/json_fwd.hpp"
 #include "tools/sim/serve/serve_workload.h"
@@ -32,7 +32,7 @@ struct ServeOptions {
   // as a share of all slots; a new request arrives whenever one ends.
   double load = 0.7;
   bool closed = false;
-  BatchCost cost;
+  GroupCost cost;
   KnownCost known_cost = KnownCost::kTrue;
   // A plan made from the reports of step k is for step k + lag. 2 is the router's pipelined mode; with 1 or 0
   // the group waits for its plan.

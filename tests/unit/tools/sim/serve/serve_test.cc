@@ -95,7 +95,7 @@ TEST(ServeFloorTest, TheLargestOfRandomFactors) {
 
 TEST(ServeGroupTest, ALifeByHand) {
   std::vector<ServeRequest> requests = {{0, 30, 3}, {0, 10, 1}};
-  ServeGroup group({.ranks = 2, .slots = 4, .cost = Cost(), .longest_output = 3}, &requests);
+  ServeGroup group({.ranks = 2, .slots = 4, .cost = {Cost()}, .longest_output = 3}, &requests);
   group.Bind(0, 0, 0);
   group.Bind(1, 1, 0);
   // 20 of 30 tokens of the first prompt, and all 10 of the other, which also generates its only token.
@@ -120,7 +120,7 @@ TEST(ServeGroupTest, ALifeByHand) {
 
 TEST(ServeGroupTest, NoMoreRunThanThereAreSlotsAndAStepWithoutDecodesMakesTheirGapLonger) {
   std::vector<ServeRequest> requests = {{0, 5, 100}, {0, 5, 100}, {0, 50, 100}};
-  ServeGroup group({.ranks = 1, .slots = 2, .cost = Cost(), .longest_output = 100}, &requests);
+  ServeGroup group({.ranks = 1, .slots = 2, .cost = {Cost()}, .longest_output = 100}, &requests);
   group.Bind(0, 0, 0);
   group.Step({{1000}}, 0);
   for (const int32_t i : {1, 2}) group.Bind(i, 0, 1);
@@ -132,6 +132,22 @@ TEST(ServeGroupTest, NoMoreRunThanThereAreSlotsAndAStepWithoutDecodesMakesTheirG
   EXPECT_EQ(group.ranks()[0].decodes, 2);
   ASSERT_EQ(step.gaps.size(), 2U);
   EXPECT_GT(step.gaps[0].first, step.gaps[1].first + 0.9) << "the first has had none since its own";
+}
+
+// Three steps of two ranks, in each mode of engines with expert parallelism. A is 0.1 ms per row above 4.
+TEST(ServeGroupTest, OnePromptOrOneLargeRankSlowsAllRanks) {
+  const GroupCost cost = {
+      .batch = {.c_s = 0.01, .a_s_per_token = 1e-4, .b0_tokens = 4},
+      .terms = {.padded = true, .captured_rows = 20, .prompt_s = 0.003, .eager_s = 0.006}};
+  const BatchLoad many{.tokens = 10}, few{.tokens = 2}, prompt{.tokens = 15, .prefill_pairs = 50},
+      large{.tokens = 21, .prefill_pairs = 200};
+  EXPECT_NEAR(cost.Seconds({many, few}), 0.01 + 6e-4, 1e-12);
+  EXPECT_NEAR(cost.RankSeconds(few, cost.terms.ModeOf({many, few})), 0.01 + 6e-4, 1e-12) << "padded";
+  EXPECT_NEAR(cost.RankSeconds(few, cost.terms.ModeOf({prompt, few})), 0.01 + 11e-4 + 0.003, 1e-12);
+  EXPECT_NEAR(cost.RankSeconds(few, cost.terms.ModeOf({large, few})), 0.01 + 0.009, 1e-12)
+      << "eager, not padded";
+  EXPECT_NEAR(cost.Seconds({large, few}), 0.01 + 17e-4 + 0.009, 1e-12);
+  EXPECT_EQ(cost.RankSeconds({}, cost.terms.ModeOf({large, few})), 0) << "no work";
 }
 
 // --- engines' rules ---
@@ -146,7 +162,7 @@ struct Scene {
   }
   std::vector<ServeRank> ranks;
   std::vector<ServeRequest> requests;
-  BatchCost cost = Cost();
+  GroupCost cost = {Cost()};
   std::deque<ServeRequestIndex> pool;
   int64_t step = 0;
 
@@ -333,8 +349,10 @@ Trace Conversation() {
 }
 
 ServeOptions ServeWith(const std::string& rule, size_t engine = 2) {
-  return {
-      .rule = rule, .slots = ServeEngines()[engine].slots, .load = 0.6, .cost = ServeEngines()[engine].cost};
+  return {.rule = rule,
+          .slots = ServeEngines()[engine].slots,
+          .load = 0.6,
+          .cost = {ServeEngines()[engine].cost}};
 }
 
 ServeResult RunOf(const ServeOptions& options, const Trace& trace) {
@@ -426,7 +444,7 @@ TEST(ServeRunTest, APipelinedPlanAddsTheDelayOfItsDelivery) {
   options.load = 0.2;
   // The delay in steps, compared with plans that are made when their step begins.
   const auto later = [&](double c_s) {
-    options.cost.c_s = c_s;
+    options.cost.batch.c_s = c_s;
     options.lag = 0;
     const ServeResult at_once = RunOf(options, trace);
     options.lag = 1;
