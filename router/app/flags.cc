@@ -44,6 +44,13 @@ void AddPorts(OptionTable& table, RouterOptions& o) {
                   "APIs at --listen, comma-separated: bfio (bfio.v1.Inference), and for gateways either vllm "
                   "(vllm.grpc.engine.VllmEngine) or sglang (sglang.grpc.scheduler.SglangScheduler)",
                   ParseClientApis);
+  table.Add(
+      "picker_listen", &o.picker_listen,
+      "HOST:PORT at which Envoy, or a gateway built on it, asks for the engine of each HTTP request "
+      "(ext_proc, as an endpoint picker of the Gateway API Inference Extension), with the TLS files and "
+      "tokens of the client API; needs --engines=http://..; empty: disabled");
+  table.Add("tenant_header", &o.tenant_header,
+            "request header that names the tenant at --picker_listen; the route must remove a client's own");
   table.Add("admin_listen", &o.admin_listen, "HOST:PORT of the admin API; port 0 picks a free port");
   table.Add("http_listen", &o.http_listen,
             "HOST:PORT of the live page, /metrics, /healthz and /readyz, with the TLS files and tokens of "
@@ -111,7 +118,9 @@ void AddGroups(OptionTable& table, RouterSettings& settings) {
             "without --group are assigned to these groups; workers with --group may form more groups");
   table.AddParsed(
       "engines", &o.engines, "",
-      "engines to route to, comma-separated: vllm://HOST:PORT, an unmodified vLLM gRPC server; "
+      "engines to route to, comma-separated: http://HOST:PORTS, servers behind Envoy (--picker_listen), "
+      "PORTS such as 8200-8207, with ?slots=N (max_num_seqs); vllm://HOST:PORT, an unmodified vLLM gRPC "
+      "server; "
       "sglang://HOST:PORT, an SGLang gRPC server; vllm+dns://NAME:PORT or sglang+dns://NAME:PORT, a server "
       "at each address of the DNS name. Or file:PATH, a file with one server per line. Names and the file "
       "are read again every 2 s. ?barrier=NAME after the last of several servers: their ranks synchronize in "
@@ -321,6 +330,9 @@ absl::Status FinishRouterOptions(const OptionTable& table, RouterSettings& setti
   if (settings.election.etcd.endpoints.empty() && settings.election.etcd.tls.enabled()) {
     return absl::InvalidArgumentError("--election_tls needs --election_etcd");
   }
+  const auto& engines = settings.router.engines.engines;
+  if (!settings.router.picker_listen.empty() && (engines.empty() || engines.front().protocol != "http"))
+    return absl::InvalidArgumentError("--picker_listen needs --engines=http://HOST:PORTS?slots=N");
   return SetCoupling(table, settings);
 }
 

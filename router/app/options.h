@@ -38,6 +38,10 @@ struct RouterOptions {
   // HOST:PORT of the live page and /metrics, protected like the admin API; empty: no such port. With
   // http_may_fail, a port that cannot be bound is a warning.
   std::string http_listen = "127.0.0.1:50053";
+  // HOST:PORT at which Envoy asks for places (router/frontend/endpoint_picker), protected like `listen`;
+  // empty: no such port. `tenant_header` names the tenant there.
+  std::string picker_listen;
+  std::string tenant_header = "x-gateway-inference-fairness-id";
   // APIs at `listen`: bfio.v1.Inference, and one for gateways. At least one.
   ClientApis client_apis;
   // Directory of the model's tokenizer, for gateways; empty: the first one that a worker offers.

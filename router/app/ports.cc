@@ -53,6 +53,11 @@ absl::Status CheckPorts(const RouterOptions& options) {
                            options.admin_tls.enabled(),
                            !options.admin_tls.ca.empty() || !options.admin_tokens.empty()};
   BFIO_RETURN_IF_ERROR(CheckPort(options.listen, client, options.insecure));
+  if (!options.picker_listen.empty()) {
+    PortSetup picker = client;
+    picker.listen_flag = "picker_listen";
+    BFIO_RETURN_IF_ERROR(CheckPort(options.picker_listen, picker, options.insecure));
+  }
   if (!options.worker_listen.empty()) {
     BFIO_RETURN_IF_ERROR(CheckPort(options.worker_listen, worker, options.insecure));
   }

@@ -15,6 +15,7 @@
 #include "common/telemetry/log.h"
 #include "router/admin/web.h"
 #include "router/core/policy/policy.h"
+#include "router/engine_link/http/http_engine.h"
 #include "router/engine_link/protocol/protocol_client.h"
 #include "router/engine_link/steps/engine_steps_service.h"
 #include "router/frontend/tokenizer/model_files.h"
@@ -29,8 +30,12 @@ constexpr int kMostRunning = 1 << 16;
 constexpr const char* kInference = "bfio.v1.Inference";
 constexpr const char* kWorkerLink = "bfio.v1.WorkerLink";
 constexpr const char* kAdmin = "bfio.v1.Admin";
+// The services that gateways probe at a picker, beside its own.
+constexpr const char* kLiveness = "liveness";
+constexpr const char* kReadiness = "readiness";
 // Names of the ports in RouterState; compared by address.
 constexpr const char* kClientPort = "client";
+constexpr const char* kPickerPort = "picker";
 constexpr const char* kWorkerPort = "worker";
 constexpr const char* kAdminPort = "admin";
 
@@ -132,6 +137,9 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
     if (apis.bfio) self->client_health_->SetServing(kInference, serving);
     if (const auto* protocol = GatewayProtocol(apis); protocol != nullptr)
       self->client_health_->SetServing(protocol->traits.name, serving);
+    if (self->picker_health_ == nullptr) return;
+    self->picker_health_->SetServing(kReadiness, serving);
+    self->picker_health_->SetServing(picker::kServiceName, serving);
   };
   hooks.on_model = [model = router->model_](const std::string& digest) { model->SetServed(digest); };
   hooks.on_step = [self](const std::shared_ptr<const StepSummary>& summary) {
@@ -144,6 +152,7 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
   DecisionThread* const thread = router->thread_.get();
   if (!options.engines.empty()) {
     const auto make_client = [](const EngineAddress& engine) {
+      if (engine.protocol == "http") return NewHttpEngine(engine);
       const std::string server = engine.server.ToString();
       return engine.protocol == "vllm" ? NewVllmClient(server) : NewSglangClient(server, engine.pinned);
     };
@@ -191,6 +200,10 @@ void RouterServer::MakeHealth(const RouterOptions& options) {
   client_health_ = std::make_unique<HealthService>(at_clients, client_authenticator_.get());
   admin_health_ =
       std::make_unique<HealthService>(std::vector<std::string>{kAdmin}, admin_authenticator_.get());
+  if (options.picker_listen.empty()) return;
+  picker_health_ = std::make_unique<HealthService>(
+      std::vector<std::string>{picker::kServiceName, kLiveness, kReadiness}, client_authenticator_.get());
+  picker_health_->SetServing(kLiveness, true);
 }
 
 void RouterServer::MakeServices(const RouterOptions& options, ClientSecrets secrets) {
@@ -212,6 +225,11 @@ void RouterServer::MakeServices(const RouterOptions& options, ClientSecrets secr
     inference_ =
         std::make_unique<InferenceService>(thread, client_authenticator_.get(), client_messages_.get(),
                                            options.limits, options.stream(), std::move(secrets));
+  }
+  if (!options.picker_listen.empty()) {
+    picker_ = std::make_unique<picker::PickerService>(
+        thread, client_authenticator_.get(),
+        picker::PickerOptions{.limits = options.limits, .tenant_header = options.tenant_header});
   }
   TokenizerReceiver tokenizers;
   if (protocol != nullptr) {
@@ -279,6 +297,18 @@ absl::Status RouterServer::OpenPorts(const RouterOptions& options) {
     return absl::OkStatus();
   };
   absl::Status status = open(kClientPort, client, client_);
+  if (status.ok() && picker_ != nullptr) {
+    // Envoy sends a body in parts of at most 1 MiB, or whole.
+    status = open(kPickerPort,
+                  {.listen = options.picker_listen,
+                   .tls = options.client_tls,
+                   .max_message_bytes = picker::kMaxMessageBytes,
+                   .services = {picker_.get(), picker_health_.get()},
+                   .authenticators = {client_authenticator_.get()},
+                   .messages = {picker_->first_messages(), picker_health_->first_messages()},
+                   .max_streams = static_cast<int>(options.max_waiting) + kMostRunning},
+                  picker_port_);
+  }
   if (status.ok() && !together) status = open(kWorkerPort, worker, own_worker_port_);
   if (status.ok()) status = open(kAdminPort, admin, admin_port_);
   return status;
@@ -306,6 +336,10 @@ void RouterServer::AddPortsAndProcess(v1::ClusterState& state) {
       AddMessages(client_messages_->counts(), port);
       if (inference_ != nullptr) streams += inference_->streams();
       if (gateway_ != nullptr) streams += gateway_->streams();
+    }
+    if (opened.name == kPickerPort) {
+      AddMessages(picker_->first_messages()->counts(), port);
+      streams += picker_->streams();
     }
     if (opened.name == kWorkerPort || (together && opened.name == kClientPort)) {
       for (const auto& service : worker_services_) {
@@ -336,6 +370,7 @@ void RouterServer::AddPortsAndProcess(v1::ClusterState& state) {
 
 void RouterServer::Shutdown() {
   if (client_health_ != nullptr) client_health_->Close();
+  if (picker_health_ != nullptr) picker_health_->Close();
   if (thread_ != nullptr) thread_->Stop();
   for (const auto& service : worker_services_) service->Stop();
   if (engines_ != nullptr) engines_->Stop();
@@ -344,9 +379,10 @@ void RouterServer::Shutdown() {
   web_.reset();
   steps_.Close();
   if (gateway_ != nullptr) gateway_->Close();
+  if (picker_ != nullptr) picker_->Close();
   // Streams are ending; those that are still open after this time are cancelled.
   const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(1);
-  for (Port* port : {&client_, &own_worker_port_, &admin_port_}) {
+  for (Port* port : {&client_, &picker_port_, &own_worker_port_, &admin_port_}) {
     if (port->listener != nullptr) port->listener->Stop();
     if (port->server != nullptr) port->server->Shutdown(deadline);
   }
@@ -354,7 +390,7 @@ void RouterServer::Shutdown() {
     MutexLock lock(&ports_mutex_);
     opened_.clear();
   }
-  for (Port* port : {&client_, &own_worker_port_, &admin_port_}) {
+  for (Port* port : {&client_, &picker_port_, &own_worker_port_, &admin_port_}) {
     port->server.reset();
     port->listener.reset();
   }

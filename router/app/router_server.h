@@ -22,6 +22,7 @@
 #include "router/app/options.h"
 #include "router/app/ports.h"
 #include "router/engine_link/engine_link.h"
+#include "router/frontend/endpoint_picker/picker_service.h"
 #include "router/frontend/gateway/gateway_service.h"
 #include "router/frontend/inference_service.h"
 #include "router/worker_link/worker_link_service.h"
@@ -44,6 +45,8 @@ class RouterServer {
   const std::string& address() const { return client_.address; }
   const std::string& worker_address() { return worker_port().address; }
   const std::string& admin_address() const { return admin_port_.address; }
+  // Empty without --picker_listen.
+  const std::string& picker_address() const { return picker_port_.address; }
   // Empty without a live page.
   std::string http_address() const { return web_ == nullptr ? "" : web_->address(); }
 
@@ -69,14 +72,15 @@ class RouterServer {
   // Client APIs; null where not enabled.
   std::unique_ptr<InferenceService> inference_;
   std::unique_ptr<gateway::GatewayService> gateway_;
+  std::unique_ptr<picker::PickerService> picker_;
   // Null without --engines.
   std::unique_ptr<EngineLink> engines_;
   // Services of the workers' port.
   std::vector<std::unique_ptr<WorkerPortService>> worker_services_;
   std::unique_ptr<AdminService> admin_;
   // Health services by port; the workers' is null where they use the clients' port.
-  std::unique_ptr<HealthService> client_health_, worker_health_, admin_health_;
-  Port client_, own_worker_port_, admin_port_;
+  std::unique_ptr<HealthService> client_health_, picker_health_, worker_health_, admin_health_;
+  Port client_, picker_port_, own_worker_port_, admin_port_;
   const std::shared_ptr<LiveHistory> history_ = std::make_shared<LiveHistory>();
   bool web_wanted_ = false;
   std::unique_ptr<HttpServer> web_;

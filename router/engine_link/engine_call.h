@@ -97,8 +97,10 @@ enum class EngineFinish : uint8_t { kLength, kStop, kAbort, kError };
 
 struct EngineEnd {
   EngineFinish finish = EngineFinish::kLength;
+  static constexpr int64_t kUnknown = -1;
   // For a call that passes: the message with the end; for an output that comes whole, also with its tokens.
   PassedPtr message;
+  // kUnknown: the engine does not say.
   int64_t whole_tokens = 0;
   // As EngineTokens::cached_prompt_tokens; for an output that comes whole.
   int64_t cached_prompt_tokens = 0;

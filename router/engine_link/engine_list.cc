@@ -1,5 +1,6 @@
 #include "router/engine_link/engine_list.h"
 
+#include <arpa/inet.h>
 #include <netdb.h>
 #include <sys/socket.h>
 
@@ -10,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -51,6 +53,7 @@ bool IsIpv6(const std::string& address) {
 
 // Far above the budget of any engine.
 constexpr int64_t kMostTokenBudget = int64_t{1} << 24;
+constexpr int32_t kMostSlots = 65536;
 
 bool IsName(absl::string_view text) {
   return !text.empty() && text.size() <= kMaxGroupNameBytes &&
@@ -80,10 +83,13 @@ absl::Status ReadQuery(absl::string_view query, EngineAddress& engine) {
       budget = true;
     } else if (setting == "pinned=1" && engine.protocol == "sglang") {
       engine.pinned = true;
+    } else if (split.first == "slots" && engine.protocol == "http") {
+      if (!absl::SimpleAtoi(split.second, &engine.slots) || engine.slots < 1 || engine.slots > kMostSlots)
+        return absl::InvalidArgumentError(absl::StrCat("'", setting, "': must be within 1..", kMostSlots));
     } else {
-      return absl::InvalidArgumentError(absl::StrCat("'", setting,
-                                                     "' is unknown; must be barrier=NAME or token_budget=N",
-                                                     engine.protocol == "sglang" ? " or pinned=1" : ""));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "'", setting, "' is unknown; must be barrier=NAME or token_budget=N",
+          engine.protocol == "sglang" ? " or pinned=1" : "", engine.protocol == "http" ? " or slots=N" : ""));
     }
   }
   if (engine.barrier.empty() && budget)
@@ -97,15 +103,51 @@ absl::StatusOr<EngineAddress> ParseServer(absl::string_view text) {
   EngineAddress engine;
   absl::string_view protocol = split.first;
   engine.by_name = absl::ConsumeSuffix(&protocol, "+dns");
-  if ((protocol != "vllm" && protocol != "sglang") || split.second.empty()) {
+  const bool http = protocol == "http" && !engine.by_name;
+  if ((protocol != "vllm" && protocol != "sglang" && !http) || split.second.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("'", text,
-                     "' must be vllm://HOST:PORT, sglang://HOST:PORT, vllm+dns://NAME:PORT, "
-                     "sglang+dns://NAME:PORT or file:PATH"));
+                     "' must be http://HOST:PORTS, vllm://HOST:PORT, sglang://HOST:PORT, "
+                     "vllm+dns://NAME:PORT, sglang+dns://NAME:PORT or file:PATH"));
   }
   engine.protocol = std::string(protocol);
   BFIO_ASSIGN_OR_RETURN(engine.server, ParseAddress(std::string(split.second)));
+  // Envoy gets addresses, not names.
+  in6_addr address;
+  engine.by_name = engine.by_name || (http && inet_pton(AF_INET, engine.server.host.c_str(), &address) != 1 &&
+                                      inet_pton(AF_INET6, engine.server.host.c_str(), &address) != 1);
   return engine;
+}
+
+// A server for each port of "http://HOST:8200-8207", otherwise one. `text` may also be the rest of a list of
+// ports, "8202" or "8204-8207", after a server with http.
+absl::StatusOr<std::vector<EngineAddress>> ParseServers(absl::string_view text, const EngineAddress* before) {
+  std::string with_host(text);
+  if (before != nullptr && before->protocol == "http" && !absl::StrContains(text, "://"))
+    with_host = absl::StrCat("http://", Address{before->server.host, 1}.ToString());
+  const bool list = with_host != text;
+  const size_t colon = text.rfind(':');
+  const absl::string_view ports = list ? text : text.substr(colon == absl::string_view::npos ? 0 : colon + 1);
+  const std::pair<absl::string_view, absl::string_view> range =
+      absl::StrSplit(ports, absl::MaxSplits('-', 1));
+  uint32_t first = 0, last = 0;
+  if (!absl::StartsWith(with_host, "http://") || !absl::SimpleAtoi(range.first, &first) ||
+      (range.second.empty() && !list)) {
+    BFIO_ASSIGN_OR_RETURN(EngineAddress engine, ParseServer(text));
+    return std::vector<EngineAddress>{std::move(engine)};
+  }
+  if (range.second.empty()) last = first;
+  if ((!range.second.empty() && !absl::SimpleAtoi(range.second, &last)) || first < 1 || last < first ||
+      last > 65535) {
+    return absl::InvalidArgumentError(absl::StrCat("'", text, "': ports must be such as 8200-8207 or 8200"));
+  }
+  std::vector<EngineAddress> engines;
+  const std::string host = with_host.substr(0, with_host.rfind(':') + 1);
+  for (uint32_t port = first; port <= last; ++port) {
+    BFIO_ASSIGN_OR_RETURN(EngineAddress engine, ParseServer(absl::StrCat(host, port)));
+    engines.push_back(std::move(engine));
+  }
+  return engines;
 }
 
 }  // namespace
@@ -218,7 +260,7 @@ std::vector<EngineAddress> EngineList::Resolve(const std::function<bool()>& stop
 }
 
 std::string EngineAddress::ToString() const {
-  return absl::StrCat(protocol, by_name ? "+dns" : "", "://", server.ToString());
+  return absl::StrCat(protocol, by_name && protocol != "http" ? "+dns" : "", "://", server.ToString());
 }
 
 absl::StatusOr<std::vector<EngineAddress>> ParseEngines(const std::string& text) {
@@ -229,15 +271,18 @@ absl::StatusOr<std::vector<EngineAddress>> ParseEngines(const std::string& text)
   for (const absl::string_view part : absl::StrSplit(text, ',', absl::SkipEmpty())) {
     const std::pair<absl::string_view, absl::string_view> split =
         absl::StrSplit(part, absl::MaxSplits('?', 1));
-    BFIO_ASSIGN_OR_RETURN(EngineAddress engine, ParseServer(split.first));
-    if (std::any_of(engines.begin(), engines.end(),
-                    [&](const EngineAddress& other) { return other.server == engine.server; })) {
-      return absl::InvalidArgumentError(absl::StrCat("'", part, "' is listed twice"));
+    BFIO_ASSIGN_OR_RETURN(std::vector<EngineAddress> servers,
+                          ParseServers(split.first, engines.empty() ? nullptr : &engines.back()));
+    for (EngineAddress& engine : servers) {
+      if (std::any_of(engines.begin(), engines.end(),
+                      [&](const EngineAddress& other) { return other.server == engine.server; })) {
+        return absl::InvalidArgumentError(absl::StrCat("'", part, "' is listed twice"));
+      }
+      if (!engines.empty() && engines.front().protocol != engine.protocol)
+        return absl::InvalidArgumentError(absl::StrCat(
+            "'", part, "': all engines of a router must have the same protocol, http, vllm or sglang"));
+      engines.push_back(std::move(engine));
     }
-    if (!engines.empty() && engines.front().protocol != engine.protocol)
-      return absl::InvalidArgumentError(
-          absl::StrCat("'", part, "': all engines of a router must have the same protocol, vllm or sglang"));
-    engines.push_back(std::move(engine));
     if (split.first.size() == part.size()) continue;
     BFIO_RETURN_IF_ERROR(ReadQuery(split.second, engines.back()));
     any_barrier = any_barrier || !engines.back().barrier.empty();
@@ -245,6 +290,7 @@ absl::StatusOr<std::vector<EngineAddress>> ParseEngines(const std::string& text)
       engines[first_bare].barrier = engines.back().barrier;
       engines[first_bare].token_budget = engines.back().token_budget;
       engines[first_bare].pinned = engines.back().pinned;
+      engines[first_bare].slots = engines.back().slots;
     }
   }
   for (const EngineAddress& engine : engines) {

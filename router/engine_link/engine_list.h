@@ -21,12 +21,14 @@
 namespace bfio::router {
 
 // "vllm://HOST:PORT": an engine's server, its protocol, and the properties that it does not report.
-// "vllm+dns://NAME:PORT": one server for each address of the name (of one family). Pure. Threads: any.
+// "vllm+dns://NAME:PORT": one server for each address of the name (of one family). "http://HOST:PORTS", with
+// ports such as 8200-8207 or 8200,8202: servers behind Envoy, whose ranks the router only chooses; a name
+// stands for all its addresses. Pure. Threads: any.
 struct EngineAddress {
   // vLLM's default of max_num_batched_tokens on most devices (0.32); on the largest devices it is higher.
   static constexpr int64_t kDefaultTokenBudget = 2048;
 
-  // "vllm", "sglang".
+  // "vllm", "sglang", "http".
   std::string protocol;
   Address server;
   // The host is a name, and each of its addresses is a server (engine_list.h).
@@ -39,6 +41,8 @@ struct EngineAddress {
   // A request runs on the data-parallel rank that it names (vLLM: always). Otherwise, for SGLang, the router
   // treats all ranks of the server as one.
   bool pinned = false;
+  // Requests that a rank runs at a time, for "http" (vLLM: max_num_seqs); 0: as it reports.
+  int32_t slots = 0;
 
   // As in the flag, without the settings: the engine's name in logs and worker ids.
   std::string ToString() const;
@@ -46,9 +50,9 @@ struct EngineAddress {
 };
 
 // Addresses separated by commas, each at most once. An address may have settings: `?barrier=NAME`,
-// `&token_budget=N` and, for SGLang, `pinned=1`. They also hold for the addresses before it, back to the last
-// one with settings: "vllm://a:1,vllm://b:1?barrier=x". Either all servers have a barrier or none, and all
-// use the same protocol. INVALID_ARGUMENT with one line otherwise.
+// `&token_budget=N`, for SGLang `pinned=1`, and for http `slots=N`. They also hold for the addresses before
+// it, back to the last one with settings: "vllm://a:1,vllm://b:1?barrier=x". Either all servers have a
+// barrier or none, and all use the same protocol. INVALID_ARGUMENT with one line otherwise.
 absl::StatusOr<std::vector<EngineAddress>> ParseEngines(const std::string& text);
 
 struct EngineSource {

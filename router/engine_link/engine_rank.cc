@@ -148,10 +148,12 @@ void EngineRank::OnFinished(CallNumber number, EngineEnd end, absl::Time now, Ou
   if (end.message != nullptr) call.messages.push_back(std::move(end.message));
   if (call.whole) {
     call.cached = end.cached_prompt_tokens;
-    const int64_t tokens = std::clamp<int64_t>(end.whole_tokens, 0, call.max_new_tokens);
+    const bool known = end.whole_tokens != EngineEnd::kUnknown;
+    const int64_t tokens = std::clamp<int64_t>(
+        known ? end.whole_tokens : std::max<int64_t>(1, call.generated), 0, call.max_new_tokens);
     call.whole_tokens = static_cast<uint32_t>(tokens);
     call.tokens.resize(static_cast<size_t>(std::max<int64_t>(0, tokens - call.generated)));
-    if (tokens > 0 && !AnyDecodes()) TakeStep((now - call.sent_at) / tokens);
+    if (known && tokens > 0 && !AnyDecodes()) TakeStep((now - call.sent_at) / tokens);
   }
   Await(call);
   first_token_at_ = std::min(first_token_at_, now);
@@ -469,6 +471,7 @@ void EngineRank::OnLoad(std::optional<EngineLoad> load, absl::Time now, Output& 
     }
   }
   calls_changed_ = false;
+  TakeGenerated(load, now);
   // The first report may be older than the most recent requests.
   if (load && (!load_ || load->requests >= InEngine())) load_complete_at_ = now;
   load_ = load;
@@ -484,6 +487,18 @@ void EngineRank::OnLoad(std::optional<EngineLoad> load, absl::Time now, Output& 
   shared_ = recent_shared_.Take(Shared());
   const bool quiet_step = works && !calls_.empty() && now - last_report_at_ >= kQuietStep;
   if ((foreign_ != before || quiet_step) && open() && !Hangs(now)) EndStep(now, out);
+}
+
+void EngineRank::TakeGenerated(const std::optional<EngineLoad>& load, absl::Time now) {
+  if (!AnyWhole() || !load || !load->generated) return counted_.reset();
+  const std::optional<Counted> before =
+      std::exchange(counted_, Counted{*load->generated, load->requests, now});
+  if (!before) return;
+  const int64_t tokens = *load->generated - before->generated;
+  const auto slots = static_cast<int64_t>(options_.slots);
+  const int64_t twice = std::min(slots, before->requests) + std::min(slots, load->requests);
+  // Every running request generates a token in each step.
+  if (tokens > 0 && twice > 0) TakeStep((now - before->at) * twice / (2 * tokens));
 }
 
 int64_t EngineRank::Shared() const {

@@ -224,6 +224,8 @@ class EngineRank {
   bool Late(absl::Time now) const;
   // Adds the duration of a step to the mean.
   void TakeStep(absl::Duration took);
+  // Learns the time of a step from the number of tokens that the engine has generated between two reports.
+  void TakeGenerated(const std::optional<EngineLoad>& load, absl::Time now);
   // Number of requests that may wait inside the engine.
   int32_t Credit() const;
   // KV tokens that the rank holds beyond its memory, by the engine's last report.
@@ -280,6 +282,12 @@ class EngineRank {
   absl::Time last_tokens_at_ = absl::InfinitePast();
   // Mean time between steps with tokens; zero: unknown.
   absl::Duration usual_step_;
+  // The last report with a number of generated tokens, while outputs come whole.
+  struct Counted {
+    int64_t generated = 0, requests = 0;
+    absl::Time at;
+  };
+  std::optional<Counted> counted_;
   // Mean number of requests that end in a step with tokens.
   double ended_per_step_ = 0;
   absl::Duration round_trip_;

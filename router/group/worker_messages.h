@@ -110,6 +110,8 @@ struct EngineLoad {
   int64_t requests = 0;
   // In its KV cache; engines that count whole blocks report more.
   int64_t tokens = 0;
+  // Tokens generated since the engine's start.
+  std::optional<int64_t> generated;
 };
 
 // One rank's step. Checked by the edge: fields are in range and do not contradict each other.

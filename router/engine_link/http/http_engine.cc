@@ -1,0 +1,238 @@
+#include "router/engine_link/http/http_engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/event_queue.h"
+#include "common/base/status_macros.h"
+#include "common/json/json_reader.h"
+#include "httplib.h"
+#include "router/engine_link/http/metrics_text.h"
+#include "router/requests/placed_request.h"
+
+namespace bfio::router {
+namespace {
+
+// Far above the answers of any engine: metrics have some 100 KB.
+constexpr size_t kMostAnswerBytes = size_t{4} << 20;
+// How long a connection may take to open. The destructor may wait as long.
+constexpr absl::Duration kConnectTime = absl::Milliseconds(500);
+constexpr int32_t kMostRanks = 1024;
+constexpr double kMostTokens = int64_t{1} << 40;
+
+int64_t Count(double value) {
+  return static_cast<int64_t>(std::clamp(std::isfinite(value) ? value : 0, 0.0, kMostTokens));
+}
+
+// The rank of a sample; rank 0 if it names none.
+std::optional<int32_t> RankOf(const MetricSample& sample) {
+  absl::string_view label = sample.label("engine");
+  if (label.empty()) label = sample.label("dp_rank");
+  int32_t rank = 0;
+  if (!label.empty() && (!absl::SimpleAtoi(label, &rank) || rank < 0 || rank >= kMostRanks))
+    return std::nullopt;
+  return rank;
+}
+
+// vLLM before 0.33 has no kv_cache_size_tokens, and num_gpu_blocks is the sum over the ranks.
+double KvTokensIn(const MetricSample& sample, int32_t ranks) {
+  double tokens = -1, blocks = 0, size = 0;
+  if (absl::SimpleAtod(sample.label("kv_cache_size_tokens"), &tokens)) return tokens;
+  if (!absl::SimpleAtod(sample.label("num_gpu_blocks"), &blocks) ||
+      !absl::SimpleAtod(sample.label("block_size"), &size)) {
+    return -1;
+  }
+  return blocks * size / std::max(1, ranks);
+}
+
+// A request in its engine: Envoy's to end.
+class Forwarded final : public EngineStream {
+ public:
+  void Cancel() override {}
+};
+
+class HttpEngine final : public EngineClient {
+ public:
+  explicit HttpEngine(const EngineAddress& engine)
+      : server_(engine.server.ToString()),
+        slots_(engine.slots),
+        http_(engine.server.host, engine.server.port),
+        thread_([this] { Run(); }) {
+    http_.set_connection_timeout(0, absl::ToInt64Microseconds(kConnectTime));
+    http_.set_keep_alive(true);
+    http_.set_tcp_nodelay(true);
+  }
+  ~HttpEngine() override {
+    tasks_.Close();
+    http_.stop();
+    thread_.join();
+  }
+
+  void Describe(absl::Duration timeout,
+                absl::AnyInvocable<void(absl::StatusOr<EngineDescription>) &&> done) override {
+    tasks_.Post([this, timeout, done = std::move(done)]() mutable { std::move(done)(Describe(timeout)); });
+  }
+  void CheckHealth(absl::Duration timeout, absl::AnyInvocable<void(absl::Status) &&> done) override {
+    tasks_.Post([this, timeout, done = std::move(done)]() mutable {
+      std::move(done)(Get("/health", timeout).status());
+    });
+  }
+  void GetLoads(absl::Duration timeout,
+                absl::AnyInvocable<void(absl::StatusOr<std::vector<EngineRankLoad>>) &&> done) override {
+    tasks_.Post([this, timeout, done = std::move(done)]() mutable { std::move(done)(Loads(timeout)); });
+  }
+  std::shared_ptr<EngineRecords> Subscribe(RecordCallbacks callbacks) override {
+    std::move(callbacks.on_end)(absl::UnimplementedError("loads are polled"));
+    return nullptr;
+  }
+  std::shared_ptr<EngineStream> Generate(const EngineCall& call, std::optional<int32_t> rank,
+                                         const std::string&, StreamCallbacks callbacks) override {
+    const auto* const request = dynamic_cast<const PlacedRequest*>(call.passed.message.get());
+    if (request == nullptr) {
+      std::move(callbacks.on_end)(absl::FailedPreconditionError(
+          "the engine is behind Envoy (--engines=http://..): requests must come through Envoy"));
+      return std::make_shared<Forwarded>();
+    }
+    request->SendTo({server_, rank}, [on_end = std::move(callbacks.on_end)](const absl::Status& end) mutable {
+      if (!end.ok()) return std::move(on_end)(end);
+      std::move(on_end)(EngineEnd{.finish = EngineFinish::kStop, .whole_tokens = EngineEnd::kUnknown});
+    });
+    return std::make_shared<Forwarded>();
+  }
+
+ private:
+  void Run() {
+    std::vector<EventQueue::Event> tasks;
+    while (!tasks_.closed()) {
+      tasks_.WaitAndTake(absl::Hours(1), tasks);
+      for (EventQueue::Event& task : tasks) {
+        if (!tasks_.closed()) std::move(task)();
+      }
+    }
+  }
+
+  // UNAVAILABLE: it cannot be reached; DEADLINE_EXCEEDED; UNIMPLEMENTED: it has no such page.
+  absl::StatusOr<std::string> Get(const std::string& path, absl::Duration timeout) {
+    const auto microseconds = absl::ToInt64Microseconds(timeout);
+    http_.set_read_timeout(microseconds / 1'000'000, microseconds % 1'000'000);
+    std::string text;
+    const httplib::Result result = http_.Get(path, [&text](const char* data, size_t size) {
+      if (text.size() + size > kMostAnswerBytes) return false;
+      text.append(data, size);
+      return true;
+    });
+    const std::string what = absl::StrCat("GET ", path, ": ");
+    if (!result && result.error() == httplib::Error::Read)
+      return absl::DeadlineExceededError(absl::StrCat(what, "no answer"));
+    if (!result) return absl::UnavailableError(absl::StrCat(what, httplib::to_string(result.error())));
+    if (result->status == 404) return absl::UnimplementedError(absl::StrCat(what, "status 404"));
+    if (result->status != 200)
+      return absl::FailedPreconditionError(absl::StrCat(what, "status ", result->status));
+    return text;
+  }
+
+  absl::StatusOr<EngineDescription> Describe(absl::Duration timeout) {
+    EngineDescription description;
+    BFIO_ASSIGN_OR_RETURN(const std::string models, Get("/v1/models", timeout));
+    BFIO_RETURN_IF_ERROR(ReadModels(models, description));
+    BFIO_ASSIGN_OR_RETURN(const std::string metrics, Get("/metrics", timeout));
+    const std::map<int32_t, HttpRankMetrics> ranks = ReadEngineMetrics(metrics);
+    if (ranks.empty())
+      return absl::FailedPreconditionError(
+          "GET /metrics: neither vLLM's nor SGLang's (SGLang needs --enable-metrics)");
+    description.first_rank = ranks.begin()->first;
+    description.ranks = static_cast<int32_t>(ranks.size());
+    description.all_ranks = description.ranks;
+    description.slots = slots_;
+    for (const auto& [rank, metrics] : ranks) {
+      if (description.slots == 0) description.slots = static_cast<int32_t>(std::max(0.0, metrics.slots));
+      if (metrics.kv_tokens > 0) description.kv_tokens = Count(metrics.kv_tokens);
+    }
+    if (description.slots < 1)
+      return absl::FailedPreconditionError(
+          "it does not report how many requests it runs at a time: add ?slots=N (vLLM: max_num_seqs)");
+    ranks_ = description.ranks;
+    return description;
+  }
+
+  absl::StatusOr<std::vector<EngineRankLoad>> Loads(absl::Duration timeout) {
+    BFIO_ASSIGN_OR_RETURN(const std::string text, Get("/metrics", timeout));
+    std::vector<EngineRankLoad> loads;
+    for (const auto& [rank, metrics] : ReadEngineMetrics(text)) {
+      if (metrics.running < 0) continue;
+      EngineLoad load{.requests = Count(metrics.running + std::max(0.0, metrics.waiting))};
+      if (metrics.kv_use > 0 && metrics.kv_tokens > 0)
+        load.tokens = Count(metrics.kv_use * metrics.kv_tokens);
+      if (metrics.generated >= 0) load.generated = Count(metrics.generated);
+      loads.push_back({rank, load});
+    }
+    return loads;
+  }
+
+  const std::string server_;
+  const int32_t slots_;
+  // Of the last description.
+  int32_t ranks_ = 1;
+  EventQueue tasks_;
+  httplib::Client http_;
+  std::thread thread_;
+};
+
+}  // namespace
+
+std::unique_ptr<EngineClient> NewHttpEngine(const EngineAddress& engine) {
+  return std::make_unique<HttpEngine>(engine);
+}
+
+std::map<int32_t, HttpRankMetrics> ReadEngineMetrics(absl::string_view text) {
+  std::map<int32_t, HttpRankMetrics> ranks;
+  const auto read = [&](absl::string_view prefix, absl::string_view name, double HttpRankMetrics::*field) {
+    ReadMetrics(text, absl::StrCat(prefix, name), [&](const MetricSample& sample) {
+      // Counters may have the suffix _total.
+      absl::string_view rest = sample.name.substr(prefix.size() + name.size());
+      if (!rest.empty() && rest != "_total") return;
+      if (const std::optional<int32_t> rank = RankOf(sample)) ranks[*rank].*field = sample.value;
+    });
+  };
+  read("vllm:", "num_requests_running", &HttpRankMetrics::running);
+  read("vllm:", "num_requests_waiting", &HttpRankMetrics::waiting);
+  read("vllm:", "kv_cache_usage_perc", &HttpRankMetrics::kv_use);
+  read("vllm:", "generation_tokens", &HttpRankMetrics::generated);
+  read("sglang:", "num_running_reqs", &HttpRankMetrics::running);
+  read("sglang:", "num_queue_reqs", &HttpRankMetrics::waiting);
+  read("sglang:", "token_usage", &HttpRankMetrics::kv_use);
+  read("sglang:", "generation_tokens", &HttpRankMetrics::generated);
+  read("sglang:", "max_total_num_tokens", &HttpRankMetrics::kv_tokens);
+  read("sglang:", "max_running_requests", &HttpRankMetrics::slots);
+  const auto count = static_cast<int32_t>(ranks.size());
+  ReadMetrics(text, "vllm:cache_config_info", [&](const MetricSample& sample) {
+    const std::optional<int32_t> rank = RankOf(sample);
+    if (rank && ranks.contains(*rank)) ranks[*rank].kv_tokens = KvTokensIn(sample, count);
+  });
+  return ranks;
+}
+
+absl::Status ReadModels(absl::string_view text, EngineDescription& description) {
+  BFIO_ASSIGN_OR_RETURN(const nlohmann::json json, ReadJsonObject(text, "GET /v1/models", {}, {"data"}));
+  const auto data = json.find("data");
+  if (data == json.end() || !data->is_array() || data->empty() || !data->front().is_object())
+    return absl::InvalidArgumentError("GET /v1/models: no model");
+  // The base model comes first; LoRA adapters follow.
+  const nlohmann::json& model = data->front();
+  if (const auto id = model.find("id"); id != model.end() && id->is_string())
+    description.model = id->get<std::string>();
+  if (const auto longest = model.find("max_model_len");
+      longest != model.end() && longest->is_number_unsigned())
+    description.max_sequence_tokens = Count(longest->get<double>());
+  if (description.model.empty()) return absl::InvalidArgumentError("GET /v1/models: the model has no id");
+  return absl::OkStatus();
+}
+
+}  // namespace bfio::router

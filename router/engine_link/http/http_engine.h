@@ -1,0 +1,45 @@
+// An engine with OpenAI's API over HTTP (vLLM, SGLang), behind Envoy: the router reads its model, sizes and
+// load there, and chooses the rank of requests that Envoy then sends to it (requests/placed_request.h). It
+// sends no request itself, and learns of one only when it has ended.
+//
+//   GET /v1/models     the model and its longest sequence
+//   GET /metrics       by rank (label `engine` or `dp_rank`): requests, use and size of the KV cache, tokens
+//   GET /health        whether it is alive
+//
+// vLLM does not report how many requests it runs at a time (max_num_seqs): EngineAddress::slots. Ownership:
+// owns a thread, on which it waits for answers, one after another. Threads: as EngineClient.
+#ifndef BFIO_ROUTER_ENGINE_LINK_HTTP_HTTP_ENGINE_H_
+#define BFIO_ROUTER_ENGINE_LINK_HTTP_HTTP_ENGINE_H_
+
+#include <map>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "router/engine_link/engine_client.h"
+#include "router/engine_link/engine_list.h"
+
+namespace bfio::router {
+
+std::unique_ptr<EngineClient> NewHttpEngine(const EngineAddress& engine);
+
+// What /metrics says, by rank; -1: not reported.
+struct HttpRankMetrics {
+  double running = -1, waiting = -1;
+  // Share of the KV cache in use.
+  double kv_use = -1;
+  double kv_tokens = -1;
+  // Requests that it runs at a time (SGLang).
+  double slots = -1;
+  // Tokens generated since its start.
+  double generated = -1;
+};
+std::map<int32_t, HttpRankMetrics> ReadEngineMetrics(absl::string_view text);
+
+// Fills in the model's name and longest sequence of an answer to /v1/models. INVALID_ARGUMENT: there are
+// none.
+absl::Status ReadModels(absl::string_view text, EngineDescription& description);
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_ENGINE_LINK_HTTP_HTTP_ENGINE_H_

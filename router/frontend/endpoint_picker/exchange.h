@@ -1,0 +1,111 @@
+// One HTTP request in Envoy's external processing protocol, without I/O: the messages of a stream in, the
+// answers out. The picker holds the stream until the request has a place, and then answers with the address
+// of its server; the response passes by. Envoy says in its first message how it sends bodies:
+//
+//   BUFFERED (default)    the headers are answered at once, the whole body when there is a place
+//   FULL_DUPLEX_STREAMED  nothing is answered before there is a place; then headers, and the body in pieces
+//   NONE, STREAMED        the headers are answered when there is a place, which is chosen without the body
+//
+// With observability_mode nothing is answered. Wire types end here. Threads: one at a time.
+#ifndef BFIO_ROUTER_FRONTEND_ENDPOINT_PICKER_EXCHANGE_H_
+#define BFIO_ROUTER_FRONTEND_ENDPOINT_PICKER_EXCHANGE_H_
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "envoy/ext_proc.pb.h"
+#include "router/requests/placed_request.h"
+
+namespace bfio::router::picker {
+
+using In = envoy::service::ext_proc::v3::ProcessingRequest;
+using Out = envoy::service::ext_proc::v3::ProcessingResponse;
+
+class Exchange {
+ public:
+  enum class Phase {
+    kHeaders,     // nothing has come
+    kBody,        // the body is coming
+    kHeld,        // waits for its place
+    kForwarding,  // has its place; no response yet
+    kResponding,  // the response has begun
+    kEnded,       // answered by the picker itself, or only observed
+  };
+  // What a message asks of the stream's owner.
+  enum class Action {
+    kNone,
+    // The request is complete: choose its place. Called once.
+    kPlace,
+    // Refuse it: more body than permitted.
+    kTooLarge,
+    // The stream cannot go on: a message that the protocol does not allow here.
+    kBroken,
+  };
+
+  // `body_bytes`: bound of the body.
+  explicit Exchange(size_t body_bytes) : body_limit_(body_bytes) {}
+
+  Action OnMessage(In&& message);
+  // REQUIRES: kHeld.
+  void OnPlaced(const PlacedRequest::Place& place);
+  // Answers with an error instead of a place: `status` as an HTTP status with a body as OpenAI's. Does
+  // nothing after OnPlaced.
+  void OnRefused(const absl::Status& status);
+
+  // The answers since the last call.
+  std::deque<Out> TakeAnswers() { return std::exchange(answers_, {}); }
+
+  Phase phase() const { return phase_; }
+  // Value of a request header, in lower case; empty: absent.
+  absl::string_view header(absl::string_view name) const;
+  // The request's body; only in kHeld, and in kForwarding where it is sent back (FULL_DUPLEX_STREAMED).
+  const std::string& body() const { return body_; }
+  // Frees the body where Envoy keeps it itself.
+  void DropBody();
+  // "IP:PORT" of the server that has answered, as Envoy says; empty: it says none.
+  const std::string& served() const { return served_; }
+  // HTTP status of the response; 0: none has come.
+  int status() const { return status_; }
+  // Why the response is Envoy's and not the server's, as Envoy names it; empty: it is the server's.
+  const std::string& failure() const { return failure_; }
+  // The response has ended as it should, or what Envoy sends does not show its end.
+  bool response_complete() const { return response_complete_ || !sends_response_body_; }
+
+ private:
+  using ProtocolConfig = envoy::service::ext_proc::v3::ProtocolConfiguration;
+  using Headers = envoy::service::ext_proc::v3::HttpHeaders;
+  using Body = envoy::service::ext_proc::v3::HttpBody;
+
+  Action OnRequestHeaders(const In& message);
+  Action OnRequestBody(const Body& body);
+  Action Complete();
+  void OnResponseHeaders(const In& message);
+  void OnResponseBody(Body& body);
+  void AnswerHeaders(const PlacedRequest::Place& place, Out& answer, bool with_body);
+  Out& Answer() { return answers_.emplace_back(); }
+
+  const size_t body_limit_;
+  Phase phase_ = Phase::kHeaders;
+  bool observed_ = false;
+  envoy::service::ext_proc::v3::BodySendMode request_mode_, response_mode_;
+  // The request has no body; its end came as trailers.
+  bool bodiless_ = false, trailers_ = false;
+  absl::flat_hash_map<std::string, std::string> headers_;
+  std::string body_;
+  std::string served_, failure_;
+  int status_ = 0;
+  bool sends_response_body_ = false, response_complete_ = false;
+  std::deque<Out> answers_;
+};
+
+}  // namespace bfio::router::picker
+
+#endif  // BFIO_ROUTER_FRONTEND_ENDPOINT_PICKER_EXCHANGE_H_

@@ -1,0 +1,298 @@
+#include "router/frontend/endpoint_picker/picker_service.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/status_macros.h"
+#include "common/net/server_call.h"
+#include "common/telemetry/trace_context.h"
+#include "router/frontend/endpoint_picker/exchange.h"
+#include "router/frontend/endpoint_picker/openai_request.h"
+#include "router/requests/check_request.h"
+
+namespace bfio::router::picker {
+namespace {
+
+// Objective for the first token in milliseconds, as at the other APIs.
+constexpr char kTtftHeader[] = "x-slo-ttft-ms";
+
+}  // namespace
+
+// One stream: one HTTP request. Ownership: owns itself until gRPC is done (StreamWriter); the request shares
+// it. Threads: gRPC's for messages; the link's for SendTo; the decision thread's for End.
+class PickerCall final : public ServerCall<PickerCall, In, Out>, public TokenSink {
+ public:
+  PickerCall(PickerService* service, grpc::CallbackServerContext* context)
+      : ServerCall(context), service_(service), id_(service->handler_->NextId()) {}
+  static PickerCall* Begin(PickerService* service, grpc::CallbackServerContext* context) {
+    auto call = std::make_shared<PickerCall>(service, context);
+    call->Open(call);
+    {
+      MutexLock lock(&service->mutex_);
+      service->calls_.emplace(call->id_, call);
+    }
+    call->ServerCall::Begin(service->authenticator_->Check(*context), &service->messages_);
+    return call.get();  // kept alive by itself until OnDone
+  }
+
+  // The request has its place.
+  void SendTo(const PlacedRequest::Place& place, PlacedRequest::OnEnd on_end) {
+    {
+      MutexLock lock(&mutex_);
+      if (exchange_.phase() == Exchange::Phase::kHeld && !left_) {
+        exchange_.OnPlaced(place);
+        on_end_ = std::move(on_end);
+        body_share_.reset();
+        return Advance();
+      }
+    }
+    std::move(on_end)(absl::AbortedError("the request was forwarded before, or its client has left"));
+  }
+  // The stream ends, and the response continues without it.
+  void Release() {
+    MutexLock lock(&mutex_);
+    if (exchange_.phase() == Exchange::Phase::kHeld) return;
+    SetEnd(grpc::Status::OK);
+    Advance();
+  }
+
+  // --- the sink: only the end of the request matters ---
+
+  uint64_t id() const override { return id_; }
+  const std::string& traceparent() const override { return traceparent_; }
+  void SetModel(const std::string&) override {}
+  Delivery Deliver(uint32_t, absl::Span<const uint32_t>, const LogprobsView&, absl::Time) override {
+    return Delivery::kTaken;
+  }
+  void CatchUp(uint32_t, absl::Span<const uint32_t>, const LogprobsView&) override {}
+  bool End(const absl::Status& status, std::optional<router::Finish>) override {
+    MutexLock lock(&mutex_);
+    if (status.ok()) return false;
+    Refuse(status);
+    return true;
+  }
+  bool Cancelled() override {
+    MutexLock lock(&mutex_);
+    return left_;
+  }
+  void Flush() override {
+    MutexLock lock(&mutex_);
+    Advance();
+  }
+  void BreakOff() override {
+    if (HasEnded()) BreakOffIfStuck(MonotonicNow(), absl::ZeroDuration());
+  }
+
+  // REQUIRES: called by OnMessage.
+  const Exchange& exchange() const ABSL_NO_THREAD_SAFETY_ANALYSIS { return exchange_; }
+
+ private:
+  class Request final : public PlacedRequest {
+   public:
+    Request(std::shared_ptr<PickerCall> call, int64_t bytes) : PlacedRequest(bytes), call_(std::move(call)) {}
+    void SendTo(const Place& place, OnEnd on_end) const override { call_->SendTo(place, std::move(on_end)); }
+
+   private:
+    const std::shared_ptr<PickerCall> call_;
+  };
+
+  void OnMessage(In message) override {
+    Exchange::Action action = Exchange::Action::kNone;
+    {
+      MutexLock lock(&mutex_);
+      if (ended()) return;
+      const int64_t bytes = message.has_request_body() ? std::ssize(message.request_body().body()) : 0;
+      action = exchange_.OnMessage(std::move(message));
+      if (action == Exchange::Action::kTooLarge) {
+        Refuse(absl::OutOfRangeError(absl::StrCat("the body has more than ", kMaxBodyBytes, " bytes")));
+      } else if (action == Exchange::Action::kBroken) {
+        SetEnd(
+            {grpc::StatusCode::INVALID_ARGUMENT, "the message is not allowed in this state of the stream"});
+      } else if (bytes > 0 && !TakeBody(bytes)) {
+        action = Exchange::Action::kNone;
+        Refuse(absl::ResourceExhaustedError("the requests of the tenant that wait are too large in total"));
+      }
+      Advance();
+    }
+    if (action == Exchange::Action::kPlace) Submit();
+    MutexLock lock(&mutex_);
+    if (!ended()) Read();
+  }
+  void OnNoMessage() override {
+    Leave();
+    Close(grpc::Status::OK);
+  }
+  void OnCancel() override {
+    ServerCall::OnCancel();
+    Leave();
+  }
+  void OnGone() override {
+    Leave();
+    service_->Forget(id_);
+  }
+  bool Next(Out& message) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (answers_.empty()) answers_ = exchange_.TakeAnswers();
+    message = Out();
+    if (answers_.empty()) return false;
+    message = std::move(answers_.front());
+    answers_.pop_front();
+    return true;
+  }
+
+  bool TakeBody(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (!body_share_) body_share_.emplace(service_->bodies_);
+    return body_share_->Take({std::string(exchange_.header(service_->options_.tenant_header)), ""}, bytes);
+  }
+  // Answers instead of a place, and ends the stream after that.
+  void Refuse(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const Exchange::Phase before = exchange_.phase();
+    exchange_.OnRefused(status);
+    if (exchange_.phase() != before) SetEnd(grpc::Status::OK);
+    body_share_.reset();
+  }
+
+  void Submit() {
+    absl::StatusOr<ClientRequest> request = service_->RequestOf(*this);
+    absl::Status status = request.status();
+    if (status.ok()) {
+      {
+        MutexLock lock(&mutex_);
+        exchange_.DropBody();
+        if (exchange_.body().empty()) body_share_.reset();
+        traceparent_ = TraceIdOf(exchange_.header("traceparent")).empty()
+                           ? ""
+                           : std::string(exchange_.header("traceparent"));
+        request->passed.message = std::make_shared<Request>(shared_from_this(), std::ssize(exchange_.body()));
+      }
+      status = service_->handler_->Submit(*std::move(request), {{id_, shared_from_this()}});
+    }
+    bool left = false;
+    {
+      MutexLock lock(&mutex_);
+      submitted_ = status.ok();
+      left = left_;
+      if (!status.ok()) {
+        Refuse(status);
+        Advance();
+      }
+    }
+    // It has left while it was being submitted.
+    if (status.ok() && left) service_->handler_->Cancel(id_, /*timed_out=*/false);
+  }
+
+  // Envoy has closed the stream, or is gone.
+  void Leave() {
+    PlacedRequest::OnEnd on_end;
+    absl::Status status;
+    bool waits = false;
+    {
+      MutexLock lock(&mutex_);
+      if (std::exchange(left_, true)) return;
+      on_end = std::exchange(on_end_, nullptr);
+      waits = submitted_ && on_end == nullptr;
+      status = EndOf(exchange_);
+    }
+    if (on_end != nullptr) std::move(on_end)(status);
+    if (waits) service_->handler_->Cancel(id_, /*timed_out=*/false);
+  }
+  // How a request has ended at its place.
+  static absl::Status EndOf(const Exchange& exchange) {
+    // Envoy has no connection to the server: the router checks its health.
+    if (exchange.status() == 503 && !exchange.failure().empty())
+      return absl::UnavailableError(absl::StrCat("Envoy could not forward it: ", exchange.failure()));
+    if (exchange.status() >= 400)
+      return absl::AbortedError(absl::StrCat("the engine has answered with status ", exchange.status()));
+    return absl::OkStatus();
+  }
+
+  PickerService* const service_;
+  const core::RequestId id_;
+  // Set before the request is submitted.
+  std::string traceparent_;
+  Exchange exchange_ ABSL_GUARDED_BY(mutex_){kMaxBodyBytes};
+  std::deque<Out> answers_ ABSL_GUARDED_BY(mutex_);
+  std::optional<CapacityShare> body_share_ ABSL_GUARDED_BY(mutex_);
+  PlacedRequest::OnEnd on_end_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  bool submitted_ ABSL_GUARDED_BY(mutex_) = false;
+  bool left_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+PickerService::PickerService(RequestHandler* handler, Authenticator* authenticator, PickerOptions options)
+    : handler_(handler), authenticator_(authenticator), options_(std::move(options)) {
+  Add<In, Out>("/envoy.service.ext_proc.v3.ExternalProcessor/Process",
+               [this](grpc::CallbackServerContext* context) { return Process(context); });
+}
+
+PickerCall* PickerService::Process(grpc::CallbackServerContext* context) {
+  return PickerCall::Begin(this, context);
+}
+
+int64_t PickerService::streams() const {
+  MutexLock lock(&mutex_);
+  return std::ssize(calls_);
+}
+
+void PickerService::Forget(uint64_t id) {
+  MutexLock lock(&mutex_);
+  calls_.erase(id);
+}
+
+void PickerService::Close() {
+  std::vector<std::shared_ptr<PickerCall>> calls;
+  {
+    MutexLock lock(&mutex_);
+    for (const auto& [id, weak] : calls_) {
+      if (auto call = weak.lock()) calls.push_back(std::move(call));
+    }
+  }
+  for (const auto& call : calls) call->Release();
+}
+
+absl::StatusOr<ClientRequest> PickerService::RequestOf(const PickerCall& call) const {
+  const Exchange& exchange = call.exchange();
+  OpenAiRequest read;
+  // Others, such as GET /v1/models, go to any server.
+  if (Generates(exchange.header(":path")) && !exchange.body().empty()) {
+    BFIO_ASSIGN_OR_RETURN(read, ReadOpenAiRequest(exchange.body()));
+  } else {
+    read.max_tokens = 1;
+  }
+  ClientRequest request;
+  // Clients may send the same x-request-id twice.
+  request.request_id = absl::StrCat(
+      exchange.header("x-request-id").substr(0, options_.limits.max_id_bytes / 2), "#", call.id());
+  request.tenant = std::string(exchange.header(options_.tenant_header));
+  if (!std::all_of(request.tenant.begin(), request.tenant.end(), absl::ascii_isgraph))
+    return absl::InvalidArgumentError(
+        absl::StrCat(options_.tenant_header, " must be printable ASCII without spaces"));
+  // The engines judge lengths by their own counts: these are estimates, and must not exceed a limit.
+  const int64_t longest = handler_->GetServing().max_sequence_tokens;
+  const int64_t most = longest > 1 ? longest : int64_t{options_.limits.max_prompt_tokens} + 1;
+  request.prompt_tokens = static_cast<uint32_t>(std::clamp<int64_t>(
+      read.prompt_tokens, 1, std::min<int64_t>(most - 1, options_.limits.max_prompt_tokens)));
+  const int64_t left = std::min<int64_t>(most - request.prompt_tokens, options_.limits.max_new_tokens);
+  request.max_new_tokens_unset = !read.max_tokens.has_value();
+  // Several outputs share the prompt's KV, and hold their own.
+  const int64_t wanted = read.max_tokens ? int64_t{*read.max_tokens} * read.outputs : left;
+  request.max_new_tokens = static_cast<uint32_t>(std::clamp<int64_t>(wanted, 1, std::max<int64_t>(1, left)));
+  request.priority_unset = true;
+  if (options_.limits.name_prefixes) request.prefix = std::move(read.prefix);
+  if (const absl::string_view text = exchange.header(kTtftHeader); !text.empty()) {
+    double ms = 0;
+    if (!absl::SimpleAtod(text, &ms))
+      return absl::InvalidArgumentError(absl::StrCat(kTtftHeader, " is not a number of milliseconds"));
+    request.ttft_objective = absl::Milliseconds(ms);
+    BFIO_RETURN_IF_ERROR(CheckObjective(kTtftHeader, request.ttft_objective));
+  }
+  request.passed.on = request.passed.whole = true;
+  BFIO_RETURN_IF_ERROR(CheckRequest(request, options_.limits));
+  return request;
+}
+
+}  // namespace bfio::router::picker

@@ -1,0 +1,70 @@
+// Envoy's external processor as an endpoint picker (Gateway API Inference Extension, proposal 004): Envoy, or
+// a gateway built on it, asks for each HTTP request to which engine it goes. The stream is held until the
+// request has a place, so the rank is chosen as late as at every other edge; tokens do not pass through the
+// router. Threads: methods run on gRPC's threads and never block. The handler outlives the server with which
+// the service is registered.
+#ifndef BFIO_ROUTER_FRONTEND_ENDPOINT_PICKER_PICKER_SERVICE_H_
+#define BFIO_ROUTER_FRONTEND_ENDPOINT_PICKER_PICKER_SERVICE_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
+#include "common/base/fair_share.h"
+#include "common/base/mutex.h"
+#include "common/net/authenticator.h"
+#include "common/net/call_service.h"
+#include "common/net/first_messages.h"
+#include "router/frontend/request_handler.h"
+#include "router/requests/limits.h"
+
+namespace bfio::router::picker {
+
+// A message with a body of kMaxBodyBytes.
+inline constexpr int kMaxMessageBytes = 17 << 20;
+inline constexpr char kServiceName[] = "envoy.service.ext_proc.v3.ExternalProcessor";
+
+struct PickerOptions {
+  RequestLimits limits;
+  // The request header that names the tenant. The route must remove a client's own.
+  std::string tenant_header = "x-gateway-inference-fairness-id";
+};
+
+class PickerCall;
+
+class PickerService final : public CallService {
+ public:
+  // Bytes of request bodies that all streams hold together; a tenant has a share of them.
+  static constexpr int64_t kMaxBodies = int64_t{512} << 20;
+
+  PickerService(RequestHandler* handler, Authenticator* authenticator, PickerOptions options);
+
+  // Number of open streams.
+  int64_t streams() const;
+  // Ends the streams whose requests have a place, without touching their responses.
+  void Close();
+  FirstMessages* first_messages() { return &messages_; }
+
+ private:
+  friend class PickerCall;
+
+  PickerCall* Process(grpc::CallbackServerContext* context);
+  void Forget(uint64_t id);
+  // The router's request for what Envoy has sent. INVALID_ARGUMENT: the body cannot be read.
+  absl::StatusOr<ClientRequest> RequestOf(const PickerCall& call) const;
+
+  RequestHandler* const handler_;
+  Authenticator* const authenticator_;
+  const PickerOptions options_;
+  FirstMessages messages_;
+  const std::shared_ptr<SharedCapacity> bodies_ = std::make_shared<SharedCapacity>(kMaxBodies);
+  mutable Mutex mutex_;
+  absl::flat_hash_map<uint64_t, std::weak_ptr<PickerCall>> calls_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace bfio::router::picker
+
+#endif  // BFIO_ROUTER_FRONTEND_ENDPOINT_PICKER_PICKER_SERVICE_H_

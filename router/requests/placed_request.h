@@ -1,0 +1,37 @@
+// A request of which the router only chooses the rank: someone else, such as Envoy, sends it there and
+// carries its tokens. The edge that is asked for a place makes one; the edge of the ranks calls it when the
+// request has been placed. Ownership: shared (Passed). Threads: any.
+#ifndef BFIO_ROUTER_REQUESTS_PLACED_REQUEST_H_
+#define BFIO_ROUTER_REQUESTS_PLACED_REQUEST_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "router/requests/passed.h"
+
+namespace bfio::router {
+
+class PlacedRequest : public Passed {
+ public:
+  struct Place {
+    // "IP:PORT" of the server.
+    std::string server;
+    // The rank of a server that has several.
+    std::optional<int32_t> rank;
+  };
+  // Called once when the request no longer uses its place. OK: it has ended there. UNAVAILABLE: the server
+  // could not be reached. ABORTED: it cannot be placed (again).
+  using OnEnd = absl::AnyInvocable<void(absl::Status) &&>;
+
+  virtual void SendTo(const Place& place, OnEnd on_end) const = 0;
+
+ protected:
+  using Passed::Passed;
+};
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_REQUESTS_PLACED_REQUEST_H_
