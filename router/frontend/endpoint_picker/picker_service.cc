@@ -15,6 +15,7 @@
 #include "router/frontend/endpoint_picker/exchange.h"
 #include "router/frontend/endpoint_picker/openai_request.h"
 #include "router/requests/check_request.h"
+#include "router/requests/retry.h"
 
 namespace bfio::router::picker {
 namespace {
@@ -54,10 +55,10 @@ class PickerCall final : public ServerCall<PickerCall, In, Out>, public TokenSin
     }
     std::move(on_end)(absl::AbortedError("the request was forwarded before, or its client has left"));
   }
-  // The stream ends, and the response continues without it.
+  // The router ends: a response continues without the stream.
   void Release() {
     MutexLock lock(&mutex_);
-    if (exchange_.phase() == Exchange::Phase::kHeld) return;
+    Refuse(ShuttingDown());
     SetEnd(grpc::Status::OK);
     Advance();
   }
@@ -190,16 +191,20 @@ class PickerCall final : public ServerCall<PickerCall, In, Out>, public TokenSin
   void Leave() {
     PlacedRequest::OnEnd on_end;
     absl::Status status;
-    bool waits = false;
+    bool cancels = false;
     {
       MutexLock lock(&mutex_);
       if (std::exchange(left_, true)) return;
       on_end = std::exchange(on_end_, nullptr);
-      waits = submitted_ && on_end == nullptr;
       status = EndOf(exchange_);
+      // It still waits; or its client has left, or its server is gone, in the middle of the response.
+      cancels = submitted_ && (on_end == nullptr || (status.ok() && !exchange_.response_complete()));
     }
-    if (on_end != nullptr) std::move(on_end)(status);
-    if (waits) service_->handler_->Cancel(id_, /*timed_out=*/false);
+    if (cancels) {
+      service_->handler_->Cancel(id_, /*timed_out=*/false);
+    } else if (on_end != nullptr) {
+      std::move(on_end)(status);
+    }
   }
   // How a request has ended at its place.
   static absl::Status EndOf(const Exchange& exchange) {

@@ -1,0 +1,198 @@
+#include "router/frontend/endpoint_picker/exchange.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "router/requests/retry.h"
+#include "tests/unit/router/frontend/endpoint_picker/ext_proc_messages.h"
+
+namespace bfio::router::picker {
+namespace {
+
+namespace pb = bfio::testing::ext_proc;
+using bfio::testing::RequestBody;
+using bfio::testing::RequestHeaders;
+using bfio::testing::ResponseBody;
+using bfio::testing::ResponseHeaders;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Action = Exchange::Action;
+using Phase = Exchange::Phase;
+
+const testing::HeaderList kPost = {{":path", "/v1/completions"}, {"X-Request-Id", "r"}};
+
+// The answers in short: what they answer, the endpoint, and the piece of the body.
+std::vector<std::string> Answers(Exchange& exchange) {
+  std::vector<std::string> texts;
+  for (const Out& answer : exchange.TakeAnswers()) {
+    std::string text;
+    const auto common = [&](const char* name, const pb::CommonResponse& response) {
+      text = name;
+      for (const auto& option : response.header_mutation().set_headers()) {
+        text += " " + option.header().key() + "=" + option.header().raw_value();
+        EXPECT_EQ(option.append_action(), pb::HeaderValueOption::OVERWRITE_IF_EXISTS_OR_ADD);
+      }
+      const auto& piece = response.body_mutation().streamed_response();
+      if (response.body_mutation().has_streamed_response())
+        text += " [" + piece.body().substr(0, 20) + (piece.end_of_stream() ? "]." : "]");
+    };
+    if (answer.has_request_headers()) common("headers", answer.request_headers().response());
+    if (answer.has_request_body()) common("body", answer.request_body().response());
+    if (answer.has_response_headers()) common("response", answer.response_headers().response());
+    if (answer.has_response_body()) common("response body", answer.response_body().response());
+    if (answer.has_request_trailers()) text = "trailers";
+    if (answer.has_response_trailers()) text = "response trailers";
+    if (answer.has_immediate_response()) {
+      text = "immediate " + std::to_string(answer.immediate_response().status().code());
+      for (const auto& option : answer.immediate_response().headers().set_headers())
+        text += " " + option.header().key() + "=" + option.header().raw_value();
+    }
+    if (answer.has_dynamic_metadata()) {
+      text += " metadata=" + answer.dynamic_metadata()
+                                 .fields()
+                                 .at("envoy.lb")
+                                 .struct_value()
+                                 .fields()
+                                 .at("x-gateway-destination-endpoint")
+                                 .string_value();
+    }
+    texts.push_back(text);
+  }
+  return texts;
+}
+
+TEST(Exchange, ABufferedBodyIsHeldAfterItsHeadersAreAnswered) {
+  Exchange exchange(100);
+  EXPECT_EQ(exchange.OnMessage(RequestHeaders(pb::BUFFERED, pb::NONE, kPost)), Action::kNone);
+  EXPECT_THAT(Answers(exchange), ElementsAre("headers"));
+  EXPECT_EQ(exchange.header("x-request-id"), "r");
+  EXPECT_EQ(exchange.OnMessage(RequestBody("all of it", true)), Action::kPlace);
+  EXPECT_EQ(exchange.body(), "all of it");
+  EXPECT_EQ(exchange.phase(), Phase::kHeld);
+  EXPECT_THAT(Answers(exchange), IsEmpty()) << "held";
+  exchange.DropBody();
+  EXPECT_EQ(exchange.body(), "") << "Envoy has it";
+  exchange.OnPlaced({"10.0.0.1:8000", 3});
+  EXPECT_THAT(Answers(exchange),
+              ElementsAre("body x-gateway-destination-endpoint=10.0.0.1:8000 x-data-parallel-rank=3 "
+                          "metadata=10.0.0.1:8000"));
+  EXPECT_EQ(exchange.OnMessage(ResponseHeaders(200)), Action::kNone);
+  EXPECT_THAT(Answers(exchange), ElementsAre("response"));
+  EXPECT_EQ(exchange.served(), "10.0.0.1:8000");
+  EXPECT_EQ(exchange.failure(), "");
+  EXPECT_TRUE(exchange.response_complete()) << "its end is not shown";
+}
+
+TEST(Exchange, AStreamedBodyComesBackInPiecesOnceThereIsAPlace) {
+  Exchange exchange(1 << 20);
+  exchange.OnMessage(RequestHeaders(pb::FULL_DUPLEX_STREAMED, pb::FULL_DUPLEX_STREAMED, kPost));
+  EXPECT_THAT(Answers(exchange), IsEmpty()) << "nothing is answered before there is a place";
+  EXPECT_EQ(exchange.OnMessage(RequestBody(std::string(70'000, 'a'), false)), Action::kNone);
+  EXPECT_EQ(exchange.OnMessage(RequestBody("", true)), Action::kPlace);
+  exchange.DropBody();
+  exchange.OnPlaced({"10.0.0.1:8000", std::nullopt});
+  const std::string a(20, 'a');
+  EXPECT_THAT(Answers(exchange),
+              ElementsAre("headers x-gateway-destination-endpoint=10.0.0.1:8000 metadata=10.0.0.1:8000",
+                          "body [" + a + "]", "body [" + a + "]."));
+  exchange.OnMessage(ResponseHeaders(200));
+  exchange.OnMessage(ResponseBody("data: 1", false));
+  EXPECT_FALSE(exchange.response_complete());
+  exchange.OnMessage(ResponseBody("", true));
+  EXPECT_THAT(Answers(exchange), ElementsAre("response", "response body [data: 1]", "response body []."));
+  EXPECT_TRUE(exchange.response_complete());
+}
+
+TEST(Exchange, ABodyMayEndWithTrailers) {
+  Exchange exchange(100);
+  exchange.OnMessage(RequestHeaders(pb::FULL_DUPLEX_STREAMED, pb::NONE, kPost));
+  exchange.OnMessage(RequestBody("b", false));
+  In trailers;
+  trailers.mutable_request_trailers();
+  EXPECT_EQ(exchange.OnMessage(std::move(trailers)), Action::kPlace);
+  exchange.OnPlaced({"e:1", std::nullopt});
+  EXPECT_THAT(Answers(exchange),
+              ElementsAre("headers x-gateway-destination-endpoint=e:1 metadata=e:1", "body [b]", "trailers"));
+}
+
+TEST(Exchange, WhatIsPlacedWithoutABody) {
+  for (const auto& [mode, ends] :
+       std::vector<std::pair<pb::BodySendMode, bool>>{{pb::BUFFERED, true},
+                                                      {pb::FULL_DUPLEX_STREAMED, true},
+                                                      {pb::NONE, false},
+                                                      {pb::STREAMED, false}}) {
+    Exchange exchange(100);
+    EXPECT_EQ(exchange.OnMessage(RequestHeaders(mode, pb::NONE, kPost, ends)), Action::kPlace);
+    EXPECT_THAT(Answers(exchange), IsEmpty());
+    exchange.OnPlaced({"e:1", std::nullopt});
+    EXPECT_THAT(Answers(exchange), ElementsAre("headers x-gateway-destination-endpoint=e:1 metadata=e:1"));
+  }
+}
+
+TEST(Exchange, AnObserverIsAnsweredNothing) {
+  Exchange exchange(100);
+  In headers = RequestHeaders(pb::NONE, pb::STREAMED, kPost, true);
+  headers.set_observability_mode(true);
+  EXPECT_EQ(exchange.OnMessage(std::move(headers)), Action::kNone);
+  EXPECT_EQ(exchange.OnMessage(ResponseHeaders(200)), Action::kNone);
+  EXPECT_EQ(exchange.OnMessage(ResponseBody("x", true)), Action::kNone);
+  EXPECT_THAT(Answers(exchange), IsEmpty());
+  EXPECT_TRUE(exchange.response_complete());
+}
+
+TEST(Exchange, RefusalsAreHttpAnswersWithARetryTime) {
+  const absl::Status full =
+      WithRetry(absl::ResourceExhaustedError("full \"now\"\n"), absl::Milliseconds(1500));
+  for (const auto& [status, answer] : std::vector<std::pair<absl::Status, std::string>>{
+           {full, "immediate 429 content-type=application/json retry-after=2"},
+           {absl::UnavailableError("x"), "immediate 503 content-type=application/json retry-after=1"},
+           {absl::InvalidArgumentError("x"), "immediate 400 content-type=application/json"},
+           {absl::OutOfRangeError("x"), "immediate 413 content-type=application/json"},
+           {absl::DeadlineExceededError("x"), "immediate 504 content-type=application/json"},
+           {absl::InternalError("x"), "immediate 500 content-type=application/json"}}) {
+    Exchange exchange(100);
+    exchange.OnMessage(RequestHeaders(pb::BUFFERED, pb::NONE, kPost, true));
+    exchange.OnRefused(status);
+    EXPECT_THAT(Answers(exchange), ElementsAre(answer));
+    exchange.OnRefused(status);
+    EXPECT_THAT(Answers(exchange), IsEmpty()) << "once";
+  }
+  Exchange exchange(100);
+  exchange.OnMessage(RequestHeaders(pb::BUFFERED, pb::NONE, kPost, true));
+  exchange.OnRefused(full);
+  EXPECT_EQ(exchange.TakeAnswers().front().immediate_response().body(),
+            R"({"error":{"message":"full \"now\" ","type":"resource_exhausted","code":429}})");
+  exchange.OnMessage(ResponseHeaders(429));
+  EXPECT_THAT(Answers(exchange), IsEmpty()) << "its own answer passes by";
+}
+
+TEST(Exchange, AnAnswerThatHasBegunIsNotRefused) {
+  Exchange exchange(100);
+  exchange.OnMessage(RequestHeaders(pb::NONE, pb::NONE, kPost, true));
+  exchange.OnPlaced({"e:1", std::nullopt});
+  exchange.TakeAnswers();
+  exchange.OnRefused(absl::UnavailableError("late"));
+  EXPECT_THAT(Answers(exchange), IsEmpty());
+  exchange.OnMessage(ResponseHeaders(503, "remote_connection_failure"));
+  EXPECT_EQ(exchange.status(), 503);
+  EXPECT_EQ(exchange.failure(), "remote_connection_failure");
+}
+
+TEST(Exchange, TooMuchAndOutOfOrder) {
+  Exchange large(5);
+  large.OnMessage(RequestHeaders(pb::FULL_DUPLEX_STREAMED, pb::NONE, kPost));
+  EXPECT_EQ(large.OnMessage(RequestBody("123", false)), Action::kNone);
+  EXPECT_EQ(large.OnMessage(RequestBody("456", false)), Action::kTooLarge);
+  Exchange order(5);
+  EXPECT_EQ(order.OnMessage(RequestBody("1", true)), Action::kBroken) << "before the headers";
+  EXPECT_EQ(order.OnMessage({}), Action::kBroken);
+  EXPECT_EQ(order.OnMessage(RequestHeaders(pb::BUFFERED, pb::NONE, kPost)), Action::kNone);
+  EXPECT_EQ(order.OnMessage(RequestHeaders(pb::BUFFERED, pb::NONE, kPost)), Action::kBroken) << "twice";
+}
+
+}  // namespace
+}  // namespace bfio::router::picker

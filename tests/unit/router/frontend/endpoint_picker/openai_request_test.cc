@@ -1,0 +1,72 @@
+#include "router/frontend/endpoint_picker/openai_request.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace bfio::router::picker {
+namespace {
+
+OpenAiRequest Read(const std::string& body) {
+  auto request = ReadOpenAiRequest(body);
+  EXPECT_TRUE(request.ok()) << request.status() << "\n" << body;
+  return request.ok() ? *std::move(request) : OpenAiRequest();
+}
+
+TEST(OpenAiRequest, LengthsOfEveryApi) {
+  const OpenAiRequest chat = Read(
+      R"({"model":"m","messages":[{"role":"user","content":"12345"}],"max_completion_tokens":7,"n":3,"x":[{}]})");
+  EXPECT_EQ(chat.model, "m");
+  EXPECT_EQ(chat.max_tokens, 7u);
+  EXPECT_EQ(chat.outputs, 3u);
+  // "12345\nuser\n" by four.
+  EXPECT_EQ(chat.prompt_tokens, 3u);
+  const OpenAiRequest text = Read(R"({"prompt":"1234567","max_tokens":9})");
+  EXPECT_EQ(text.prompt_tokens, 2u);
+  EXPECT_EQ(text.max_tokens, 9u);
+  EXPECT_EQ(Read(R"({"prompt":[5,6,7]})").prompt_tokens, 3u) << "token ids";
+  EXPECT_EQ(Read(R"({"prompt":[5,6,7]})").max_tokens, std::nullopt);
+  EXPECT_EQ(Read(R"({"input":"1234567","instructions":"1234567","max_output_tokens":2})").prompt_tokens, 4u);
+  EXPECT_EQ(Read("{}").prompt_tokens, 1u);
+}
+
+TEST(OpenAiRequest, WhatHasAnotherTypeIsLeftToTheEngine) {
+  const OpenAiRequest odd =
+      Read(R"({"model":5,"messages":{"a":null},"max_tokens":-1,"n":"many","prompt":[-1,"text"]})");
+  EXPECT_EQ(odd.model, "");
+  EXPECT_EQ(odd.max_tokens, std::nullopt);
+  EXPECT_EQ(odd.outputs, 1u);
+  EXPECT_EQ(Read(R"({"n":4000000000,"max_tokens":99999999999})").outputs, 1024u);
+  for (const char* body : {"", "[]", "{", "nothing", R"({"model":"a","model":"b"})"})
+    EXPECT_EQ(ReadOpenAiRequest(body).status().code(), absl::StatusCode::kInvalidArgument) << body;
+  EXPECT_EQ(ReadOpenAiRequest(std::string(100'000, '[')).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(OpenAiRequest, ConversationsThatBeginAlikeShareTheirFirstBlocks) {
+  const std::string first = absl::StrCat(R"({"role":"system","content":")", std::string(600, 's'), R"("})");
+  const auto with = [&](const std::string& next) {
+    return Read(absl::StrCat(R"({"messages":[)", first, R"(,{"role":"user","content":")", next, R"("}]})"))
+        .prefix;
+  };
+  const core::PrefixBlocks a = with("one"), b = with(std::string(600, 't'));
+  ASSERT_NE(a, nullptr);
+  ASSERT_GE(a->size(), 2u);
+  ASSERT_GT(b->size(), a->size());
+  EXPECT_TRUE(std::equal(a->begin(), a->end(), b->begin()));
+  EXPECT_NE(with(std::string(600, 'u'))->back(), b->back());
+  EXPECT_EQ(Read(R"({"prompt":"short"})").prefix, nullptr);
+}
+
+TEST(OpenAiRequest, Paths) {
+  for (const char* path :
+       {"/v1/chat/completions", "/v1/completions?x=1", "/v1/responses", "/a/v1/completions"})
+    EXPECT_TRUE(Generates(path)) << path;
+  for (const char* path : {"/v1/models", "/health", "", "/v1/completions/x", "/v1/models?a=/completions"})
+    EXPECT_FALSE(Generates(path)) << path;
+}
+
+}  // namespace
+}  // namespace bfio::router::picker

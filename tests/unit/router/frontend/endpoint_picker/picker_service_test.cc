@@ -1,0 +1,188 @@
+// The picker behind real gRPC streams, in front of a fake router state.
+#include "router/frontend/endpoint_picker/picker_service.h"
+
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "envoy/ext_proc.grpc.pb.h"
+#include "router/requests/placed_request.h"
+#include "tests/testing/loopback_server.h"
+#include "tests/unit/router/frontend/endpoint_picker/ext_proc_messages.h"
+#include "tests/unit/router/frontend/fake_handler.h"
+
+namespace bfio::router::picker {
+namespace {
+
+namespace pb = bfio::testing::ext_proc;
+using bfio::testing::RequestBody;
+using bfio::testing::RequestHeaders;
+using bfio::testing::ResponseHeaders;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Pair;
+
+class PickerServiceTest : public ::testing::Test {
+ protected:
+  PickerServiceTest() {
+    handler_.serving = {true, 1000};
+    handler_.on_submit = [this](core::RequestId, std::shared_ptr<TokenSink> sink) {
+      sink_ = std::move(sink);
+      if (refusal_.ok()) submitted_.Notify();
+      return refusal_;
+    };
+  }
+  ~PickerServiceTest() override { context_.TryCancel(); }
+
+  void Ask(std::string body, testing::HeaderList headers = {{":path", "/v1/completions"},
+                                                            {"x-gateway-inference-fairness-id", "acme"},
+                                                            {"x-request-id", "r1"}}) {
+    stream_ = stub_->Process(&context_);
+    stream_->Write(RequestHeaders(pb::BUFFERED, pb::NONE, headers));
+    ASSERT_TRUE(stream_->Read(&answer_));
+    stream_->Write(RequestBody(std::move(body), true));
+  }
+  // Places the request, as the link does; what it is told at the end.
+  void Place(const std::string& server = "10.0.0.1:8000") {
+    submitted_.WaitForNotification();
+    const auto* const request =
+        dynamic_cast<const PlacedRequest*>(handler_.submitted.back().passed.message.get());
+    ASSERT_NE(request, nullptr);
+    request->SendTo({server, std::nullopt}, [this](const absl::Status& end) {
+      ends_.push_back(end.code());
+      ended_.Notify();
+    });
+  }
+
+  FakeHandler handler_;
+  absl::Status refusal_;
+  std::shared_ptr<TokenSink> sink_;
+  absl::Notification submitted_, ended_;
+  std::vector<absl::StatusCode> ends_;
+  Authenticator authenticator_{"client API", nullptr};
+  PickerService service_{&handler_, &authenticator_, {}};
+  testing::LoopbackServer server_{&service_};
+  const std::unique_ptr<pb::ExternalProcessor::Stub> stub_ =
+      pb::ExternalProcessor::NewStub(server_.channel());
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReaderWriter<In, Out>> stream_;
+  Out answer_;
+};
+
+TEST_F(PickerServiceTest, ARequestIsHeldUntilItHasAPlaceAndEndsWithItsStream) {
+  Ask(R"({"prompt":"12345678","max_tokens":5,"n":2})");
+  submitted_.WaitForNotification();
+  const ClientRequest& request = handler_.submitted.back();
+  EXPECT_EQ(request.tenant, "acme");
+  EXPECT_THAT(request.request_id, HasSubstr("r1#"));
+  EXPECT_EQ(request.prompt_tokens, 3u);
+  EXPECT_EQ(request.max_new_tokens, 10u);
+  EXPECT_EQ(service_.streams(), 1);
+  Place();
+  ASSERT_TRUE(stream_->Read(&answer_));
+  EXPECT_EQ(answer_.request_body().response().header_mutation().set_headers(0).header().raw_value(),
+            "10.0.0.1:8000");
+  stream_->Write(ResponseHeaders(200));
+  ASSERT_TRUE(stream_->Read(&answer_));
+  EXPECT_FALSE(ended_.HasBeenNotified());
+  stream_->WritesDone();
+  EXPECT_TRUE(stream_->Finish().ok());
+  ended_.WaitForNotification();
+  EXPECT_THAT(ends_, ElementsAre(absl::StatusCode::kOk));
+}
+
+TEST_F(PickerServiceTest, HowTheServerHasAnsweredIsTheEnd) {
+  for (const auto& [status, details, end] : std::vector<std::tuple<int, std::string, absl::StatusCode>>{
+           {503, "remote_connection_failure", absl::StatusCode::kUnavailable},
+           {503, "via_upstream", absl::StatusCode::kAborted},
+           {429, "via_upstream", absl::StatusCode::kAborted}}) {
+    grpc::ClientContext context;
+    auto stream = stub_->Process(&context);
+    absl::Notification ended;
+    absl::StatusCode code = absl::StatusCode::kOk;
+    absl::Notification submitted;
+    handler_.on_submit = [&](core::RequestId, const std::shared_ptr<TokenSink>&) {
+      submitted.Notify();
+      return absl::OkStatus();
+    };
+    stream->Write(RequestHeaders(pb::NONE, pb::NONE, {{":path", "/v1/models"}}, true));
+    submitted.WaitForNotification();
+    const auto* const request =
+        dynamic_cast<const PlacedRequest*>(handler_.submitted.back().passed.message.get());
+    request->SendTo({"e:1", std::nullopt}, [&](const absl::Status& told) {
+      code = told.code();
+      ended.Notify();
+    });
+    Out answer;
+    ASSERT_TRUE(stream->Read(&answer));
+    stream->Write(ResponseHeaders(status, details));
+    ASSERT_TRUE(stream->Read(&answer));
+    stream->WritesDone();
+    stream->Finish();
+    ended.WaitForNotification();
+    EXPECT_EQ(code, end) << status << details;
+  }
+}
+
+TEST_F(PickerServiceTest, AClientThatLeavesWhileItWaitsIsCancelled) {
+  Ask("{}");
+  submitted_.WaitForNotification();
+  context_.TryCancel();
+  EXPECT_THAT(handler_.AwaitCancels(1), ElementsAre(Pair(sink_->id(), false)));
+  EXPECT_TRUE(sink_->Cancelled());
+  Place();
+  ended_.WaitForNotification();
+  EXPECT_THAT(ends_, ElementsAre(absl::StatusCode::kAborted)) << "nobody can be sent there any more";
+}
+
+TEST_F(PickerServiceTest, ARequestIsForwardedOnce) {
+  Ask("{}");
+  Place();
+  ASSERT_TRUE(stream_->Read(&answer_));
+  bool aborted = false;
+  dynamic_cast<const PlacedRequest*>(handler_.submitted.back().passed.message.get())
+      ->SendTo({"10.0.0.2:8000", std::nullopt},
+               [&](const absl::Status& end) { aborted = absl::IsAborted(end); });
+  EXPECT_TRUE(aborted);
+}
+
+TEST_F(PickerServiceTest, RefusalsAreAnswered) {
+  refusal_ = absl::ResourceExhaustedError("full");
+  Ask("{}");
+  ASSERT_TRUE(stream_->Read(&answer_));
+  EXPECT_EQ(answer_.immediate_response().status().code(), 429u);
+  EXPECT_TRUE(stream_->Finish().ok());
+}
+
+TEST_F(PickerServiceTest, ARequestThatEndsInTheRouterIsAnswered) {
+  Ask("{}");
+  submitted_.WaitForNotification();
+  End(*sink_, absl::UnavailableError("the router is shutting down"), std::nullopt);
+  ASSERT_TRUE(stream_->Read(&answer_));
+  EXPECT_EQ(answer_.immediate_response().status().code(), 503u);
+}
+
+TEST_F(PickerServiceTest, AnUnreadableBodyAndTenantAreRefused) {
+  Ask("no json");
+  ASSERT_TRUE(stream_->Read(&answer_));
+  EXPECT_EQ(answer_.immediate_response().status().code(), 400u);
+}
+
+TEST_F(PickerServiceTest, ARouterThatEndsCutsNoResponse) {
+  Ask("{}");
+  Place();
+  ASSERT_TRUE(stream_->Read(&answer_));
+  service_.Close();
+  EXPECT_FALSE(stream_->Read(&answer_));
+  EXPECT_TRUE(stream_->Finish().ok()) << "Envoy then lets the response pass";
+}
+
+}  // namespace
+}  // namespace bfio::router::picker
