@@ -121,6 +121,8 @@ int Main(int argc, char** argv) {
     std::printf("bfio_router: live page and metrics on http%s://%s/\n",
                 options.admin_tls.enabled() ? "s" : "", page.c_str());
   }
+  if (const std::string& picker = (*router)->picker_address(); !picker.empty())
+    std::printf("bfio_router: endpoint picker for Envoy on %s\n", picker.c_str());
   // Scripts read this line for the ports.
   std::printf("bfio_router: serving on %s, workers on %s, admin on %s, policy %s, waiting for %d workers\n",
               (*router)->address().c_str(), (*router)->worker_address().c_str(),

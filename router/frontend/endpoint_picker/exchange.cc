@@ -220,7 +220,7 @@ void Exchange::OnResponseHeaders(const In& message) {
   if (served != message.metadata_context().filter_metadata().end()) served_ = TextIn(served->second, kServed);
   if (served_.empty()) served_ = AttributeIn(message, "upstream.address");
   const std::string details = AttributeIn(message, "response.code_details");
-  if (details != "via_upstream") failure_ = details;
+  if (details != "via_upstream") failure_ = details.empty() && status_ == 503 ? "no reason given" : details;
   if (observed_) return;
   if (phase_ == Phase::kForwarding) phase_ = Phase::kResponding;
   if (phase_ != Phase::kEnded) Answer().mutable_response_headers()->mutable_response();

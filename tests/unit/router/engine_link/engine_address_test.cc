@@ -53,9 +53,24 @@ TEST(EngineAddress, RanksOfSglangMayBePinned) {
   EXPECT_EQ(both->front().barrier, "x");
 }
 
+// Servers behind Envoy, which gets addresses and no names.
+TEST(EngineAddress, APortRangeIsAServerForEachPort) {
+  const auto engines =
+      ParseEngines("http://10.0.0.1:8200-8202,8204,8206-8207?slots=32,http://[::1]:9000,9001,http://a.b:1");
+  ASSERT_TRUE(engines.ok()) << engines.status();
+  std::vector<std::string> texts;
+  for (const EngineAddress& engine : *engines)
+    texts.push_back(engine.ToString() + " " + std::to_string(engine.slots) + (engine.by_name ? " name" : ""));
+  EXPECT_THAT(texts,
+              ElementsAre("http://10.0.0.1:8200 32", "http://10.0.0.1:8201 32", "http://10.0.0.1:8202 32",
+                          "http://10.0.0.1:8204 32", "http://10.0.0.1:8206 32", "http://10.0.0.1:8207 32",
+                          "http://[::1]:9000 0", "http://[::1]:9001 0", "http://a.b:1 0 name"));
+}
+
 TEST(EngineAddress, MistakesAreNamed) {
   const std::string form =
-      " must be vllm://HOST:PORT, sglang://HOST:PORT, vllm+dns://NAME:PORT, sglang+dns://NAME:PORT or "
+      " must be http://HOST:PORTS, vllm://HOST:PORT, sglang://HOST:PORT, vllm+dns://NAME:PORT, "
+      "sglang+dns://NAME:PORT or "
       "file:PATH";
   for (const auto& [text, mistake] : std::vector<std::pair<std::string, std::string>>{
            {"a:1", "'a:1'" + form},
@@ -77,6 +92,15 @@ TEST(EngineAddress, MistakesAreNamed) {
            {"vllm://a:1?barrier=x&token_budget=0", "within 1.."},
            {"vllm://a:1?barrier=x&budget=1", "'budget=1'"},
            {"vllm://a:1?", "is unknown"},
+           {"http+dns://a:1", "'http+dns://a:1'" + form},
+           {"http://a:8200-8199", "ports must be such as 8200-8207"},
+           {"http://a:8200-x", "ports must be"},
+           {"http://a:8200-70000", "ports must be"},
+           {"http://a:1,0", "'0': ports must be"},
+           {"http://a:1-3,2", "twice"},
+           {"vllm://a:1,2", "'2'" + form},
+           {"http://a:1?slots=0", "'slots=0': must be within 1.."},
+           {"vllm://a:1?slots=4", "'slots=4' is unknown"},
        })
     EXPECT_THAT(std::string(ParseEngines(text).status().message()), HasSubstr(mistake)) << text;
 }

@@ -116,5 +116,26 @@ TEST_F(EngineRankTest, CachedTokensAreReportedOnceWithTheFirstToken) {
   EXPECT_THAT(reported(), ElementsAre(std::pair(7, 8)));
 }
 
+// Requests behind Envoy: the router learns of them when they end. The engine counts its tokens, so the time
+// of a step is known, and with it how far each request is.
+TEST_F(EngineRankTest, TokensThatNobodyShowsAreEstimatedFromWhatTheEngineCounts) {
+  passed_ = {.on = true, .whole = true};
+  max_new_tokens_ = 1000;
+  Begin({1, 2}, {.slots = 8, .kv_tokens = 100'000});
+  int64_t generated = 0;
+  const auto second = [&] {
+    // Two requests, a step of 50 ms.
+    for (int i = 0; i < 20; ++i) Wait(absl::Milliseconds(50));
+    rank_.OnLoad(EngineLoad{2, 100 + generated, generated += 40}, now_, out_);
+  };
+  for (int i = 0; i < 10; ++i) second();
+  Finish(1, EngineFinish::kStop, EngineEnd::kUnknown);
+  int64_t estimate = 0;
+  for (const StepReport& report : Reports()) {
+    for (const FinishedRequest& finished : report.finished) estimate = finished.generated.value_or(0);
+  }
+  EXPECT_NEAR(static_cast<double>(estimate), 160, 5) << "from the second report on, a token in each 50 ms";
+}
+
 }  // namespace
 }  // namespace bfio::router

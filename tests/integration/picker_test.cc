@@ -1,0 +1,175 @@
+// The router as Envoy's endpoint picker: the test plays Envoy, clients and the engines' requests, over the
+// wire.
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "envoy/ext_proc.grpc.pb.h"
+#include "grpc/health/v1/health.grpc.pb.h"
+#include "tests/testing/cluster.h"
+#include "tests/testing/http_engine.h"
+#include "tests/unit/router/frontend/endpoint_picker/ext_proc_messages.h"
+
+namespace bfio::testing {
+namespace {
+
+using ::testing::Each;
+using ::testing::Gt;
+using ::testing::Pair;
+using ::testing::SizeIs;
+
+constexpr int kSlots = 4;
+
+class PickerTest : public ::testing::Test {
+ protected:
+  void Serve(const std::vector<const HttpEngine*>& engines, std::vector<std::string> flags = {}) {
+    ClusterOptions options;
+    options.worker_processes = 0;
+    options.ranks = static_cast<int>(engines.size());
+    options.router_flags = std::move(flags);
+    options.router_flags.push_back("--picker_listen=" + port_.address());
+    std::string list;
+    for (const HttpEngine* engine : engines)
+      absl::StrAppend(&list, list.empty() ? "" : ",", "http://", engine->address());
+    options.router_flags.push_back(absl::StrCat("--engines=", list, "?slots=", kSlots));
+    cluster_ = std::make_unique<Cluster>(options);
+    ASSERT_TRUE(cluster_->ok());
+    channel_ = grpc::CreateChannel(port_.address(), grpc::InsecureChannelCredentials());
+    stub_ = ext_proc::ExternalProcessor::NewStub(channel_);
+  }
+
+  // One HTTP request, as Envoy brings it.
+  struct Call {
+    Call(ext_proc::ExternalProcessor::Stub& stub, ext_proc::BodySendMode mode)
+        : stream(stub.Process(&context)) {
+      const bool buffered = mode == ext_proc::BUFFERED;
+      stream->Write(RequestHeaders(mode, ext_proc::NONE, {{":path", "/v1/chat/completions"}}));
+      if (buffered) stream->Read(&answer);
+      stream->Write(RequestBody(R"({"messages":[{"content":"Hello"}],"max_tokens":20})", true));
+    }
+    // Waits for the request's place; empty: it was refused.
+    std::string Place() {
+      if (!stream->Read(&answer) || answer.has_immediate_response()) return "";
+      const auto& common =
+          answer.has_request_body() ? answer.request_body().response() : answer.request_headers().response();
+      return common.header_mutation().set_headers(0).header().raw_value();
+    }
+    grpc::Status End(int status = 200, const std::string& details = "via_upstream") {
+      ext_proc::ProcessingResponse more;
+      stream->Write(ResponseHeaders(status, details));
+      stream->WritesDone();
+      while (stream->Read(&more)) {
+      }
+      return stream->Finish();
+    }
+
+    grpc::ClientContext context;
+    ext_proc::ProcessingResponse answer;
+    std::unique_ptr<grpc::ClientReaderWriter<ext_proc::ProcessingRequest, ext_proc::ProcessingResponse>>
+        stream;
+  };
+
+  const HeldPort port_;
+  std::unique_ptr<Cluster> cluster_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<ext_proc::ExternalProcessor::Stub> stub_;
+};
+
+TEST_F(PickerTest, RequestsAreHeldUntilARankHasASlot) {
+  HttpEngine one, two;
+  Serve({&one, &two});
+  std::map<std::string, HttpEngine*> engines = {{one.address(), &one}, {two.address(), &two}};
+  absl::Mutex mutex;
+  std::map<std::string, int> placed;
+  int64_t most = 0;
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 60; ++i) {
+    clients.emplace_back([&, i] {
+      Call call(*stub_, i % 2 == 0 ? ext_proc::BUFFERED : ext_proc::FULL_DUPLEX_STREAMED);
+      const std::string place = call.Place();
+      {
+        absl::MutexLock lock(&mutex);
+        if (!engines.contains(place)) return;
+        ++placed[place];
+        most = std::max(most, ++engines[place]->running);
+      }
+      absl::SleepFor(absl::Milliseconds(20));
+      --engines[place]->running;
+      EXPECT_TRUE(call.End().ok());
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(placed[one.address()] + placed[two.address()], 60);
+  EXPECT_THAT(placed, Each(Pair(::testing::_, Gt(15))));
+  EXPECT_LE(most, kSlots);
+  EXPECT_TRUE(cluster_->WaitUntilIdle());
+  cluster_->StopCleanly();
+}
+
+TEST_F(PickerTest, TheRequestsOfAServerThatIsGoneGoElsewhereOrEnd) {
+  HttpEngine stays;
+  auto goes = std::make_unique<HttpEngine>();
+  const std::string gone = goes->address();
+  Serve({&stays, goes.get()});
+  std::vector<std::unique_ptr<Call>> here, there;
+  for (int i = 0; i < 2 * kSlots; ++i) {
+    auto call = std::make_unique<Call>(*stub_, ext_proc::BUFFERED);
+    (call->Place() == gone ? there : here).push_back(std::move(call));
+  }
+  EXPECT_THAT(there, SizeIs(kSlots));
+  Call held(*stub_, ext_proc::BUFFERED);
+  goes.reset();
+  // Envoy answers for the server.
+  for (const auto& call : there) call->End(503, "remote_connection_failure");
+  ASSERT_TRUE(cluster_->WaitFor("a rank that is gone",
+                                [](const v1::ClusterState& state) { return Serving(state) == 1; }));
+  for (const auto& call : here) call->End();
+  EXPECT_EQ(held.Place(), stays.address());
+  held.End();
+  EXPECT_TRUE(cluster_->WaitUntilIdle());
+}
+
+TEST_F(PickerTest, OnSigtermHeldRequestsAreRefusedAndOthersLetPass) {
+  HttpEngine engine;
+  Serve({&engine}, {"--drain_timeout=1s"});
+  std::vector<std::unique_ptr<Call>> running;
+  for (int i = 0; i < kSlots; ++i) {
+    running.push_back(std::make_unique<Call>(*stub_, ext_proc::BUFFERED));
+    ASSERT_EQ(running.back()->Place(), engine.address());
+  }
+  Call held(*stub_, ext_proc::FULL_DUPLEX_STREAMED);
+  ASSERT_TRUE(cluster_->WaitFor("one that waits",
+                                [](const v1::ClusterState& state) { return state.waiting_requests() == 1; }));
+  cluster_->router().Signal(SIGTERM);
+  EXPECT_EQ(held.Place(), "");
+  EXPECT_EQ(held.answer.immediate_response().status().code(), 503u);
+  for (auto& call : running) EXPECT_TRUE(call->stream->Finish().ok()) << "its response is untouched";
+  EXPECT_EQ(cluster_->router().Wait(absl::Seconds(60)), 0);
+}
+
+TEST_F(PickerTest, ProbesSeeWhetherThereAreRanks) {
+  HttpEngine engine;
+  Serve({&engine});
+  const auto health = grpc::health::v1::Health::NewStub(channel_);
+  for (const char* service : {"liveness", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor", ""}) {
+    grpc::ClientContext context;
+    grpc::health::v1::HealthCheckRequest request;
+    request.set_service(service);
+    grpc::health::v1::HealthCheckResponse response;
+    EXPECT_TRUE(health->Check(&context, request, &response).ok()) << service;
+    EXPECT_EQ(response.status(), grpc::health::v1::HealthCheckResponse::SERVING) << service;
+  }
+}
+
+}  // namespace
+}  // namespace bfio::testing
