@@ -15,12 +15,11 @@ namespace {
 using nlohmann::json;
 
 // The library holds a string several times while it reads it.
-constexpr size_t kMaxStringBytes = 4 << 20;
 
 // The limit that the text exceeds; empty if it exceeds none.
-std::string Excess(absl::string_view text, size_t max_bytes) {
-  if (text.size() > max_bytes)
-    return absl::StrCat("has ", text.size(), " bytes, more than the ", max_bytes, " allowed");
+std::string Excess(absl::string_view text, const JsonLimits& limits) {
+  if (text.size() > limits.bytes)
+    return absl::StrCat("has ", text.size(), " bytes, more than the ", limits.bytes, " allowed");
   // The library treats a zero byte as the end of the text.
   if (text.find('\0') != absl::string_view::npos) return "has a zero byte in its JSON";
   int depth = 0;
@@ -33,8 +32,8 @@ std::string Excess(absl::string_view text, size_t max_bytes) {
     } else if (c == '"') {
       const size_t begin = i++;
       while (i < text.size() && text[i] != '"') i += text[i] == '\\' ? 2 : 1;
-      if (i - begin > kMaxStringBytes)
-        return absl::StrCat("has a string of more than ", kMaxStringBytes, " bytes");
+      if (i - begin > limits.string_bytes)
+        return absl::StrCat("has a string of more than ", limits.string_bytes, " bytes");
     }
   }
   return "";
@@ -162,7 +161,7 @@ bool JsonPath::Is(std::initializer_list<absl::string_view> wanted) const {
 
 absl::Status ReadJson(absl::string_view text, absl::string_view source, const JsonLimits& limits,
                       JsonWanted wanted, OnJson on) {
-  const std::string excess = Excess(text, limits.bytes);
+  const std::string excess = Excess(text, limits);
   const absl::Status status =
       excess.empty() ? Builder(limits.values, wanted, on).Parse(text) : absl::InvalidArgumentError(excess);
   if (status.ok()) return status;

@@ -25,6 +25,8 @@ struct JsonLimits {
   size_t bytes = 1 << 20;
   // Values and containers of one tree; each takes about 100 bytes.
   size_t values = 1 << 16;
+  // Of one string.
+  size_t string_bytes = 4 << 20;
 };
 
 // Where a value is: the names that lead to it, empty for the elements of arrays. The last one is its own.

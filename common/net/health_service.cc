@@ -96,6 +96,7 @@ auto HealthService::Check(grpc::CallbackServerContext* context)
     answer(*call, first_service_);
     return call;
   }
+  authenticator_->Accepted(*context);
   return CheckCall::Begin(context, PeerOf(*context), &messages_,
                           [answer](const std::shared_ptr<CheckCall>& call, const Request& request) {
                             answer(*call, request.service());
@@ -106,6 +107,7 @@ auto HealthService::BeginWatch(grpc::CallbackServerContext* context)
     -> grpc::ServerBidiReactor<Request, Response>* {
   const std::shared_ptr<Watch> watch = Watch::Create(this);
   if (authenticator_->Knows(*context)) {
+    authenticator_->Accepted(*context);
     watch->Begin(PeerOf(*context), &messages_);
   } else {
     watch->set_service(first_service_);

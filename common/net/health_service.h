@@ -31,7 +31,7 @@ class HealthService final : public CallService {
   HealthService(const std::vector<std::string>& services, const Authenticator* authenticator);
   ~HealthService() override;
 
-  // The status of "" is SERVING until Close.
+  // The status of "" is SERVING until Close, unless it is set.
   void SetServing(const std::string& service, bool serving);
   FirstMessages* first_messages() { return &messages_; }
   // Sets every status to NOT_SERVING for good.

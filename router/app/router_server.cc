@@ -138,8 +138,8 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
     if (const auto* protocol = GatewayProtocol(apis); protocol != nullptr)
       self->client_health_->SetServing(protocol->traits.name, serving);
     if (self->picker_health_ == nullptr) return;
-    self->picker_health_->SetServing(kReadiness, serving);
-    self->picker_health_->SetServing(picker::kServiceName, serving);
+    for (const char* service : {"", kReadiness, picker::kServiceName})
+      self->picker_health_->SetServing(service, serving);
   };
   hooks.on_model = [model = router->model_](const std::string& digest) { model->SetServed(digest); };
   hooks.on_step = [self](const std::shared_ptr<const StepSummary>& summary) {
@@ -204,6 +204,7 @@ void RouterServer::MakeHealth(const RouterOptions& options) {
   picker_health_ = std::make_unique<HealthService>(
       std::vector<std::string>{picker::kServiceName, kLiveness, kReadiness}, client_authenticator_.get());
   picker_health_->SetServing(kLiveness, true);
+  picker_health_->SetServing("", false);
 }
 
 void RouterServer::MakeServices(const RouterOptions& options, ClientSecrets secrets) {

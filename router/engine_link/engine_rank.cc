@@ -21,6 +21,18 @@ FinishReason ReasonOf(EngineFinish finish) {
 
 }  // namespace
 
+EngineRank::EngineRank(const Options& options)
+    : options_(options),
+      on_trial_(options.on_trial),
+      load_(options.load),
+      load_shows_work_(options.load_shows_work) {
+  if (!load_) return;
+  foreign_ = OthersIn(*load_);
+  // The next report is believed at once.
+  recent_foreign_.BeginWindow();
+  recent_foreign_.BeginWindow();
+}
+
 // --- the router ---
 
 void EngineRank::OnEpoch(const EpochOffer& offer, absl::Time now, Output& out) {
@@ -75,6 +87,10 @@ void EngineRank::OnPlan(const PlanPart& plan, std::vector<Placement> placements,
   for (Placement& placement : placements) {
     if (!placement.call.ok()) {
       Reject(placement.id, placement.call.status());
+      continue;
+    }
+    if (options_.load && plans_ == 1 && std::ssize(calls_) >= options_.slots - foreign_) {
+      Reject(placement.id, NotTried(absl::ResourceExhaustedError("the rank runs other requests")));
       continue;
     }
     if (on_trial_ && !calls_.empty()) {
@@ -475,8 +491,7 @@ void EngineRank::OnLoad(std::optional<EngineLoad> load, absl::Time now, Output& 
   // The first report may be older than the most recent requests.
   if (load && (!load_ || load->requests >= InEngine())) load_complete_at_ = now;
   load_ = load;
-  // One slot always remains for the router, whatever an engine reports.
-  const int64_t others = load_ ? std::clamp<int64_t>(load_->requests - InEngine(), 0, options_.slots - 1) : 0;
+  const int64_t others = load_ ? OthersIn(*load_) : 0;
   const int64_t before = foreign_;
   if (now - window_since_ >= kLoadWindow) {
     window_since_ = now;
@@ -487,6 +502,11 @@ void EngineRank::OnLoad(std::optional<EngineLoad> load, absl::Time now, Output& 
   shared_ = recent_shared_.Take(Shared());
   const bool quiet_step = works && !calls_.empty() && now - last_report_at_ >= kQuietStep;
   if ((foreign_ != before || quiet_step) && open() && !Hangs(now)) EndStep(now, out);
+}
+
+int64_t EngineRank::OthersIn(const EngineLoad& load) const {
+  // One slot always remains for the router, whatever an engine reports.
+  return std::clamp<int64_t>(load.requests - InEngine(), 0, options_.slots - 1);
 }
 
 void EngineRank::TakeGenerated(const std::optional<EngineLoad>& load, absl::Time now) {

@@ -85,6 +85,9 @@ class EngineRank {
     bool on_trial = false;
     // The value of load_shows_work() of another rank, or connection, of the engine.
     bool load_shows_work = false;
+    // What the engine has reported of the rank before, if it has: it may run requests that an earlier router
+    // has placed. The first plan then gets no more slots than these leave.
+    std::optional<EngineLoad> load;
   };
 
   struct StartCall {
@@ -105,8 +108,7 @@ class EngineRank {
   };
 
   EngineRank() = default;
-  explicit EngineRank(const Options& options)
-      : options_(options), on_trial_(options.on_trial), load_shows_work_(options.load_shows_work) {}
+  explicit EngineRank(const Options& options);
 
   void OnEpoch(const EpochOffer& offer, absl::Time now, Output& out);
   void OnPlan(const PlanPart& plan, std::vector<Placement> placements, absl::Time now, Output& out);
@@ -224,6 +226,8 @@ class EngineRank {
   bool Late(absl::Time now) const;
   // Adds the duration of a step to the mean.
   void TakeStep(absl::Duration took);
+  // Requests of other clients.
+  int64_t OthersIn(const EngineLoad& load) const;
   // Learns the time of a step from the number of tokens that the engine has generated between two reports.
   void TakeGenerated(const std::optional<EngineLoad>& load, absl::Time now);
   // Number of requests that may wait inside the engine.

@@ -87,7 +87,17 @@ void EngineServer::OnDescription(absl::StatusOr<EngineDescription> description) 
   // A server whose engine has died may still answer Describe.
   client_->CheckHealth(options_->patience, [post = Poster()](const absl::Status& health) {
     post([health](EngineServer& server) {
-      if (server.state_ == State::kAsking) health.ok() ? server.Serve() : server.AskAgain(health);
+      if (server.state_ != State::kAsking) return;
+      if (!health.ok()) return server.AskAgain(health);
+      // Requests behind Envoy run on when a router ends; others end with their calls.
+      if (server.address_.protocol != "http") return server.Serve();
+      server.client_->GetLoads(server.options_->patience,
+                               [post = server.Poster()](absl::StatusOr<std::vector<EngineRankLoad>> loads) {
+                                 post([loads = std::move(loads)](EngineServer& server) {
+                                   if (server.state_ == State::kAsking)
+                                     loads.ok() ? server.Serve(*loads) : server.AskAgain(loads.status());
+                                 });
+                               });
     });
   });
 }
@@ -102,7 +112,7 @@ void EngineServer::AskAgain(const absl::Status& why) {
     spdlog::warn("engine {} cannot be used, retrying: {}", name_, PeerText(error));
 }
 
-void EngineServer::Serve() {
+void EngineServer::Serve(const std::vector<EngineRankLoad>& loads) {
   if (retired_) return AskAgain(absl::CancelledError("it is no longer listed"));
   state_ = State::kServing;
   last_error_.clear();
@@ -136,7 +146,7 @@ void EngineServer::Serve() {
   }
   ranks_.clear();
   ranks_.resize(static_cast<size_t>(description_.ranks));
-  for (size_t r = 0; r < ranks_.size(); ++r) Attach(r);
+  for (size_t r = 0; r < ranks_.size(); ++r) Attach(r, LoadIn(loads, r));
   next_at_ = MonotonicNow() + EngineLink::kHealthCheck;
 }
 
@@ -276,12 +286,15 @@ void EngineServer::OnLoads(const absl::StatusOr<std::vector<EngineRankLoad>>& lo
   for (size_t r = 0; r < ranks_.size(); ++r) {
     // An answer may be slow, so the record is newer.
     if (ranks_[r].has_record) continue;
-    std::optional<EngineLoad> reported;
-    for (const EngineRankLoad& load : loads.ok() ? *loads : std::vector<EngineRankLoad>()) {
-      if (load.rank == description_.first_rank + static_cast<int32_t>(r)) reported = load.load;
-    }
-    TakeLoad(ranks_[r], reported);
+    TakeLoad(ranks_[r], loads.ok() ? LoadIn(*loads, r) : std::nullopt);
   }
+}
+
+std::optional<EngineLoad> EngineServer::LoadIn(const std::vector<EngineRankLoad>& loads, size_t r) const {
+  for (const EngineRankLoad& load : loads) {
+    if (load.rank == description_.first_rank + static_cast<int32_t>(r)) return load.load;
+  }
+  return std::nullopt;
 }
 
 void EngineServer::Subscribe() {
@@ -366,7 +379,7 @@ void EngineServer::ReplaceClientIfSilent(const absl::Status& why) {
 
 // --- ranks come and go ---
 
-void EngineServer::Attach(size_t r) {
+void EngineServer::Attach(size_t r, std::optional<EngineLoad> load) {
   Rank& rank = ranks_[r];
   rank.attach_at = absl::InfiniteFuture();
   const std::string name = absl::StrCat(name_, "#", r);
@@ -379,7 +392,8 @@ void EngineServer::Attach(size_t r) {
                              .watch = barrier_ == nullptr ? nullptr : &barrier_->watch,
                              .prompts = barrier_ == nullptr ? nullptr : &barrier_->prompts,
                              .on_trial = rank.on_trial,
-                             .load_shows_work = load_shows_work_});
+                             .load_shows_work = load_shows_work_,
+                             .load = load});
   WorkerHello hello;
   hello.worker_id = name;
   hello.group = address_.barrier;

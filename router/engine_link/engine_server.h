@@ -83,8 +83,10 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   void OnDescribedAgain(absl::StatusOr<EngineDescription> description);
   // The server cannot be used now: requests its description again, after longer and longer pauses.
   void AskAgain(const absl::Status& why);
-  // Attaches the ranks of description_.
-  void Serve();
+  // Attaches the ranks of description_, which have these loads if they are known.
+  void Serve(const std::vector<EngineRankLoad>& loads = {});
+  // What the loads say of the rank.
+  std::optional<EngineLoad> LoadIn(const std::vector<EngineRankLoad>& loads, size_t rank) const;
   // Checks whether the server is alive and, if that is due at `now`, whether it is still the same server.
   void CheckHealth(absl::Time now);
   // After signs that the server is gone or was replaced: checks as soon as it may be described again.
@@ -110,7 +112,7 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   // If a call about the server itself got no answer, its connection may be dead, and gRPC would keep it while
   // the kernel retransmits, about 15 minutes. The next call then opens another connection.
   void ReplaceClientIfSilent(const absl::Status& why);
-  void Attach(size_t rank);
+  void Attach(size_t rank, std::optional<EngineLoad> load = std::nullopt);
   // Drops the rank's connection and ends its calls.
   void Detach(Rank& rank);
   // Null unless `member` is the rank's present connection.

@@ -17,7 +17,8 @@ namespace {
 using Json = nlohmann::json;
 
 // A prompt may be a list of token ids.
-constexpr JsonLimits kLimits = {.bytes = kMaxBodyBytes, .values = size_t{1} << 20};
+constexpr JsonLimits kLimits = {
+    .bytes = kMaxBodyBytes, .values = size_t{1} << 20, .string_bytes = kMaxBodyBytes};
 constexpr uint32_t kMostOutputs = 1024;
 
 // Appends all texts of a value, in order. Names are left out, except for roles' values: two conversations

@@ -116,6 +116,18 @@ TEST_F(EngineRankTest, CachedTokensAreReportedOnceWithTheFirstToken) {
   EXPECT_THAT(reported(), ElementsAre(std::pair(7, 8)));
 }
 
+// After a restart of the router, requests that the earlier one has placed run on.
+TEST_F(EngineRankTest, TheFirstPlanGetsTheSlotsThatTheEngineHasLeft) {
+  Begin({1, 2, 3, 4}, {.slots = 8, .load = EngineLoad{6, 600}});
+  EXPECT_EQ(rank_.active(), 2);
+  Plan({5});
+  EXPECT_EQ(rank_.active(), 3) << "later plans know of them";
+  now_ += absl::Seconds(1);
+  Reports();
+  Load(4, 600);
+  EXPECT_EQ(Report().extra_slots, -1) << "five of the six have ended";
+}
+
 // Requests behind Envoy: the router learns of them when they end. The engine counts its tokens, so the time
 // of a step is known, and with it how far each request is.
 TEST_F(EngineRankTest, TokensThatNobodyShowsAreEstimatedFromWhatTheEngineCounts) {

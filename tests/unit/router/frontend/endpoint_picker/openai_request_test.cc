@@ -60,6 +60,11 @@ TEST(OpenAiRequest, ConversationsThatBeginAlikeShareTheirFirstBlocks) {
   EXPECT_EQ(Read(R"({"prompt":"short"})").prefix, nullptr);
 }
 
+TEST(OpenAiRequest, APromptMayFillTheBody) {
+  EXPECT_EQ(Read(absl::StrCat(R"({"prompt":")", std::string(12 << 20, 'p'), R"("})")).prompt_tokens,
+            (3 << 20) + 1);
+}
+
 TEST(OpenAiRequest, Paths) {
   for (const char* path :
        {"/v1/chat/completions", "/v1/completions?x=1", "/v1/responses", "/a/v1/completions"})
