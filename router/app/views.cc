@@ -89,11 +89,16 @@ absl::StatusOr<Loads> DecisionThread::MakeLoads(std::optional<uint32_t> rank) co
   for (const std::unique_ptr<Group>& group : groups_.groups()) {
     if (!group->serving()) continue;
     const core::Scheduler* scheduler = cluster_.group(group->options().index);
+    std::vector<std::string> names(static_cast<size_t>(scheduler->num_workers()));
+    for (MemberView& member : group->Members()) {
+      if (member.rank) names[static_cast<size_t>(*member.rank)] = std::move(member.worker_id);
+    }
     for (core::WorkerIndex g = 0; g < scheduler->num_workers(); ++g, ++loads.ranks) {
       if (rank && *rank != loads.ranks) continue;
       const core::Scheduler::WorkerAccount account = scheduler->Account(g);
       RankLoad& load = loads.loads.emplace_back();
       load.rank = loads.ranks;
+      load.worker_id = std::move(names[static_cast<size_t>(g)]);
       load.running_requests = account.active + account.inflight;
       load.waiting_requests = cluster_.waiting();
       load.waiting_tokens = cluster_.waiting_tokens();

@@ -25,6 +25,7 @@ namespace bfio::router {
 struct RankLoad {
   // Counted over all groups: the ranks of the first group come first.
   uint32_t rank = 0;
+  std::string worker_id;
   // Decoding, or being sent to the rank.
   int64_t running_requests = 0;
   // In the pool that all ranks share.

@@ -5,6 +5,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/base/retry_delay.h"
 
 namespace bfio::router::picker {
@@ -16,6 +17,8 @@ namespace pb = envoy::service::ext_proc::v3;
 constexpr char kEndpoint[] = "x-gateway-destination-endpoint";
 constexpr char kServed[] = "x-gateway-destination-endpoint-served";
 constexpr char kNamespace[] = "envoy.lb";
+constexpr char kSubsetNamespace[] = "envoy.lb.subset_hint";
+constexpr char kSubset[] = "x-gateway-destination-endpoint-subset";
 // Read by vLLM and SGLang.
 constexpr char kRank[] = "x-data-parallel-rank";
 // Envoy's own limit of a piece is 64 KiB.
@@ -40,6 +43,22 @@ std::string AttributeIn(const In& message, const std::string& name) {
     if (std::string text = TextIn(values, name); !text.empty()) return text;
   }
   return {};
+}
+
+// The list, or the texts between commas.
+std::optional<std::vector<std::string>> SubsetIn(const In& message) {
+  const auto found = message.metadata_context().filter_metadata().find(kSubsetNamespace);
+  if (found == message.metadata_context().filter_metadata().end()) return std::nullopt;
+  const auto value = found->second.fields().find(kSubset);
+  if (value == found->second.fields().end()) return std::nullopt;
+  std::string text = value->second.string_value();
+  for (const auto& one : value->second.list_value().values()) absl::StrAppend(&text, ",", one.string_value());
+  std::vector<std::string> subset;
+  for (absl::string_view one : absl::StrSplit(text, ',')) {
+    one = absl::StripAsciiWhitespace(one);
+    if (!one.empty()) subset.emplace_back(one);
+  }
+  return subset;
 }
 
 void SetHeader(const char* name, std::string value, pb::HeaderMutation& mutation) {
@@ -130,6 +149,7 @@ Exchange::Action Exchange::OnRequestHeaders(const In& message) {
     if (header.key().size() + value.size() <= kMostHeaderBytes)
       headers_.try_emplace(absl::AsciiStrToLower(header.key()), value);
   }
+  subset_ = SubsetIn(message);
   phase_ = Phase::kBody;
   bodiless_ = from.end_of_stream();
   const bool whole = request_mode_ == pb::BUFFERED || request_mode_ == pb::BUFFERED_PARTIAL;

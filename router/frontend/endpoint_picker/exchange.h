@@ -68,6 +68,8 @@ class Exchange {
   absl::string_view header(absl::string_view name) const;
   // The request's body; only in kHeld, and in kForwarding where it is sent back (FULL_DUPLEX_STREAMED).
   const std::string& body() const { return body_; }
+  // The endpoints, "IP" or "IP:PORT", among which Envoy wants one; absent: any.
+  const std::optional<std::vector<std::string>>& subset() const { return subset_; }
   // Frees the body where Envoy keeps it itself.
   void DropBody();
   // "IP:PORT" of the server that has answered, as Envoy says; empty: it says none.
@@ -99,6 +101,7 @@ class Exchange {
   // The request has no body; its end came as trailers.
   bool bodiless_ = false, trailers_ = false;
   absl::flat_hash_map<std::string, std::string> headers_;
+  std::optional<std::vector<std::string>> subset_;
   std::string body_;
   std::string served_, failure_;
   int status_ = 0;

@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
 #include "common/net/server_call.h"
@@ -22,6 +23,34 @@ namespace {
 
 // Objective for the first token in milliseconds, as at the other APIs.
 constexpr char kTtftHeader[] = "x-slo-ttft-ms";
+
+// Whether the subset has the server of this rank, "http://IP:PORT#RANK".
+bool Contains(const std::vector<std::string>& subset, absl::string_view worker_id) {
+  absl::ConsumePrefix(&worker_id, "http://");
+  const absl::string_view server = worker_id.substr(0, worker_id.rfind('#'));
+  const absl::string_view host = server.substr(0, server.rfind(':'));
+  return std::any_of(subset.begin(), subset.end(),
+                     [&](const std::string& one) { return one == server || one == host; });
+}
+
+// Binds the request to the least loaded rank of the subset, unless that has all ranks. UNAVAILABLE: it has
+// none.
+absl::Status ChooseWithin(const std::vector<std::string>& subset, const Loads& loads,
+                          ClientRequest& request) {
+  const RankLoad* least = nullptr;
+  bool all = true;
+  for (const RankLoad& load : loads.loads) {
+    if (!Contains(subset, load.worker_id)) {
+      all = false;
+    } else if (least == nullptr ||
+               load.running_requests * least->slots < least->running_requests * load.slots) {
+      least = &load;
+    }
+  }
+  if (least == nullptr) return absl::UnavailableError("none of the endpoints that Envoy permits serves");
+  if (!all) request.rank = least->rank;
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -160,6 +189,18 @@ class PickerCall final : public ServerCall<PickerCall, In, Out>, public TokenSin
 
   void Submit() {
     absl::StatusOr<ClientRequest> request = service_->RequestOf(*this);
+    if (!request.ok() || !exchange().subset()) return Submit(std::move(request));
+    const absl::Status asked = service_->handler_->GetLoads(
+        std::nullopt, [self = shared_from_this(), request = *std::move(request),
+                       subset = *exchange().subset()](const absl::StatusOr<Loads>& loads) mutable {
+          absl::Status chosen = loads.status();
+          if (chosen.ok()) chosen = ChooseWithin(subset, *loads, request);
+          self->Submit(chosen.ok() ? absl::StatusOr<ClientRequest>(std::move(request)) : chosen);
+        });
+    if (!asked.ok()) Submit(asked);
+  }
+
+  void Submit(absl::StatusOr<ClientRequest> request) {
     absl::Status status = request.status();
     if (status.ok()) {
       {

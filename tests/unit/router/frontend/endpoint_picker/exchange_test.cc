@@ -133,6 +133,25 @@ TEST(Exchange, WhatIsPlacedWithoutABody) {
   }
 }
 
+TEST(Exchange, TheEndpointsThatEnvoyPermits) {
+  const auto subset_of = [](const std::string& text, const std::vector<std::string>& list) {
+    In headers = RequestHeaders(pb::NONE, pb::NONE, kPost);
+    auto& value = (*(*headers.mutable_metadata_context()->mutable_filter_metadata())["envoy.lb.subset_hint"]
+                        .mutable_fields())["x-gateway-destination-endpoint-subset"];
+    value.set_string_value(text);
+    for (const std::string& one : list) value.mutable_list_value()->add_values()->set_string_value(one);
+    Exchange exchange(100);
+    exchange.OnMessage(std::move(headers));
+    return *exchange.subset();
+  };
+  EXPECT_THAT(subset_of(" 10.0.0.1:8000 ,10.0.0.2,", {}), ElementsAre("10.0.0.1:8000", "10.0.0.2"));
+  EXPECT_THAT(subset_of("", {"10.0.0.1:8000", "10.0.0.2"}), ElementsAre("10.0.0.1:8000", "10.0.0.2"));
+  EXPECT_THAT(subset_of("", {}), IsEmpty()) << "none is permitted";
+  Exchange any(100);
+  any.OnMessage(RequestHeaders(pb::NONE, pb::NONE, kPost));
+  EXPECT_EQ(any.subset(), std::nullopt);
+}
+
 TEST(Exchange, AnObserverIsAnsweredNothing) {
   Exchange exchange(100);
   In headers = RequestHeaders(pb::NONE, pb::STREAMED, kPost, true);

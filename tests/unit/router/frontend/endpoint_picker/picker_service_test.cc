@@ -142,6 +142,36 @@ TEST_F(PickerServiceTest, AClientThatLeavesWhileItWaitsIsCancelled) {
   EXPECT_THAT(ends_, ElementsAre(absl::StatusCode::kAborted)) << "nobody can be sent there any more";
 }
 
+TEST_F(PickerServiceTest, OnlyEndpointsThatEnvoyPermits) {
+  handler_.loads.loads = {
+      {.rank = 0, .worker_id = "http://10.0.0.1:8000#0", .running_requests = 0, .slots = 8},
+      {.rank = 1, .worker_id = "http://10.0.0.2:8000#0", .running_requests = 3, .slots = 8},
+      {.rank = 2, .worker_id = "http://10.0.0.2:8001#0", .running_requests = 2, .slots = 8}};
+  handler_.on_submit = [](core::RequestId, const std::shared_ptr<TokenSink>&) {
+    return absl::ResourceExhaustedError("enough");
+  };
+  const auto rank_within = [&](const std::string& subset, uint32_t status) {
+    handler_.submitted.clear();
+    grpc::ClientContext context;
+    auto stream = stub_->Process(&context);
+    In headers = RequestHeaders(pb::NONE, pb::NONE, {{":path", "/v1/models"}}, true);
+    (*(*headers.mutable_metadata_context()->mutable_filter_metadata())["envoy.lb.subset_hint"]
+          .mutable_fields())["x-gateway-destination-endpoint-subset"]
+        .set_string_value(subset);
+    stream->Write(headers);
+    Out answer;
+    EXPECT_TRUE(stream->Read(&answer));
+    EXPECT_EQ(answer.immediate_response().status().code(), status) << subset;
+    stream->Finish();
+    return handler_.submitted.empty() ? -2 : static_cast<int>(handler_.submitted.back().rank.value_or(-1));
+  };
+  EXPECT_EQ(rank_within("10.0.0.2:8000", 429), 1);
+  EXPECT_EQ(rank_within("10.0.0.2", 429), 2) << "any port of the host";
+  EXPECT_EQ(rank_within("10.0.0.2,10.0.0.1:8000", 429), -1) << "all";
+  EXPECT_EQ(rank_within("10.0.0.9", 503), -2);
+  EXPECT_EQ(rank_within("", 503), -2);
+}
+
 TEST_F(PickerServiceTest, ARequestIsForwardedOnce) {
   Ask("{}");
   Place();
