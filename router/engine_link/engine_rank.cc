@@ -89,7 +89,7 @@ void EngineRank::OnPlan(const PlanPart& plan, std::vector<Placement> placements,
       Reject(placement.id, placement.call.status());
       continue;
     }
-    if (options_.load && plans_ == 1 && std::ssize(calls_) >= options_.slots - foreign_) {
+    if (options_.load && std::ssize(calls_) >= options_.slots - foreign_) {
       Reject(placement.id, NotTried(absl::ResourceExhaustedError("the rank runs other requests")));
       continue;
     }
@@ -505,8 +505,9 @@ void EngineRank::OnLoad(std::optional<EngineLoad> load, absl::Time now, Output& 
 }
 
 int64_t EngineRank::OthersIn(const EngineLoad& load) const {
-  // One slot always remains for the router, whatever an engine reports.
-  return std::clamp<int64_t>(load.requests - InEngine(), 0, options_.slots - 1);
+  // One slot always remains for the router, whatever an engine reports; not where it may really be used by
+  // requests that an earlier router has placed.
+  return std::clamp<int64_t>(load.requests - InEngine(), 0, options_.slots - (options_.load ? 0 : 1));
 }
 
 void EngineRank::TakeGenerated(const std::optional<EngineLoad>& load, absl::Time now) {

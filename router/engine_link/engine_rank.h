@@ -86,7 +86,7 @@ class EngineRank {
     // The value of load_shows_work() of another rank, or connection, of the engine.
     bool load_shows_work = false;
     // What the engine has reported of the rank before, if it has: it may run requests that an earlier router
-    // has placed. The first plan then gets no more slots than these leave.
+    // has placed. A plan then gets no more slots than these leave, even none.
     std::optional<EngineLoad> load;
   };
 
