@@ -1,0 +1,66 @@
+// Envoy's messages to the picker, in any order: a request gets at most one place, and answers follow the
+// protocol.
+#include <utility>
+
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/stubs/logging.h"
+#include "router/engine_link/http/http_engine.h"
+#include "router/frontend/endpoint_picker/exchange.h"
+#include "router/frontend/endpoint_picker/openai_request.h"
+#include "tests/fuzz/fuzz.h"
+
+namespace bfio::router::picker {
+namespace {
+
+constexpr size_t kBodyBytes = 1000;
+
+void CheckAnswers(Exchange& exchange, int& places) {
+  for (const Out& answer : exchange.TakeAnswers()) {
+    fuzz::Check(answer.response_case() != Out::RESPONSE_NOT_SET, "no empty answer");
+    places += answer.has_dynamic_metadata() ? 1 : 0;
+  }
+  fuzz::Check(places <= 1, "a request has one place");
+  fuzz::Check(exchange.body().size() <= kBodyBytes, "the body is bounded");
+}
+
+}  // namespace
+}  // namespace bfio::router::picker
+
+// Each message: a byte with its length, and the message. The first byte of the input says what the router
+// does with a request that is complete.
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace bfio::router::picker;
+  static const google::protobuf::LogSilencer quiet;
+  (void)ReadOpenAiRequest(bfio::fuzz::Text(data, size));
+  (void)bfio::router::ReadEngineMetrics(bfio::fuzz::Text(data, size));
+  bfio::router::EngineDescription description;
+  (void)bfio::router::ReadModels(bfio::fuzz::Text(data, size), description);
+  if (size == 0) return 0;
+  const uint8_t what = data[0];
+  Exchange exchange(kBodyBytes);
+  int asked = 0, places = 0;
+  for (size_t at = 1; at < size;) {
+    const size_t length = std::min<size_t>(data[at], size - at - 1);
+    In message;
+    const bool parsed = message.ParseFromArray(data + at + 1, static_cast<int>(length));
+    at += 1 + length;
+    if (!parsed) continue;
+    switch (exchange.OnMessage(std::move(message))) {
+      case Exchange::Action::kPlace:
+        bfio::fuzz::Check(++asked == 1, "a request is complete once");
+        if (what % 3 == 0) exchange.OnPlaced({"10.0.0.1:8000", what});
+        if (what % 3 == 1) exchange.OnRefused(absl::UnavailableError("none"));
+        if (what % 2 == 1) exchange.DropBody();
+        break;
+      case Exchange::Action::kTooLarge:
+      case Exchange::Action::kBroken:
+        return 0;
+      case Exchange::Action::kNone:
+        break;
+    }
+    CheckAnswers(exchange, places);
+  }
+  exchange.OnRefused(absl::InternalError("end"));
+  CheckAnswers(exchange, places);
+  return 0;
+}
