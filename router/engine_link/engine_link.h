@@ -41,6 +41,8 @@ class EngineServer;
 class EngineLink {
  public:
   static constexpr absl::Duration kHealthCheck = absl::Seconds(1);
+  // For engines behind Envoy: what runs there is known from loads only.
+  static constexpr absl::Duration kLoadPoll = absl::Milliseconds(500);
   static constexpr absl::Duration kDescribeAgain = absl::Seconds(10);
   static constexpr absl::Duration kShortestRetry = absl::Milliseconds(200);
   static constexpr absl::Duration kLongestRetry = absl::Seconds(5);

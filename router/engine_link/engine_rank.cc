@@ -82,7 +82,7 @@ void EngineRank::OnPlan(const PlanPart& plan, std::vector<Placement> placements,
   out.cancel.insert(out.cancel.end(), cancelled.begin(), cancelled.end());
   Drop(cancelled, now);
   // A rank that was idle begins a step now.
-  if (calls_.empty()) last_report_at_ = now;
+  if (calls_.empty()) last_report_at_ = estimated_at_ = now;
   if (InEngine() == 0) worked_at_ = now;
   for (Placement& placement : placements) {
     if (!placement.call.ok()) {
@@ -166,7 +166,8 @@ void EngineRank::OnFinished(CallNumber number, EngineEnd end, absl::Time now, Ou
     call.cached = end.cached_prompt_tokens;
     const bool known = end.whole_tokens != EngineEnd::kUnknown;
     const int64_t tokens = std::clamp<int64_t>(
-        known ? end.whole_tokens : std::max<int64_t>(1, call.generated), 0, call.max_new_tokens);
+        known ? end.whole_tokens : std::max<int64_t>({1, call.generated, EstimatedTokens(call, now)}), 0,
+        call.max_new_tokens);
     call.whole_tokens = static_cast<uint32_t>(tokens);
     call.tokens.resize(static_cast<size_t>(std::max<int64_t>(0, tokens - call.generated)));
     if (known && tokens > 0 && !AnyDecodes()) TakeStep((now - call.sent_at) / tokens);
@@ -352,16 +353,32 @@ void EngineRank::TakeStep(absl::Duration took) {
 }
 
 void EngineRank::Estimate(bool stepped, absl::Time now) {
-  const bool alone = !Follows(now) && !AnyDecodes() && usual_step_ > absl::ZeroDuration();
-  if (!stepped && !(alone && now - last_report_at_ >= usual_step_)) return;
+  const bool alone = !stepped && !Follows(now) && !AnyDecodes() && usual_step_ > absl::ZeroDuration();
+  if (!stepped && !alone) return;
+  if (alone && options_.barrier != nullptr) ComputeEstimatedPrompts(now);
   for (auto& [number, call] : calls_) {
     if (!call.whole || call.finished || call.refused) continue;
     const bool computed = Follows(now)                  ? call.computed
-                          : options_.barrier == nullptr ? std::exchange(call.seen, true)
+                          : options_.barrier == nullptr ? std::exchange(call.seen, true) || alone
                                                         : call.prompt_left <= 1;
+    if (computed && alone && call.decodes_since == absl::InfiniteFuture())
+      call.decodes_since = options_.barrier == nullptr ? call.sent_at + usual_step_ : now;
     // The last token comes with the end of the call.
-    if (computed && call.generated + 1 < call.max_new_tokens) call.tokens.push_back(0);
+    int64_t more = alone ? EstimatedTokens(call, now) - call.generated : int64_t{computed};
+    more = std::clamp<int64_t>(more, 0, std::max<int64_t>(0, call.max_new_tokens - 1 - call.generated));
+    call.tokens.insert(call.tokens.end(), static_cast<size_t>(more), 0);
   }
+}
+
+int64_t EngineRank::EstimatedTokens(const Call& call, absl::Time now) const {
+  if (call.decodes_since >= now || usual_step_ <= absl::ZeroDuration()) return 0;
+  return absl::ToInt64Nanoseconds(now - call.decodes_since) / absl::ToInt64Nanoseconds(usual_step_);
+}
+
+void EngineRank::ComputeEstimatedPrompts(absl::Time now) {
+  constexpr int kMostSteps = 1024;
+  estimated_at_ = std::max(estimated_at_, now - kMostSteps * usual_step_);
+  for (; now - estimated_at_ >= usual_step_; estimated_at_ += usual_step_) TakeBatch(/*reported=*/false);
 }
 
 void EngineRank::AfterTokens(absl::Time now, Output& out) {
@@ -428,7 +445,7 @@ void EngineRank::EndStep(absl::Time now, Output& out) {
   report.rejected = std::exchange(rejected_, {});
   report.preempted = std::exchange(preempted_, {});
   report.group_idle = calls_.empty();
-  report.engine_load = load_;
+  report.engine_load = told_load_ = load_;
   if (foreign_ > 0) report.load_tokens += foreign_ * load_->tokens / load_->requests;
   report.local = std::max(absl::ZeroDuration(), now - last_report_at_);
   if (stepped) {
@@ -501,7 +518,9 @@ void EngineRank::OnLoad(std::optional<EngineLoad> load, absl::Time now, Output& 
   foreign_ = recent_foreign_.Take(others);
   shared_ = recent_shared_.Take(Shared());
   const bool quiet_step = works && !calls_.empty() && now - last_report_at_ >= kQuietStep;
-  if ((foreign_ != before || quiet_step) && open() && !Hangs(now)) EndStep(now, out);
+  // An idle rank has no other report with which this one would go.
+  const bool told = !calls_.empty() || told_load_ == load_;
+  if ((foreign_ != before || quiet_step || !told) && open() && !Hangs(now)) EndStep(now, out);
 }
 
 int64_t EngineRank::OthersIn(const EngineLoad& load) const {
@@ -518,8 +537,10 @@ void EngineRank::TakeGenerated(const std::optional<EngineLoad>& load, absl::Time
   const int64_t tokens = *load->generated - before->generated;
   const auto slots = static_cast<int64_t>(options_.slots);
   const int64_t twice = std::min(slots, before->requests) + std::min(slots, load->requests);
-  // Every running request generates a token in each step.
-  if (tokens > 0 && twice > 0) TakeStep((now - before->at) * twice / (2 * tokens));
+  if (tokens <= 0 || twice <= 0) return;
+  // Every running request generates a token in each step. This is a mean over many steps.
+  const absl::Duration took = (now - before->at) * twice / (2 * tokens);
+  usual_step_ = usual_step_ == absl::ZeroDuration() ? took : (usual_step_ + took) / 2;
 }
 
 int64_t EngineRank::Shared() const {
@@ -579,8 +600,8 @@ absl::Time EngineRank::StepDeadline() const {
     return first_token_at_ + std::clamp(kGatherShare * usual_step_, kShortestGather, kLongestGather);
   if ((AnyDecodes() && LongestPrompt() == 0) || (calls_.empty() && !owed_)) return absl::InfiniteFuture();
   const bool steps_estimated = AnyWhole() && usual_step_ > absl::ZeroDuration() && !Follows(last_report_at_);
-  const absl::Time next =
-      last_report_at_ + (steps_estimated ? std::max(usual_step_, kShortestGather) : kQuietStep);
+  const absl::Duration least = options_.barrier == nullptr ? kEstimates : kShortestGather;
+  const absl::Time next = last_report_at_ + (steps_estimated ? std::max(usual_step_, least) : kQuietStep);
   return InEngine() == 0 || next < QuietEnd() ? next : absl::InfiniteFuture();
 }
 

@@ -42,6 +42,8 @@ class EngineRank {
   static constexpr absl::Duration kShortestGather = absl::Milliseconds(1);
   static constexpr absl::Duration kLongestGather = absl::Milliseconds(20);
   static constexpr absl::Duration kQuietStep = absl::Milliseconds(500);
+  // Between reports of a rank without a barrier whose outputs all come whole: nothing waits for its steps.
+  static constexpr absl::Duration kEstimates = absl::Milliseconds(50);
   // How long steps without tokens are reported after the last sign that the engine works: the larger of these
   // two, or, if longer, the time of the longest prompt at kSlowestPrefill tokens per second. Not measured: no
   // usable vLLM computes prompts more slowly.
@@ -169,6 +171,8 @@ class EngineRank {
     // Whether it comes whole: its tokens are estimated until it ends. Whether a step has ended since it was
     // sent: the first such step adds no token.
     bool whole = false, seen = false;
+    // While all outputs come whole: since when it has generated a token in each usual step.
+    absl::Time decodes_since = absl::InfiniteFuture();
     // As the engine reported at the end of the output.
     std::optional<uint32_t> whole_tokens;
     // The present step is complete only after something of this call has come.
@@ -220,6 +224,10 @@ class EngineRank {
   // Adds to outputs that come whole the tokens that the step has generated for them; `stepped`: other
   // requests had tokens in it, or the engine reported it.
   void Estimate(bool stepped, absl::Time now);
+  // Tokens of such an output, by the time of a usual step; 0: unknown.
+  int64_t EstimatedTokens(const Call& call, absl::Time now) const;
+  // Lets the prompts of such requests be computed in the usual steps until now.
+  void ComputeEstimatedPrompts(absl::Time now);
   void EndStep(absl::Time now, Output& out);
   // The tokens that have come belong to the step that was reported last: no request has had tokens in both,
   // and it is too early for the next step.
@@ -282,7 +290,7 @@ class EngineRank {
   // The larger of kLongestQuiet and kQuietStepTimeouts.
   absl::Duration longest_quiet_ = kLongestQuiet;
   absl::Time first_token_at_ = absl::InfiniteFuture();
-  absl::Time last_report_at_ = absl::InfinitePast();
+  absl::Time last_report_at_ = absl::InfinitePast(), estimated_at_ = absl::InfinitePast();
   absl::Time last_tokens_at_ = absl::InfinitePast();
   // Mean time between steps with tokens; zero: unknown.
   absl::Duration usual_step_;
@@ -305,8 +313,8 @@ class EngineRank {
     int64_t last_ = 0, present_ = 0;
   };
 
-  // The engine's last report.
-  std::optional<EngineLoad> load_;
+  // The engine's last report, and the one that was passed on last.
+  std::optional<EngineLoad> load_, told_load_;
   // The last report that counted as many requests as the rank had, or the first after a time without any.
   absl::Time load_complete_at_ = absl::InfinitePast();
   bool load_shows_work_ = false;

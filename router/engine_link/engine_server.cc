@@ -147,7 +147,7 @@ void EngineServer::Serve(const std::vector<EngineRankLoad>& loads) {
   ranks_.clear();
   ranks_.resize(static_cast<size_t>(description_.ranks));
   for (size_t r = 0; r < ranks_.size(); ++r) Attach(r, LoadIn(loads, r));
-  next_at_ = MonotonicNow() + EngineLink::kHealthCheck;
+  next_at_ = MonotonicNow() + CheckInterval();
 }
 
 void EngineServer::CheckHealth(absl::Time now) {
@@ -179,7 +179,7 @@ void EngineServer::CheckHealth(absl::Time now) {
 
 void EngineServer::CheckSoon() {
   if (checking_ || describing_) return;
-  const absl::Time now = MonotonicNow(), at = described_at_ + EngineLink::kHealthCheck;
+  const absl::Time now = MonotonicNow(), at = described_at_ + CheckInterval();
   if (now >= at) return CheckHealth(now);
   next_at_ = std::min(next_at_, at);
 }
@@ -221,7 +221,7 @@ void EngineServer::Resize(const EngineDescription& description) {
 void EngineServer::OnHealth(const absl::Status& health) {
   checking_ = false;
   const absl::Time now = MonotonicNow();
-  next_at_ = now + EngineLink::kHealthCheck;
+  next_at_ = now + CheckInterval();
   if (!health.ok()) {
     // A check that is late or says no is one sign of a loss, because a server that computes long prompts
     // answers late. The other is a call that failed, or a second check with no output since the first.

@@ -78,6 +78,9 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   };
 
   bool Serves(uint64_t connection) const { return connection == connection_ && state_ == State::kServing; }
+  absl::Duration CheckInterval() const {
+    return address_.protocol == "http" ? EngineLink::kLoadPoll : EngineLink::kHealthCheck;
+  }
   void RequestDescription();
   void OnDescription(absl::StatusOr<EngineDescription> description);
   void OnDescribedAgain(absl::StatusOr<EngineDescription> description);

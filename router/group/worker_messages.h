@@ -112,6 +112,8 @@ struct EngineLoad {
   int64_t tokens = 0;
   // Tokens generated since the engine's start.
   std::optional<int64_t> generated;
+
+  bool operator==(const EngineLoad&) const = default;
 };
 
 // One rank's step. Checked by the edge: fields are in range and do not contradict each other.
