@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -30,6 +31,8 @@ constexpr int kMostRunning = 1 << 16;
 constexpr const char* kInference = "bfio.v1.Inference";
 constexpr const char* kWorkerLink = "bfio.v1.WorkerLink";
 constexpr const char* kAdmin = "bfio.v1.Admin";
+// For streams that are ending.
+constexpr std::chrono::seconds kLeave{1};
 // The services that gateways probe at a picker, beside its own.
 constexpr const char* kLiveness = "liveness";
 constexpr const char* kReadiness = "readiness";
@@ -147,6 +150,7 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
     if (self->web_wanted_) self->history_->OnStep(*summary, absl::Now());
   };
   router->web_wanted_ = !options.http_listen.empty();
+  router->drain_timeout_ = options.drain_timeout;
   const uint64_t instance = components.parts.instance;
   router->thread_ = std::make_unique<DecisionThread>(options, std::move(components.parts), std::move(hooks));
   DecisionThread* const thread = router->thread_.get();
@@ -372,6 +376,13 @@ void RouterServer::AddPortsAndProcess(v1::ClusterState& state) {
 void RouterServer::Shutdown() {
   if (client_health_ != nullptr) client_health_->Close();
   if (picker_health_ != nullptr) picker_health_->Close();
+  // Envoy connects anew at once, to this router's successor, while requests that are here go on.
+  std::thread leave_picker;
+  if (picker_port_.server != nullptr) {
+    picker_port_.listener->Stop();
+    const auto latest = std::chrono::system_clock::now() + absl::ToChronoSeconds(drain_timeout_) + kLeave;
+    leave_picker = std::thread([server = picker_port_.server.get(), latest] { server->Shutdown(latest); });
+  }
   if (thread_ != nullptr) thread_->Stop();
   for (const auto& service : worker_services_) service->Stop();
   if (engines_ != nullptr) engines_->Stop();
@@ -382,11 +393,12 @@ void RouterServer::Shutdown() {
   if (gateway_ != nullptr) gateway_->Close();
   if (picker_ != nullptr) picker_->Close();
   // Streams are ending; those that are still open after this time are cancelled.
-  const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(1);
-  for (Port* port : {&client_, &picker_port_, &own_worker_port_, &admin_port_}) {
+  const auto deadline = std::chrono::system_clock::now() + kLeave;
+  for (Port* port : {&client_, &own_worker_port_, &admin_port_}) {
     if (port->listener != nullptr) port->listener->Stop();
     if (port->server != nullptr) port->server->Shutdown(deadline);
   }
+  if (leave_picker.joinable()) leave_picker.join();
   {
     MutexLock lock(&ports_mutex_);
     opened_.clear();

@@ -83,6 +83,7 @@ class RouterServer {
   Port client_, picker_port_, own_worker_port_, admin_port_;
   const std::shared_ptr<LiveHistory> history_ = std::make_shared<LiveHistory>();
   bool web_wanted_ = false;
+  absl::Duration drain_timeout_;
   std::unique_ptr<HttpServer> web_;
 
   // An open port, for the state that operators see.
