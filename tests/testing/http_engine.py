@@ -126,8 +126,8 @@ class Server:
                 await self.answer(method, path.partition("?")[0], headers, body, reader, writer)
                 if dict(headers).get("connection") == "close":
                     break
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass  # the end of the connection, or of the program
         finally:
             writer.close()
 
