@@ -39,4 +39,4 @@ def configuration(ports, body_mode="BUFFERED"):
 
 
 def flags(path):
-    return ["-c", str(path), "--concurrency", "1", "--use-dynamic-base-id", "--log-level", "warning"]
+    return ["--concurrency", "1", "-c", str(path), "--use-dynamic-base-id", "--log-level", "warning"]

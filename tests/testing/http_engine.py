@@ -207,7 +207,7 @@ class Server:
     async def tokens(self, api, request, rank, writer):
         if request.stream:
             writer.write(f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n"
-                         f"x-engine: 127.0.0.1:{self.port}\r\n\r\n".encode())
+                         f"x-engine: 127.0.0.1:{self.port}\r\nx-rank: {self.ranks.index(rank)}\r\n\r\n".encode())
         sent = 0
         while sent < request.wanted:
             if sent == request.dies_after:
