@@ -1,6 +1,7 @@
 #include "common/base/address.h"
 
 #include <arpa/inet.h>
+#include <netinet/in.h>
 
 #include <algorithm>
 #include <utility>
@@ -87,6 +88,34 @@ absl::StatusOr<Target> ParseTarget(absl::string_view text, bool tls) {
                      "one name that resolves to all of them"));
   }
   return target;
+}
+
+std::string AccountOf(const sockaddr_storage& from) {
+  if (from.ss_family == AF_INET) {
+    const in_addr& v4 = reinterpret_cast<const sockaddr_in&>(from).sin_addr;
+    return {reinterpret_cast<const char*>(&v4), sizeof(v4)};
+  }
+  if (from.ss_family != AF_INET6) return "";
+  const in6_addr& v6 = reinterpret_cast<const sockaddr_in6&>(from).sin6_addr;
+  const auto* bytes = reinterpret_cast<const char*>(v6.s6_addr);
+  return IN6_IS_ADDR_V4MAPPED(&v6) ? std::string(bytes + 12, 4) : std::string(bytes, 8);
+}
+
+std::string AccountOf(absl::string_view peer) {
+  const absl::string_view host = peer.substr(0, peer.rfind(':'));
+  absl::string_view v4 = host, v6 = host;
+  sockaddr_storage from{};
+  if (absl::ConsumePrefix(&v4, "ipv4:") &&
+      inet_pton(AF_INET, std::string(v4).c_str(), &reinterpret_cast<sockaddr_in&>(from).sin_addr) == 1) {
+    from.ss_family = AF_INET;
+  } else if (absl::ConsumePrefix(&v6, "ipv6:%5B") && absl::ConsumeSuffix(&v6, "%5D") &&
+             inet_pton(AF_INET6, std::string(v6).c_str(),
+                       &reinterpret_cast<sockaddr_in6&>(from).sin6_addr) == 1) {
+    from.ss_family = AF_INET6;
+  } else {
+    return std::string(host);
+  }
+  return AccountOf(from);
 }
 
 }  // namespace bfio

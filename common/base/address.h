@@ -3,6 +3,8 @@
 #ifndef BFIO_COMMON_BASE_ADDRESS_H_
 #define BFIO_COMMON_BASE_ADDRESS_H_
 
+#include <sys/socket.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -43,6 +45,12 @@ struct Target {
 // several addresses). With `tls` a list is rejected, because no certificate covers it. INVALID_ARGUMENT with
 // one line otherwise.
 absl::StatusOr<Target> ParseTarget(absl::string_view text, bool tls = false);
+
+// Whose share of a port a connection from there uses: its IPv4 address, or its IPv6 network of 64 bits, in
+// bytes. Empty for other families.
+std::string AccountOf(const sockaddr_storage& from);
+// The same of a peer of gRPC (grpc::ServerContext::peer); of other families the text without the port.
+std::string AccountOf(absl::string_view peer);
 
 }  // namespace bfio
 

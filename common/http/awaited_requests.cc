@@ -1,7 +1,5 @@
 #include "common/http/awaited_requests.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -16,6 +14,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
+#include "common/base/address.h"
 #include "common/base/clock.h"
 
 namespace bfio {
@@ -24,17 +23,10 @@ namespace {
 // Interval at which time is checked while connections wait, in milliseconds.
 constexpr int kLookMs = 100;
 
-std::string AddressOf(int socket) {
+std::string AccountOfPeer(int socket) {
   sockaddr_storage address{};
   socklen_t size = sizeof(address);
-  if (getpeername(socket, reinterpret_cast<sockaddr*>(&address), &size) != 0) return "";
-  if (address.ss_family == AF_INET) {
-    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address).sin_addr;
-    return {reinterpret_cast<const char*>(&v4), sizeof(v4)};
-  }
-  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
-  // A network of 64 bits, unless the address maps one of IPv4.
-  return {reinterpret_cast<const char*>(&v6), IN6_IS_ADDR_V4MAPPED(&v6) ? sizeof(v6) : 8};
+  return getpeername(socket, reinterpret_cast<sockaddr*>(&address), &size) == 0 ? AccountOf(address) : "";
 }
 
 }  // namespace
@@ -76,7 +68,7 @@ bool AwaitedRequests::Await(int socket) {
   if (HasRequest(socket)) return false;
   MutexLock lock(&mutex_);
   if (closed_) return false;
-  const Peer address{AddressOf(socket), ""};
+  const Peer address{AccountOfPeer(socket), ""};
   if (!shares_.May(address)) {
     const auto oldest = std::find_if(sockets_.begin(), sockets_.end(), [&](const Waiting& other) {
       return other.address.group == address.group;

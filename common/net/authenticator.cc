@@ -2,8 +2,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/base/address.h"
 #include "common/base/status_macros.h"
-#include "common/net/connection_listener.h"
 #include "common/net/tls.h"
 
 namespace bfio {
@@ -23,7 +23,7 @@ absl::string_view PresentedToken(const grpc::CallbackServerContext& context) {
 Peer PeerOf(const grpc::CallbackServerContext& context, const std::optional<std::string>& name) {
   std::string connection = context.peer();
   // A tenant's name cannot be that of an address's group.
-  return {name ? absl::StrCat("tenant ", *name) : HostOf(connection), connection, connection};
+  return {name ? absl::StrCat("tenant ", *name) : AccountOf(connection), connection, connection};
 }
 
 absl::StatusOr<std::optional<std::string>> Authenticator::Caller(const grpc::CallbackServerContext& context) {

@@ -20,9 +20,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
 
@@ -168,17 +166,6 @@ class CallCounter final : public grpc::experimental::ServerInterceptorFactoryInt
 
 }  // namespace
 
-std::string HostOf(absl::string_view peer) {
-  const absl::string_view host = peer.substr(0, peer.rfind(':'));
-  absl::string_view v6 = host;
-  in6_addr address;
-  if (!absl::ConsumePrefix(&v6, "ipv6:%5B") || !absl::ConsumeSuffix(&v6, "%5D") ||
-      inet_pton(AF_INET6, std::string(v6).c_str(), &address) != 1) {
-    return std::string(host);
-  }
-  return std::string(reinterpret_cast<const char*>(address.s6_addr), 8);
-}
-
 absl::StatusOr<std::unique_ptr<ConnectionListener>> ConnectionListener::Bind(const Address& address,
                                                                              Limits limits) {
   uint16_t port = address.port;
@@ -300,7 +287,7 @@ bool ConnectionListener::Enter(int fd, int listener, const sockaddr_storage& fro
                         .peer = PeerName(from),
                         .accepted = now,
                         .calls = TokenBucket(limits_.calls_per_s, limits_.calls_at_once, now)};
-  connection.host = HostOf(connection.peer);
+  connection.host = AccountOf(from);
   MutexLock lock(&mutex_);
   size_t& of_host = of_host_[connection.host];
   if (connections_.size() < limits_.connections && of_host < limits_.connections_of_peer) {

@@ -33,9 +33,6 @@
 
 namespace bfio {
 
-// The host of `peer` (grpc::ServerContext::peer), for limits: its address, or its IPv6 network of 64 bits.
-std::string HostOf(absl::string_view peer);
-
 class ConnectionListener {
  public:
   struct Limits {

@@ -278,7 +278,7 @@ void Acceptor::AcceptSome() {
     Nonce nonce;
     if (!accepted.fd.valid() || !FillRandom(absl::MakeSpan(nonce)).ok()) return;
     Pending pending{Connection(std::move(accepted.fd)), AcceptorProof(spec_.id.secret, nonce),
-                    accepted.origin, deadline_ns};
+                    std::move(accepted.account), deadline_ns};
     // Its first message has usually arrived with it.
     if (!Serve(pending)) continue;
     pending_.push_back(std::move(pending));
@@ -287,12 +287,12 @@ void Acceptor::AcceptSome() {
 }
 
 void Acceptor::DropOldestPending() {
-  absl::flat_hash_map<uint64_t, int> counts;
-  for (const Pending& pending : pending_) ++counts[pending.origin];
+  absl::flat_hash_map<std::string, int> counts;
+  for (const Pending& pending : pending_) ++counts[pending.account];
   const auto most = std::max_element(counts.begin(), counts.end(),
                                      [](const auto& a, const auto& b) { return a.second < b.second; });
   pending_.erase(std::find_if(pending_.begin(), pending_.end(),
-                              [&](const Pending& pending) { return pending.origin == most->first; }));
+                              [&](const Pending& pending) { return pending.account == most->first; }));
 }
 
 int32_t Acceptor::Missing() const {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <list>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -90,7 +91,7 @@ class Acceptor {
   struct Pending {
     Connection connection;
     AcceptorProof proof;
-    uint64_t origin;
+    std::string account;
     int64_t deadline_ns;
     // Whether the challenge has been sent.
     bool challenged = false;

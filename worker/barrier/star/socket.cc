@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -84,17 +83,6 @@ uint16_t BoundPort(int fd) {
   if (getsockname(fd, reinterpret_cast<sockaddr*>(&name), &size) != 0) return 0;
   if (name.ss_family == AF_INET6) return ntohs(reinterpret_cast<sockaddr_in6*>(&name)->sin6_port);
   return ntohs(reinterpret_cast<sockaddr_in*>(&name)->sin_port);
-}
-
-// Computes Accepted::origin.
-uint64_t OriginOf(const sockaddr_storage& from) {
-  if (from.ss_family == AF_INET) return reinterpret_cast<const sockaddr_in&>(from).sin_addr.s_addr;
-  if (from.ss_family != AF_INET6) return 0;
-  const in6_addr& address = reinterpret_cast<const sockaddr_in6&>(from).sin6_addr;
-  const bool v4 = IN6_IS_ADDR_V4MAPPED(&address);
-  uint64_t origin = 0;
-  std::memcpy(&origin, address.s6_addr + (v4 ? 12 : 0), v4 ? 4 : 8);
-  return origin;
 }
 
 absl::StatusOr<Fd> ListenAt(const addrinfo& at) {
@@ -221,10 +209,10 @@ Accepted Accept(const Fd& listener) {
   socklen_t size = sizeof(from);
   Accepted accepted{
       Fd(accept4(listener.get(), reinterpret_cast<sockaddr*>(&from), &size, SOCK_NONBLOCK | SOCK_CLOEXEC)),
-      0};
+      {}};
   if (!accepted.fd.valid()) return accepted;
   SetNoDelay(accepted.fd.get());
-  accepted.origin = OriginOf(from);
+  accepted.account = AccountOf(from);
   return accepted;
 }
 

@@ -100,8 +100,8 @@ absl::StatusOr<Fd> Listen(const std::string& host, uint16_t* port);
 
 struct Accepted {
   Fd fd;
-  // Identifies the peer's machine: an IPv4 address, or the /64 network of an IPv6 address.
-  uint64_t origin = 0;
+  // Of its peer (AccountOf).
+  std::string account;
 };
 // Accepts one waiting connection; the descriptor is invalid when there is none.
 Accepted Accept(const Fd& listener);
