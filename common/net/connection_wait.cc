@@ -5,8 +5,7 @@
 #include <utility>
 
 #include "common/base/clock.h"
-#include "common/base/mutex.h"
-#include "common/net/tsan_edge.h"
+#include "common/net/awaited_call.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/generic/generic_stub.h"
 
@@ -38,7 +37,7 @@ bool ClockWasSetBack() {
 
 // A call that any gRPC server answers, waiting for the connection: while a call waits, gRPC's own threads
 // make connection attempts. They do not for a channel that is only checked.
-class ConnectionWait::Call final : public grpc::ClientUnaryReactor {
+class ConnectionWait::Call final : public AwaitedCall<grpc::ClientUnaryReactor> {
  public:
   explicit Call(std::shared_ptr<grpc::Channel> channel) : stub_(std::move(channel)) {
     const grpc::Slice nothing;
@@ -49,30 +48,11 @@ class ConnectionWait::Call final : public grpc::ClientUnaryReactor {
     GrpcHandOver(this);
     StartCall();
   }
-  ~Call() override {
-    context_.TryCancel();
-    MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(&done_));
-  }
-
-  bool done() {
-    MutexLock lock(&mutex_);
-    return done_;
-  }
-
-  // gRPC's last use of this object.
-  void OnDone(const grpc::Status&) override {
-    GrpcTakeOver(this);
-    MutexLock lock(&mutex_);
-    done_ = true;
-  }
+  ~Call() override { End(); }
 
  private:
   grpc::GenericStub stub_;
-  grpc::ClientContext context_;
   grpc::ByteBuffer request_, response_;
-  Mutex mutex_;
-  bool done_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 ConnectionWait::ConnectionWait(std::shared_ptr<grpc::Channel> channel)

@@ -8,9 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "bfio/v1/inference.pb.h"
-#include "common/base/mutex.h"
 #include "common/base/rng.h"
-#include "common/net/tsan_edge.h"
+#include "common/net/awaited_call.h"
 #include "engines/vllm.pb.h"
 #include "tests/chaos/client_load.h"
 
@@ -61,7 +60,8 @@ struct GreedyPeer::Habit {
   bool cancelled = false;
 };
 
-class GreedyPeer::Call final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+class GreedyPeer::Call final
+    : public AwaitedCall<grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>> {
  public:
   Call(const std::shared_ptr<grpc::Channel>& channel, const Habit& habit) : stub_(channel) {
     if (!habit.at_worker_port)
@@ -75,24 +75,11 @@ class GreedyPeer::Call final : public grpc::ClientBidiReactor<grpc::ByteBuffer, 
     StartCall();
     if (habit.cancelled) context_.TryCancel();
   }
-  ~Call() override {
-    context_.TryCancel();
-    MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(&done_));
-  }
-
-  void OnDone(const grpc::Status&) override {
-    GrpcTakeOver(this);
-    MutexLock lock(&mutex_);
-    done_ = true;
-  }
+  ~Call() override { End(); }
 
  private:
   grpc::GenericStub stub_;
-  grpc::ClientContext context_;
   grpc::ByteBuffer request_;
-  Mutex mutex_;
-  bool done_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 GreedyPeer::GreedyPeer(Options options) : options_(std::move(options)) {

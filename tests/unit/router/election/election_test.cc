@@ -39,7 +39,7 @@ class FakeEtcd {
     }
     port_ = server_.bind_to_any_port("127.0.0.1");
     thread_ = std::thread([this] { server_.listen_after_bind(); });
-    while (!server_.is_running()) absl::SleepFor(absl::Milliseconds(1));
+    for (int i = 0; i < 60'000 && !server_.is_running(); ++i) absl::SleepFor(absl::Milliseconds(1));
   }
   ~FakeEtcd() {
     {
