@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "nlohmann/json.hpp"
+#include "common/json/json_reader.h"
 #include "research/admission/commands.h"
 #include "research/admission/hindsight.h"
 #include "research/admission/one_worker.h"
@@ -28,10 +28,9 @@ bool Whole(const nlohmann::json& value, int64_t low) {
 
 absl::StatusOr<SmallInstance> ParseInstance(const std::string& line) {
   const auto refused = [](absl::string_view what) { return absl::InvalidArgumentError(what); };
-  const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
-  if (!json.is_object() || !json.contains("kv_tokens") || !json.contains("requests")) {
+  BFIO_ASSIGN_OR_RETURN(const nlohmann::json json, ReadJsonObject(line, ""));
+  if (!json.contains("kv_tokens") || !json.contains("requests"))
     return refused("not a JSON object with kv_tokens and requests");
-  }
   SmallInstance instance;
   if (!Whole(json["kv_tokens"], 1)) return refused("kv_tokens must be a positive whole number");
   instance.options.memory = json["kv_tokens"].get<int64_t>();
