@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
 #include "router/group/group.h"
 
 namespace bfio::router {
@@ -248,9 +247,8 @@ core::EpochMember Group::EpochMemberOf(Member& member, Commands& out) {
   to.spec.cost = member.telemetry.batch_cost;
   // The last token needs no KV memory.
   to.spec.max_sequence_tokens = std::min(member.hello.max_sequence_tokens, member.hello.kv_tokens + 1);
-  // The scheduler already has this router's own requests. Requests of another router that were not recovered
-  // must not be matched with them.
-  absl::flat_hash_set<core::RequestId> orphaned(member.orphaned.begin(), member.orphaned.end());
+  // The scheduler has this router's own requests. Those of another router have ids of their own: the edge
+  // gives them out, so none is taken for another request.
   if (member.recovering) {
     for (HeldRequest& held : member.announced) held.model = model_;
     to.recovered = book_->Recover({member.hello.worker_id, member.hello.kv_tokens, member.active},
@@ -259,20 +257,8 @@ core::EpochMember Group::EpochMemberOf(Member& member, Commands& out) {
       Log(out, LogLine::Level::kInfo, member.hello, " continues ", to.recovered.size(),
           " requests of an earlier router");
     }
-    for (const HeldActive& active : member.active) orphaned.insert(active.id);
-    for (const core::RequestSpec& spec : to.recovered) orphaned.erase(spec.id);
   }
-  member.orphaned.clear();
-  member.orphans_dropped = false;
-  for (const HeldActive& active : member.active) {
-    // The scheduler's placement takes precedence over what another member reports.
-    const std::optional<core::WorkerIndex> placed = scheduler().WorkerOf(active.id);
-    if (orphaned.contains(active.id) || (placed && placed != member.rank)) {
-      member.orphaned.push_back(active.id);
-    } else {
-      to.resident.push_back({active.id, active.kv_tokens});
-    }
-  }
+  for (const HeldActive& active : member.active) to.resident.push_back({active.id, active.kv_tokens});
   return to;
 }
 

@@ -23,8 +23,6 @@ void Group::OnReport(MemberId id, const StepReport& report, absl::Time now, Comm
   if (absl::Status status = ApplyReport(rank, report, out); !status.ok())
     return CutOff(*member, status, context);
   if (report.epoch == epoch_) OnProgress(*member, report, context);
-  // The member has applied a plan, and therefore also the cancellations in its first one.
-  if (member->orphans_dropped && report.applied_plan > 0) member->orphaned.clear();
   EmitRequests(report, out);
   TakeTelemetry(*member, report, out);
   StepStatistics::Summaries done;
@@ -208,8 +206,6 @@ void Group::SendParts(const core::Plan& plan, const Context& context) {
     part.epoch = epoch_;
     part.model = model_;
     part.level_s = plan.level_s;
-    if (!std::exchange(member.orphans_dropped, true))
-      part.cancellations.insert(part.cancellations.end(), member.orphaned.begin(), member.orphaned.end());
     context.out.push_back(SendPlan{member.id, std::move(part)});
     OnPartSent(member, context.now);
   }

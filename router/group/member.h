@@ -71,11 +71,6 @@ struct Member {
   bool recovering = false;
   std::vector<HeldRequest> announced;
   int64_t announced_bytes = 0;
-  // Requests that it holds without a waiting client. They are never matched with requests of this router,
-  // even when the ids are equal.
-  std::vector<core::RequestId> orphaned;
-  // A plan of this epoch has cancelled the orphaned requests.
-  bool orphans_dropped = false;
 
   // --- progress ---
 

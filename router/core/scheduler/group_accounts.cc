@@ -70,7 +70,8 @@ void GroupAccounts::Keep(WorkerIndex index, const ResidentRequest& resident, Wor
     return;
   }
   const auto it = placed_.find(resident.id);
-  if (it == placed_.end()) {  // its client has left, or it has been placed again meanwhile
+  // Its client has left, or it has been placed again meanwhile, perhaps on another worker.
+  if (it == placed_.end() || workers_[it->second.worker].spec.member != worker.spec.member) {
     worker.drops.push_back(resident.id);
     return;
   }
