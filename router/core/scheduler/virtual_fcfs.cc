@@ -34,8 +34,8 @@ void VirtualFcfs::Arrive(int64_t step, uint32_t tenant) {
     return;
   }
   // New requests go to the end; only requests that return with their age go before others.
-  auto at = of.queue.end();
-  while (at != of.queue.begin() && std::prev(at)->step > step) --at;
+  const auto at = std::upper_bound(of.queue.begin(), of.queue.end(), step,
+                                   [](int64_t since, const Arrivals& other) { return since < other.step; });
   if (at != of.queue.begin() && std::prev(at)->step == step) {
     ++std::prev(at)->requests;
     return;

@@ -55,34 +55,52 @@ void WaitingPool::Leave(RequestId id) {
   specs_.erase(it);
 }
 
-template <class Before>
-void WaitingPool::Insert(const RequestSpec& request, int64_t enqueued_step, Before before) {
+void WaitingPool::Insert(const RequestSpec& request, int64_t enqueued_step, Entry entry) {
   Enter(request);
+  if (entry != entry_) Settle();
+  entry_ = entry;
   const WaitingView view = ViewOf(request, enqueued_step);
-  auto at = views_.end();
   // Nearly always the back.
-  while (at != views_.begin() && before(view, *(at - 1))) --at;
-  const auto index = static_cast<size_t>(at - views_.begin());
-  for (Hidden& hidden : hidden_) hidden.before += hidden.before > index ? 1 : 0;
-  views_.insert(at, view);
+  const bool last = entering_.empty() && (views_.empty() || !Before(entry, view, views_.back()));
+  (last ? views_ : entering_).push_back(view);
+}
+
+void WaitingPool::Settle() const {
+  if (entering_.empty()) return;
+  // Of equals, the last one to come goes first.
+  if (entry_ != Entry::kBehind) std::reverse(entering_.begin(), entering_.end());
+  std::stable_sort(entering_.begin(), entering_.end(),
+                   [this](const WaitingView& a, const WaitingView& b) { return Less(entry_, a, b); });
+  size_t from = views_.size(), to = from + entering_.size(), hidden = hidden_.size();
+  views_.resize(to);
+  for (size_t left = entering_.size(); left > 0;) {
+    if (from > 0 && Before(entry_, entering_[left - 1], views_[from - 1])) {
+      views_[--to] = views_[--from];
+      ++moved_;
+      continue;
+    }
+    for (; hidden > 0 && hidden_[hidden - 1].before > from; --hidden) hidden_[hidden - 1].before += left;
+    views_[--to] = entering_[--left];
+  }
+  entering_.clear();
 }
 
 void WaitingPool::Add(const RequestSpec& request, int64_t enqueued_step) {
-  Insert(request, enqueued_step, Precedes);
+  Insert(request, enqueued_step, Entry::kBehind);
 }
 
 void WaitingPool::AddFront(const RequestSpec& request, int64_t enqueued_step) {
-  Insert(request, enqueued_step,
-         [](const WaitingView& a, const WaitingView& b) { return a.priority >= b.priority; });
+  Insert(request, enqueued_step, Entry::kFront);
 }
 
 void WaitingPool::Return(const RequestSpec& request, int64_t enqueued_step) {
-  Insert(request, enqueued_step, [](const WaitingView& a, const WaitingView& b) { return !Precedes(b, a); });
+  Insert(request, enqueued_step, Entry::kAhead);
 }
 
 bool WaitingPool::Remove(RequestId id) {
   assert(hidden_.empty());
   if (!Contains(id)) return false;
+  Settle();
   Leave(id);
   views_.erase(std::find_if(views_.begin(), views_.end(), [&](const WaitingView& v) { return v.id == id; }));
   return true;
@@ -90,6 +108,7 @@ bool WaitingPool::Remove(RequestId id) {
 
 void WaitingPool::RemoveMany(absl::Span<const Assignment> chosen) {
   if (chosen.empty()) return;
+  Settle();
   gone_.assign(views_.size(), 0);
   size_t first = views_.size();
   for (const Assignment& a : chosen) {
@@ -113,6 +132,7 @@ void WaitingPool::RemoveMany(absl::Span<const Assignment> chosen) {
 
 void WaitingPool::Hide(const GroupAbility& ability) {
   assert(hidden_.empty());
+  Settle();
   const auto own = bound_to_.find(ability.model);
   const int64_t others = bound_ - (own == bound_to_.end() ? 0 : own->second);
   if ((ability.model == 0 || others == 0) && (ability.lacks == 0 || needing_ == 0) &&
@@ -135,6 +155,7 @@ void WaitingPool::Hide(const GroupAbility& ability) {
 
 void WaitingPool::ShowAll() {
   if (hidden_.empty()) return;
+  Settle();
   std::vector<WaitingView> all;
   all.reserve(views_.size() + hidden_.size());
   size_t at = 0;

@@ -1,8 +1,9 @@
 // The waiting pool: requests that the router has accepted and not yet placed. Keeps WaitingView records ready
 // for a policy, so that a snapshot costs nothing per waiting request. Order: higher priority first, then
 // least senior_step (oldest first where none is senior), then the earlier deadline, then order of arrival.
-// Owned by Scheduler; one thread. Cost: Add is O(1) at the back of its priority class (O(n) when a more
-// urgent request overtakes), RemoveMany is one pass over the pool.
+// Owned by Scheduler; one thread. Cost: requests that enter alike, one after another, are sorted and merged
+// with the pool in one pass when it is read next, so a lost group's requests return in linear time. At the
+// back they enter at once. RemoveMany is one pass over the pool.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_WAITING_POOL_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_WAITING_POOL_H_
 
@@ -53,14 +54,22 @@ class WaitingPool {
   int64_t hidden() const { return static_cast<int64_t>(hidden_.size()); }
 
   // The requests that are not hidden.
-  absl::Span<const WaitingView> views() const { return views_; }
+  absl::Span<const WaitingView> views() const {
+    Settle();
+    return views_;
+  }
   // For the fields that change with every plan (curve, those of the tenant, passed_over); do not write
   // others.
-  absl::Span<WaitingView> mutable_views() { return absl::MakeSpan(views_); }
-  int64_t size() const { return static_cast<int64_t>(views_.size()); }
-  bool empty() const { return views_.empty(); }
+  absl::Span<WaitingView> mutable_views() {
+    Settle();
+    return absl::MakeSpan(views_);
+  }
+  int64_t size() const { return static_cast<int64_t>(views_.size() + entering_.size()); }
+  bool empty() const { return size() == 0; }
   // Prompt tokens of all requests, hidden ones included (RequestSpec::tokens_to_compute).
   int64_t tokens_to_compute() const { return tokens_to_compute_; }
+  // Number of views that have been moved so far to let others in.
+  int64_t moved() const { return moved_; }
 
  private:
   struct Hidden {
@@ -71,16 +80,30 @@ class WaitingPool {
 
   void Enter(const RequestSpec& request);
   void Leave(RequestId id);
-  // Inserts the request ahead of all at the back that `before` says it precedes, and behind hidden requests
-  // at that position.
-  template <class Before>
-  void Insert(const RequestSpec& request, int64_t enqueued_step, Before before);
+  // Where a request enters: by Precedes behind equally urgent ones, or ahead of them; or ahead of its class.
+  enum class Entry : uint8_t { kBehind, kAhead, kFront };
+  static bool Less(Entry entry, const WaitingView& a, const WaitingView& b) {
+    return entry == Entry::kFront ? a.priority > b.priority : Precedes(a, b);
+  }
+  // Whether a request that enters goes before that one.
+  static bool Before(Entry entry, const WaitingView& a, const WaitingView& b) {
+    return entry == Entry::kBehind ? Less(entry, a, b) : !Less(entry, b, a);
+  }
+  void Insert(const RequestSpec& request, int64_t enqueued_step, Entry entry);
+  // Merges what has entered: each request goes ahead of all at the back that it is before, and behind hidden
+  // requests at that position.
+  void Settle() const;
 
-  std::vector<WaitingView> views_;
+  // views() settles, which changes nothing that can be seen.
+  mutable std::vector<WaitingView> views_;
+  // In the order in which they have come, all in the same way.
+  mutable std::vector<WaitingView> entering_;
+  Entry entry_ = Entry::kBehind;
+  mutable int64_t moved_ = 0;
   absl::flat_hash_map<RequestId, RequestSpec> specs_;
   int64_t tokens_to_compute_ = 0;
   // In pool order.
-  std::vector<Hidden> hidden_;
+  mutable std::vector<Hidden> hidden_;
   // Number of requests that need an ability; a bound of the longest request's kv_reserve_tokens.
   int64_t needing_ = 0;
   int64_t longest_ = 0;

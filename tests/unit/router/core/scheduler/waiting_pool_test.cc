@@ -124,4 +124,20 @@ TEST(WaitingPool, FrontMeansFrontOfItsPriorityClass) {
   EXPECT_EQ(pool.views()[2].enqueued_step, 7);
 }
 
+// A lost group's requests return, of several classes, and refused ones among others of their age.
+TEST(WaitingPool, RequestsThatReturnMoveTheOthersOnce) {
+  WaitingPool pool;
+  constexpr int kRequests = 4000;
+  RequestId id = 0;
+  for (int i = 0; i < kRequests; ++i) pool.Add(Spec(++id), 2 * i);
+  for (int i = 0; i < kRequests; ++i) pool.AddFront(Spec(++id, 1 + i % 3), 0);
+  for (int i = kRequests; i > 0; --i) pool.Return(Spec(++id), 2 * i);
+  const std::vector<RequestId> ids = Ids(pool);
+  ASSERT_EQ(std::ssize(ids), 3 * kRequests);
+  EXPECT_THAT(std::vector(ids.begin(), ids.begin() + 2), ElementsAre(2 * kRequests - 1, 2 * kRequests - 4));
+  EXPECT_THAT(std::vector(ids.end() - 3, ids.end()),
+              ElementsAre(2 * kRequests + 2, kRequests, 2 * kRequests + 1));
+  EXPECT_LE(pool.moved(), 3 * kRequests);
+}
+
 }  // namespace bfio::core::waiting_pool_test
