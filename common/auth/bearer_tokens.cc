@@ -18,6 +18,8 @@
 namespace bfio {
 namespace {
 
+constexpr Role kRoles[] = {Role::kGateway, Role::kRead, Role::kOperate};
+
 bool IsTokenText(absl::string_view text) {
   const auto token68 = [](char c) {
     return absl::ascii_isalnum(static_cast<unsigned char>(c)) || absl::StrContains("-._~+/=", c);
@@ -58,7 +60,7 @@ absl::StatusOr<absl::Time> ParseExpiry(absl::string_view word) {
     return time;
   }
   return absl::InvalidArgumentError(
-      "after the second word only role=read, role=operate, expires=YYYY-MM-DD and "
+      "after the second word only role=read, role=operate, role=gateway, expires=YYYY-MM-DD and "
       "expires=YYYY-MM-DDThh:mm:ssZ may follow");
 }
 
@@ -87,11 +89,14 @@ absl::StatusOr<BearerTokens::Entry> BearerTokens::ParseEntry(const std::vector<a
     BFIO_ASSIGN_OR_RETURN(entry.digest, ParseSecret(secret));
   }
   for (size_t i = 2; i < words.size(); ++i) {
-    if (words[i] == "role=read" || words[i] == "role=operate") {
-      entry.role = words[i] == "role=read" ? Role::kRead : Role::kOperate;
-      continue;
+    const auto role = std::find_if(std::begin(kRoles), std::end(kRoles), [&](Role one) {
+      return words[i] == absl::StrCat("role=", RoleName(one));
+    });
+    if (role != std::end(kRoles)) {
+      entry.role = *role;
+    } else {
+      BFIO_ASSIGN_OR_RETURN(entry.expires, ParseExpiry(words[i]));
     }
-    BFIO_ASSIGN_OR_RETURN(entry.expires, ParseExpiry(words[i]));
   }
   return entry;
 }
@@ -151,6 +156,11 @@ BearerTokens::Owner BearerTokens::FindCertificate(const std::vector<std::string>
     return !entry.digest && std::find(names.begin(), names.end(), entry.certificate) != names.end();
   });
   return OwnerOf(found == entries_.end() ? nullptr : &*found, now);
+}
+
+absl::string_view RoleName(Role role) {
+  if (role == Role::kGateway) return "gateway";
+  return role == Role::kRead ? "read" : "operate";
 }
 
 absl::string_view BearerToken(absl::string_view authorization) {

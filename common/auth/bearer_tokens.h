@@ -4,7 +4,7 @@
 // by blanks; '#' begins a comment; the words after the second are in any order:
 //     NAME  sha256:64-HEX-DIGITS  [role=read] [expires=2027-01-31T00:00:00Z]
 //     NAME  token:TEXT            [role=operate] [expires=2027-01-31]
-//     NAME  cert:NAME-IN-THE-CERTIFICATE  [role=read]
+//     NAME  cert:NAME-IN-THE-CERTIFICATE  [role=gateway]
 // NAME is the tenant (client API) or the operator (admin API). It may have several tokens, so that a new one
 // can be issued before the old one is removed. An entry without a role may operate. A date without a time
 // means its first instant in UTC. Tokens are stored as SHA-256 digests, and the digest of a presented token
@@ -28,8 +28,10 @@ namespace bfio {
 using Sha256Digest = std::array<uint8_t, 32>;
 Sha256Digest Sha256(absl::string_view bytes);
 
-// Permission of a caller of the admin API; a role includes those before it.
+// What a caller may do. At the admin API a role includes those before it.
 enum class Role {
+  // At the client API: it carries the requests of many tenants, which it names. At the admin API: nothing.
+  kGateway,
   // May read metrics and state.
   kRead,
   // May also change the policy and drain workers.
@@ -79,6 +81,9 @@ class BearerTokens {
 
   std::vector<Entry> entries_;
 };
+
+// As in a tokens file.
+absl::string_view RoleName(Role role);
 
 // The token of an Authorization header "Bearer TOKEN" (RFC 6750; the scheme in any case); empty when the
 // header has another form.

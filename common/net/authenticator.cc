@@ -1,8 +1,13 @@
 #include "common/net/authenticator.h"
 
+#include <algorithm>
+#include <functional>
+
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/address.h"
+#include "common/base/clock.h"
 #include "common/base/status_macros.h"
 #include "common/net/tls.h"
 
@@ -10,6 +15,8 @@ namespace bfio {
 namespace {
 
 using Verdict = BearerTokens::Verdict;
+
+constexpr char kTenantHeader[] = "bfio-tenant";
 
 // The token of the "authorization" header if there is exactly one; empty otherwise.
 absl::string_view PresentedToken(const grpc::CallbackServerContext& context) {
@@ -26,21 +33,48 @@ Peer PeerOf(const grpc::CallbackServerContext& context, const std::optional<std:
   return {name ? absl::StrCat("tenant ", *name) : AccountOf(connection), connection, connection};
 }
 
-absl::StatusOr<std::optional<std::string>> Authenticator::Caller(const grpc::CallbackServerContext& context) {
-  std::optional<std::string> caller;
+Peer PeerOf(const grpc::CallbackServerContext& context, const Caller& caller) {
+  if (caller.gateway) {
+    Peer peer = PeerOf(context, caller.tenant.empty() ? caller.name : caller.tenant);
+    peer.member.clear();
+    return peer;
+  }
+  Peer peer = PeerOf(context, caller.name);
+  if (!caller.name && !caller.tenant.empty()) peer.member = caller.tenant;
+  return peer;
+}
+
+absl::StatusOr<Caller> Authenticator::Identify(const grpc::CallbackServerContext& context) {
+  Caller caller;
   if (tokens_ != nullptr) {
     const absl::string_view token = PresentedToken(context);
     TokenFile::Owner owner = Find(token, [&] { return PeerNames(*context.auth_context()); });
-    if (absl::Status status = Accept(owner, !token.empty(), context.peer()); !status.ok()) return status;
-    caller = std::move(owner.name);
+    BFIO_RETURN_IF_ERROR(Accept(owner, !token.empty(), context.peer()));
+    caller.name = std::move(owner.name);
+    caller.gateway = owner.role == Role::kGateway;
   }
-  Accepted(context);
+  Accepted(context, caller.gateway);
+  const auto tenant = context.client_metadata().find(kTenantHeader);
+  if (tenant != context.client_metadata().end())
+    caller.tenant.assign(tenant->second.data(), tenant->second.size());
+  // Protobuf checks this for text in messages. Tenants are names in metrics and logs.
+  if (!std::all_of(caller.tenant.begin(), caller.tenant.end(), absl::ascii_isgraph))
+    return absl::InvalidArgumentError(absl::StrCat(kTenantHeader, " must be printable ASCII without spaces"));
+  if (caller.gateway) BFIO_RETURN_IF_ERROR(CountCall(caller.tenant));
   return caller;
 }
 
+absl::Status Authenticator::CountCall(const std::string& tenant) {
+  MutexLock lock(&mutex_);
+  TokenBucket& calls = calls_[std::hash<std::string>()(tenant) % kCallCounts];
+  if (calls.Wait(1, MonotonicNow()) > absl::ZeroDuration())
+    return absl::ResourceExhaustedError("the gateway begins too many calls of this tenant");
+  calls.Take(1);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Peer> Authenticator::Check(const grpc::CallbackServerContext& context) {
-  BFIO_ASSIGN_OR_RETURN(const std::optional<std::string> caller, Caller(context));
-  return PeerOf(context, caller);
+  return PeerOf(context, Identify(context));
 }
 
 bool Authenticator::Knows(const grpc::CallbackServerContext& context) const {
@@ -73,7 +107,8 @@ absl::StatusOr<std::string> Authenticator::OperatorOf(absl::string_view token, N
   if (absl::Status status = Accept(owner, !token.empty(), peer); !status.ok()) return status;
   if (owner.role < needed) {
     return Refuse(peer, absl::StatusCode::kPermissionDenied,
-                  "the caller has role=read; this call needs role=operate");
+                  absl::StrCat("the caller has role=", RoleName(owner.role), "; this call needs role=",
+                               RoleName(needed)));
   }
   return std::move(owner.name);
 }
@@ -95,11 +130,10 @@ absl::Status Authenticator::Accept(const TokenFile::Owner& owner, bool token, ab
   return Refuse(peer, absl::StatusCode::kUnauthenticated, token ? "unknown bearer token" : "no bearer token");
 }
 
-absl::Status Authenticator::CheckTenant(const std::optional<std::string>& caller, absl::string_view peer,
-                                        std::string& tenant) {
-  if (!caller.has_value()) return absl::OkStatus();
-  if (tenant.empty()) tenant = *caller;
-  if (tenant == *caller) return absl::OkStatus();
+absl::Status Authenticator::CheckTenant(const Caller& caller, absl::string_view peer, std::string& tenant) {
+  if (!caller.name) return absl::OkStatus();
+  if (tenant.empty()) tenant = caller.gateway && !caller.tenant.empty() ? caller.tenant : *caller.name;
+  if (caller.gateway || tenant == *caller.name) return absl::OkStatus();
   return Refuse(peer, absl::StatusCode::kPermissionDenied, "the bearer token belongs to another tenant");
 }
 

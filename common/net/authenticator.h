@@ -21,15 +21,32 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/auth/token_file.h"
+#include "common/base/clock.h"
 #include "common/base/fair_share.h"
+#include "common/base/mutex.h"
+#include "common/base/token_bucket.h"
 #include "common/telemetry/line_limiter.h"
 
 namespace bfio {
 
-// Whose share of a port's resources a call uses: that of its tenant or operator, where tokens are required;
-// otherwise that of its address. In both cases the member is its connection.
+// A caller of the client API.
+struct Caller {
+  // The owner of its token or certificate; absent if no tokens are required.
+  std::optional<std::string> name;
+  // Its entry has role=gateway.
+  bool gateway = false;
+  // The tenant that it names in the header "bfio-tenant"; empty: none.
+  std::string tenant;
+};
+
+// Whose share of a port's resources a call uses: that of its operator, or, without a name, of its address.
+// The member is its connection.
 Peer PeerOf(const grpc::CallbackServerContext& context,
             const std::optional<std::string>& name = std::nullopt);
+// The same for a caller of the client API. A gateway's calls use the share of the tenant that it names, and
+// have no part of it for its connection. Where no tokens are required, anyone may name tenants: the group is
+// the address, and the tenant takes the place of the connection.
+Peer PeerOf(const grpc::CallbackServerContext& context, const Caller& caller);
 // The same for an authenticated caller, if it is one.
 template <typename Name>
 absl::StatusOr<Peer> PeerOf(const grpc::CallbackServerContext& context, const absl::StatusOr<Name>& name) {
@@ -39,24 +56,26 @@ absl::StatusOr<Peer> PeerOf(const grpc::CallbackServerContext& context, const ab
 
 class Authenticator {
  public:
-  // `api` is used in messages, such as "client API". `tokens` may be null.
-  Authenticator(std::string api, std::unique_ptr<TokenFile> tokens)
-      : api_(std::move(api)), tokens_(std::move(tokens)) {}
+  // `api` is used in messages, such as "client API". `tokens` may be null. `gateway_calls`: new calls of each
+  // tenant of a gateway.
+  Authenticator(std::string api, std::unique_ptr<TokenFile> tokens,
+                TokenBucket gateway_calls = {4096, 4096, MonotonicNow()})
+      : api_(std::move(api)), tokens_(std::move(tokens)), calls_(kCallCounts, gateway_calls) {}
 
   // Called with the address of each accepted gRPC caller, in the form of grpc::ServerContext::peer. REQUIRES:
   // set before the first call.
-  void set_on_accepted(std::function<void(const std::string& peer)> on_accepted) {
+  void set_on_accepted(std::function<void(const std::string& peer, bool gateway)> on_accepted) {
     on_accepted_ = std::move(on_accepted);
   }
 
-  // The owner of the call's token or certificate; absent if no tokens are required. UNAUTHENTICATED
-  // otherwise.
-  absl::StatusOr<std::optional<std::string>> Caller(const grpc::CallbackServerContext& context);
+  // UNAUTHENTICATED; INVALID_ARGUMENT for a header that names no tenant; RESOURCE_EXHAUSTED when a gateway
+  // begins too many calls of one tenant.
+  absl::StatusOr<Caller> Identify(const grpc::CallbackServerContext& context);
   // For APIs in which all callers have the same rights.
   absl::StatusOr<Peer> Check(const grpc::CallbackServerContext& context);
   // Records that the caller has been accepted by another rule, by its certificate alone.
-  void Accepted(const grpc::CallbackServerContext& context) const {
-    if (on_accepted_) on_accepted_(context.peer());
+  void Accepted(const grpc::CallbackServerContext& context, bool gateway = false) const {
+    if (on_accepted_) on_accepted_(context.peer(), gateway);
   }
   // As Check without side effects: not counted, not logged, and the caller is not recorded as accepted.
   bool Knows(const grpc::CallbackServerContext& context) const;
@@ -71,16 +90,20 @@ class Authenticator {
                                            const std::vector<std::string>& names, absl::string_view peer,
                                            Role needed);
 
-  // OK when `caller` (from Caller) may act for `tenant`; an empty `tenant` is set to the caller's.
-  // PERMISSION_DENIED when the token belongs to another tenant.
-  absl::Status CheckTenant(const std::optional<std::string>& caller, absl::string_view peer,
-                           std::string& tenant);
+  // OK when `caller` may act for `tenant`; an empty `tenant` is set to the one that a gateway has named, or
+  // to the caller's. PERMISSION_DENIED when the token belongs to another tenant.
+  absl::Status CheckTenant(const Caller& caller, absl::string_view peer, std::string& tenant);
 
   // Calls refused since the start.
   uint64_t refused() const { return refused_.load(std::memory_order_relaxed); }
 
  private:
   using Names = absl::FunctionRef<std::vector<std::string>()>;
+  // Of gateways' tenants; those with the same hash share one.
+  static constexpr size_t kCallCounts = 1024;
+
+  // Counts a new call of a gateway's tenant.
+  absl::Status CountCall(const std::string& tenant);
 
   // The owner of this token, or, if it is empty, of a certificate with these names. REQUIRES: tokens_.
   TokenFile::Owner Find(absl::string_view token, Names names) const;
@@ -92,7 +115,9 @@ class Authenticator {
 
   const std::string api_;
   const std::unique_ptr<TokenFile> tokens_;
-  std::function<void(const std::string&)> on_accepted_;
+  Mutex mutex_;
+  std::vector<TokenBucket> calls_ ABSL_GUARDED_BY(mutex_);
+  std::function<void(const std::string&, bool)> on_accepted_;
   std::atomic<uint64_t> refused_{0};
   RefusalLog refusals_;
 };

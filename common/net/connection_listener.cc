@@ -421,11 +421,12 @@ void ConnectionListener::DropUnauthenticated() {
   }
 }
 
-void ConnectionListener::Authenticated(const std::string& peer) {
+void ConnectionListener::Authenticated(const std::string& peer, bool gateway) {
   MutexLock lock(&mutex_);
   const auto found = by_peer_.find(peer);
   if (found == by_peer_.end()) return;
   Connection& connection = connections_.at(found->second);
+  connection.gateway = gateway;
   if (std::exchange(connection.place, Connection::Place::kAuthenticated) == Connection::Place::kAuthenticated)
     return;
   if (std::erase(unauthenticated_, found->second) > 0) shares_.Give({connection.host, ""});
@@ -440,6 +441,7 @@ void ConnectionListener::OnCall(const std::string& peer) {
   if (found == by_peer_.end()) return;
   Connection& connection = connections_.at(found->second);
   const bool known = connection.place == Connection::Place::kAuthenticated;
+  if (connection.gateway) return;
   if (connection.calls.Wait(1, MonotonicNow()) > absl::ZeroDuration() ||
       (!known && ++connection.unknown_calls > limits_.unauthenticated_calls)) {
     return Drop(connection, "a connection with too many new calls");

@@ -84,8 +84,9 @@ class ConnectionListener {
   // Stops accepting. REQUIRED before the server is shut down.
   void Stop();
 
-  // Records that a call of the connection from `peer` (grpc::ServerContext::peer) has been authenticated.
-  void Authenticated(const std::string& peer);
+  // Records that a call of the connection from `peer` (grpc::ServerContext::peer) has been authenticated. A
+  // gateway's connection may begin any number of calls: they are counted by tenant (Authenticator).
+  void Authenticated(const std::string& peer, bool gateway = false);
   // Counts a new call of the connection from `peer`, and ends the connection beyond its bound.
   void OnCall(const std::string& peer);
 
@@ -104,6 +105,7 @@ class ConnectionListener {
     TokenBucket calls;
     int unknown_calls = 0;
     enum class Place { kSilent, kWaiting, kPassed, kAuthenticated } place = Place::kSilent;
+    bool gateway = false;
     bool dropped = false;
   };
 

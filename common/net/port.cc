@@ -42,7 +42,7 @@ absl::StatusOr<Port> OpenPort(const PortSpec& spec) {
   BFIO_ASSIGN_OR_RETURN(std::unique_ptr<ConnectionListener> listener, ConnectionListener::Bind(address));
   for (Authenticator* authenticator : spec.authenticators) {
     authenticator->set_on_accepted(
-        [raw = listener.get()](const std::string& peer) { raw->Authenticated(peer); });
+        [raw = listener.get()](const std::string& peer, bool gateway) { raw->Authenticated(peer, gateway); });
   }
   for (FirstMessages* messages : spec.messages) {
     messages->set_received([raw = listener.get()](const std::string& peer) { return raw->Received(peer); });

@@ -52,7 +52,7 @@ InferenceService::InferenceService(RequestHandler* handler, Authenticator* authe
 }
 
 ClientStream* InferenceService::Generate(grpc::CallbackServerContext* context) {
-  absl::StatusOr<std::optional<std::string>> caller = authenticator_->Caller(*context);
+  absl::StatusOr<Caller> caller = authenticator_->Identify(*context);
   const absl::StatusOr<Peer> allowed = PeerOf(*context, caller);
   const core::RequestId id = handler_->NextId();
   ClientStream::Options options;
@@ -63,7 +63,7 @@ ClientStream* InferenceService::Generate(grpc::CallbackServerContext* context) {
   options.on_cancel = [handler = handler_, id](bool timed_out) { handler->Cancel(id, timed_out); };
   if (caller.ok()) {
     options.on_request =
-        [this, from = Caller{*std::move(caller), context->peer(), absl::FromChrono(context->deadline())}](
+        [this, from = Asker{*std::move(caller), context->peer(), absl::FromChrono(context->deadline())}](
             const std::shared_ptr<ClientStream>& stream, v1::GenerateRequest request) {
           return Submit(std::move(request), from, stream);
         };
@@ -73,13 +73,13 @@ ClientStream* InferenceService::Generate(grpc::CallbackServerContext* context) {
   return stream.get();  // kept alive by itself until OnDone
 }
 
-absl::Status InferenceService::Submit(v1::GenerateRequest request, const Caller& caller,
+absl::Status InferenceService::Submit(v1::GenerateRequest request, const Asker& asker,
                                       const std::shared_ptr<ClientStream>& stream) {
   const core::RequestId id = stream->id();
   std::string request_id = request.request_id().empty() ? secrets_.new_request_id() : request.request_id();
   stream->SetRequestId(request_id);
   std::string tenant = request.tenant();
-  BFIO_RETURN_IF_ERROR(authenticator_->CheckTenant(caller.name, caller.peer, tenant));
+  BFIO_RETURN_IF_ERROR(authenticator_->CheckTenant(asker.caller, asker.peer, tenant));
   BFIO_ASSIGN_OR_RETURN(ClientRequest converted,
                         ToClientRequest(request, std::move(request_id), std::move(tenant), request_limits_));
   const absl::Time now = absl::Now();
@@ -87,13 +87,13 @@ absl::Status InferenceService::Submit(v1::GenerateRequest request, const Caller&
     converted.resume_proven = true;
     converted.model = *std::move(model);
   }
-  stream->SetResumeTicket(secrets_.tickets.Prepare(converted, caller.deadline, now));
+  stream->SetResumeTicket(secrets_.tickets.Prepare(converted, asker.deadline, now));
   request = v1::GenerateRequest();  // frees its copy of the prompt, which is now in `converted`
   return handler_->Submit(std::move(converted), {{id, stream}});
 }
 
 InferenceService::AbortCall* InferenceService::Abort(grpc::CallbackServerContext* context) {
-  absl::StatusOr<std::optional<std::string>> caller = authenticator_->Caller(*context);
+  absl::StatusOr<Caller> caller = authenticator_->Identify(*context);
   const absl::StatusOr<Peer> allowed = PeerOf(*context, caller);
   return AbortCall::Begin(context, allowed, messages_,
                           [this, caller = std::move(caller), peer = context->peer()](

@@ -52,14 +52,13 @@ class InferenceService final : public CallService {
   AbortCall* Abort(grpc::CallbackServerContext* context);
   LoadsCall* GetLoads(grpc::CallbackServerContext* context);
 
-  struct Caller {
-    // The owner of the token, where tokens are required.
-    std::optional<std::string> name;
+  struct Asker {
+    Caller caller;
     std::string peer;
     absl::Time deadline;
   };
   // INVALID_ARGUMENT, PERMISSION_DENIED, or the handler's error.
-  absl::Status Submit(v1::GenerateRequest request, const Caller& caller,
+  absl::Status Submit(v1::GenerateRequest request, const Asker& asker,
                       const std::shared_ptr<ClientStream>& stream);
 
   RequestHandler* const handler_;

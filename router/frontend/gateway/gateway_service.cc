@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
@@ -18,7 +17,6 @@
 namespace bfio::router::gateway {
 namespace {
 
-constexpr char kTenantHeader[] = "bfio-tenant";
 // Objectives in milliseconds.
 constexpr char kTtftHeader[] = "x-slo-ttft-ms";
 // "true": after the loss of its engine the output may continue with other random draws than before.
@@ -175,37 +173,30 @@ void GatewayService::AddInformation() {
   });
 }
 
-absl::StatusOr<GatewayService::Caller> GatewayService::CallerOf(const grpc::CallbackServerContext& context) {
-  BFIO_ASSIGN_OR_RETURN(std::optional<std::string> name, authenticator_->Caller(context));
-  Peer share = PeerOf(context, name);
-  Caller caller{std::move(name), context.peer(), "", std::move(share)};
-  const auto tenant = context.client_metadata().find(kTenantHeader);
-  if (tenant != context.client_metadata().end())
-    caller.tenant.assign(tenant->second.data(), tenant->second.size());
+absl::StatusOr<GatewayService::Asker> GatewayService::AskerOf(const grpc::CallbackServerContext& context) {
+  BFIO_ASSIGN_OR_RETURN(Caller caller, authenticator_->Identify(context));
+  Asker asker{std::move(caller), context.peer()};
   const auto resample = context.client_metadata().find(kMayResampleHeader);
   if (resample != context.client_metadata().end()) {
-    caller.may_resample = resample->second == "true";
-    if (!caller.may_resample && resample->second != "false")
+    asker.may_resample = resample->second == "true";
+    if (!asker.may_resample && resample->second != "false")
       return absl::InvalidArgumentError(absl::StrCat(kMayResampleHeader, " must be true or false"));
   }
-  // Protobuf checks this for text in messages. Tenants are names in metrics and logs.
-  if (!std::all_of(caller.tenant.begin(), caller.tenant.end(), absl::ascii_isgraph))
-    return absl::InvalidArgumentError(absl::StrCat(kTenantHeader, " must be printable ASCII without spaces"));
-  if (!caller.name && !caller.tenant.empty()) caller.share.member = caller.tenant;
-  BFIO_ASSIGN_OR_RETURN(caller.ttft_objective, ObjectiveIn(context, kTtftHeader));
-  return caller;
+  BFIO_ASSIGN_OR_RETURN(asker.ttft_objective, ObjectiveIn(context, kTtftHeader));
+  return asker;
 }
 
-absl::StatusOr<Peer> GatewayService::ShareOf(const absl::StatusOr<Caller>& caller) {
-  if (!caller.ok()) return caller.status();
-  return caller->share;
+absl::StatusOr<Peer> GatewayService::ShareOf(const grpc::CallbackServerContext& context,
+                                             const absl::StatusOr<Asker>& asker) {
+  if (!asker.ok()) return asker.status();
+  return PeerOf(context, asker->caller);
 }
 
 // --- Generate ---
 
 GenerateStream* GatewayService::Generate(grpc::CallbackServerContext* context) {
-  absl::StatusOr<Caller> caller = CallerOf(*context);
-  const absl::StatusOr<Peer> allowed = ShareOf(caller);
+  absl::StatusOr<Asker> asker = AskerOf(*context);
+  const absl::StatusOr<Peer> allowed = ShareOf(*context, asker);
   GenerateStream::Options options;
   options.protocol = &protocol_;
   options.traceparent = TraceparentOf(*context);
@@ -215,8 +206,8 @@ GenerateStream* GatewayService::Generate(grpc::CallbackServerContext* context) {
   options.cancel = [handler = handler_](core::RequestId id, bool timed_out) {
     handler->Cancel(id, timed_out);
   };
-  if (caller.ok()) {
-    options.on_request = [this, from = *std::move(caller)](const std::shared_ptr<GenerateStream>& stream,
+  if (asker.ok()) {
+    options.on_request = [this, from = *std::move(asker)](const std::shared_ptr<GenerateStream>& stream,
                                                            AnyMessage request) {
       return Submit(std::move(request), from, stream);
     };
@@ -226,12 +217,12 @@ GenerateStream* GatewayService::Generate(grpc::CallbackServerContext* context) {
   return stream.get();  // kept alive by itself until OnDone
 }
 
-absl::Status GatewayService::Submit(AnyMessage request, const Caller& caller,
+absl::Status GatewayService::Submit(AnyMessage request, const Asker& asker,
                                     const std::shared_ptr<GenerateStream>& stream) {
-  std::string tenant = caller.tenant;
-  BFIO_RETURN_IF_ERROR(authenticator_->CheckTenant(caller.name, caller.peer, tenant));
+  std::string tenant = asker.caller.tenant;
+  BFIO_RETURN_IF_ERROR(authenticator_->CheckTenant(asker.caller, asker.peer, tenant));
   RequestContext context{options_.request_limits, handler_->GetServing().max_sequence_tokens, "",
-                         options_.passes, caller.may_resample};
+                         options_.passes, asker.may_resample};
   const std::shared_ptr<const ModelFiles> model = Model();
   if (model == nullptr) {
     context.no_stop_texts = "the router has no tokenizer";
@@ -240,7 +231,7 @@ absl::Status GatewayService::Submit(AnyMessage request, const Caller& caller,
   }
   BFIO_ASSIGN_OR_RETURN(ConvertedRequest converted, protocol_.Convert(*request, std::move(tenant), context));
   request = {};  // its prompt is in `converted`, and would be there twice
-  converted.request.ttft_objective = caller.ttft_objective;
+  converted.request.ttft_objective = asker.ttft_objective;
   if (converted.request.request_id.empty()) converted.request.request_id = options_.new_request_id();
   return SubmitOutputs(std::move(converted), stream);
 }
@@ -264,19 +255,19 @@ absl::Status GatewayService::SubmitOutputs(ConvertedRequest converted,
 // --- Abort ---
 
 GatewayService::Call* GatewayService::Abort(grpc::CallbackServerContext* context) {
-  absl::StatusOr<Caller> caller = CallerOf(*context);
-  const absl::StatusOr<Peer> allowed = ShareOf(caller);
+  absl::StatusOr<Asker> asker = AskerOf(*context);
+  const absl::StatusOr<Peer> allowed = ShareOf(*context, asker);
   return Call::Begin(
       context, allowed, messages_,
-      [this, caller = std::move(caller)](const CallPtr& call, const AnyMessage& request) {
-        AbortAll(call, *request, *caller);
+      [this, asker = std::move(asker)](const CallPtr& call, const AnyMessage& request) {
+        AbortAll(call, *request, *asker);
       },
       AnyMessage::Of(protocol_.types.abort_request));
 }
 
-void GatewayService::AbortAll(const CallPtr& call, const Message& request, const Caller& caller) {
-  std::string tenant = caller.tenant;
-  absl::Status status = authenticator_->CheckTenant(caller.name, caller.peer, tenant);
+void GatewayService::AbortAll(const CallPtr& call, const Message& request, const Asker& asker) {
+  std::string tenant = asker.caller.tenant;
+  absl::Status status = authenticator_->CheckTenant(asker.caller, asker.peer, tenant);
   if (!status.ok()) return call->Reply(status);
   std::vector<std::string> ids = protocol_.AbortedIds(request);
   if (ids.size() > kMaxAborts) {

@@ -66,14 +66,9 @@ class GatewayService final : public CallService {
   void Close() { feed_.Close(); }
 
  private:
-  struct Caller {
-    // The owner of the token, where tokens are required.
-    std::optional<std::string> name;
+  struct Asker {
+    Caller caller;
     std::string peer;
-    // The tenant in the header; empty: none.
-    std::string tenant;
-    // Where no tokens are required, the member is the tenant that the gateway names.
-    Peer share;
     // The call's metadata has kMayResampleHeader.
     bool may_resample = false;
     // Of the header kTtftHeader.
@@ -83,8 +78,9 @@ class GatewayService final : public CallService {
   using CallPtr = std::shared_ptr<Call>;
 
   // UNAUTHENTICATED, or INVALID_ARGUMENT for a header with an invalid value.
-  absl::StatusOr<Caller> CallerOf(const grpc::CallbackServerContext& context);
-  static absl::StatusOr<Peer> ShareOf(const absl::StatusOr<Caller>& caller);
+  absl::StatusOr<Asker> AskerOf(const grpc::CallbackServerContext& context);
+  static absl::StatusOr<Peer> ShareOf(const grpc::CallbackServerContext& context,
+                                      const absl::StatusOr<Asker>& asker);
   void AddInformation();
   // Null: there are no files.
   std::shared_ptr<const ModelFiles> Model() const {
@@ -100,12 +96,12 @@ class GatewayService final : public CallService {
 
   GenerateStream* Generate(grpc::CallbackServerContext* context);
   // INVALID_ARGUMENT, PERMISSION_DENIED, or the handler's error.
-  absl::Status Submit(AnyMessage request, const Caller& caller,
+  absl::Status Submit(AnyMessage request, const Asker& asker,
                       const std::shared_ptr<GenerateStream>& stream);
   absl::Status SubmitOutputs(ConvertedRequest converted, const std::shared_ptr<GenerateStream>& stream);
 
   Call* Abort(grpc::CallbackServerContext* context);
-  void AbortAll(const CallPtr& call, const Message& request, const Caller& caller);
+  void AbortAll(const CallPtr& call, const Message& request, const Asker& asker);
 
   const Protocol& protocol_;
   RequestHandler* const handler_;

@@ -58,7 +58,8 @@ TEST(BearerTokens, ATenantMayHaveSeveralTokensEachWithItsOwnExpiryAndRole) {
   const BearerTokens tokens = Tokens(
       "acme token:old-old-old-old-old expires=2026-06-15T12:00:00Z\n"
       "acme token:new-new-new-new-new role=read expires=2026-06-16\n"
-      "acme token:for-ever-for-ever role=operate\n");
+      "acme token:for-ever-for-ever role=operate\n"
+      "smg token:for-all-for-all-for-all role=gateway\n");
   const auto at = [&](absl::string_view token, absl::Duration later) {
     return tokens.Find(token, kNow + later).verdict;
   };
@@ -71,6 +72,7 @@ TEST(BearerTokens, ATenantMayHaveSeveralTokensEachWithItsOwnExpiryAndRole) {
       << "the default";
   EXPECT_EQ(tokens.Find("new-new-new-new-new", kNow).role, Role::kRead);
   EXPECT_EQ(tokens.Find("for-ever-for-ever", kNow).role, Role::kOperate);
+  EXPECT_EQ(tokens.Find("for-all-for-all-for-all", kNow).role, Role::kGateway);
   EXPECT_THAT(ErrorOf("a token:0123456789abcdef role=root\n"), HasSubstr("tokens:1: "));
 }
 

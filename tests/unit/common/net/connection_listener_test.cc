@@ -50,7 +50,8 @@ class ConnectionListenerTest : public ::testing::Test {
     auto listener = ConnectionListener::Bind({host, 0}, limits);
     ASSERT_TRUE(listener.ok()) << listener.status();
     listener_ = *std::move(listener);
-    authenticator_.set_on_accepted([this](const std::string& peer) { listener_->Authenticated(peer); });
+    authenticator_.set_on_accepted(
+        [this](const std::string& peer, bool) { listener_->Authenticated(peer, gateway_); });
     grpc::ServerBuilder builder;
     listener_->AddTo(builder, grpc::InsecureServerCredentials());
     builder.RegisterService(&service_);
@@ -93,6 +94,7 @@ class ConnectionListenerTest : public ::testing::Test {
           });
     }
   };
+  bool gateway_ = false;
   Authenticator authenticator_{"test", nullptr};
   PeerNameService service_{&authenticator_};
   std::unique_ptr<ConnectionListener> listener_;
@@ -174,16 +176,23 @@ TEST_F(ConnectionListenerTest, OfConnectionsThatWaitTheNewestIsNext) {
   EXPECT_LT(listener_->counts().dropped, 50u);
 }
 
-TEST_F(ConnectionListenerTest, AConnectionWithTooManyNewCallsEnds) {
+TEST_F(ConnectionListenerTest, AConnectionWithTooManyNewCallsEndsUnlessItIsAGateways) {
   Start({.calls_per_s = 1, .calls_at_once = 100});
   const auto channel = grpc::CreateChannel(address(), grpc::InsecureChannelCredentials());
   const auto stub = grpc::health::v1::Health::NewStub(channel);
-  int served = 0;
-  for (bool ok = true; ok && served < 1000; served += ok ? 1 : 0) {
-    grpc::ClientContext context;
-    grpc::health::v1::HealthCheckResponse response;
-    ok = stub->Check(&context, {}, &response).ok();
-  }
+  const auto call = [&] {
+    int served = 0;
+    for (bool ok = true; ok && served < 1000; served += ok ? 1 : 0) {
+      grpc::ClientContext context;
+      grpc::health::v1::HealthCheckResponse response;
+      ok = stub->Check(&context, {}, &response).ok();
+    }
+    return served;
+  };
+  gateway_ = true;
+  EXPECT_EQ(call(), 1000);
+  gateway_ = false;
+  const int served = call();
   EXPECT_GE(served, 100);
   EXPECT_LT(served, 200);
   EXPECT_EQ(listener_->counts().dropped, 1u);

@@ -114,20 +114,23 @@ class GatewayServiceTest : public ::testing::Test {
     };
   }
 
-  // The same service for callers with a token, the only one of which is the tenant acme's.
+  // The same service for callers with a token: the tenant acme's, or that of the gateway smg.
   static constexpr char kAcmeToken[] = "Bearer 0123456789abcdef0123456789abcdef";
+  static constexpr char kGatewayToken[] = "Bearer fedcba9876543210fedcba9876543210";
   struct ForAcme {
     explicit ForAcme(GatewayServiceTest& test)
         : service(ProtocolFor<P>(), &test.handler_, &authenticator, &test.messages_, Options()) {}
     static std::unique_ptr<TokenFile> Tokens() {
       const std::string path = ::testing::TempDir() + "/gateway_service_test_tokens";
-      std::ofstream(path) << "acme token:0123456789abcdef0123456789abcdef\n";
+      std::ofstream(path) << "acme token:0123456789abcdef0123456789abcdef\n"
+                             "smg token:fedcba9876543210fedcba9876543210 role=gateway\n";
       auto tokens = TokenFile::Open(path);
       EXPECT_TRUE(tokens.ok()) << tokens.status();
       return *std::move(tokens);
     }
 
-    Authenticator authenticator{"client API", Tokens()};
+    // A tenant of a gateway may begin 200 calls.
+    Authenticator authenticator{"client API", Tokens(), {0.001, 200, MonotonicNow()}};
     GatewayService service;
     testing::LoopbackServer server{&service};
     const std::unique_ptr<typename P::Service::Stub> stub = P::Service::NewStub(server.channel());
@@ -331,9 +334,11 @@ TYPED_TEST(GatewayServiceTest, AnAbortIsOfTheTenantThatSendsIt) {
   EXPECT_EQ(abort(*this->stub_, "", ""), grpc::StatusCode::OK);
   EXPECT_EQ(abort(*acme.stub, TestFixture::kAcmeToken, ""), grpc::StatusCode::OK);
   EXPECT_EQ(abort(*acme.stub, TestFixture::kAcmeToken, "other"), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(abort(*acme.stub, TestFixture::kGatewayToken, "other"), grpc::StatusCode::OK);
+  EXPECT_EQ(abort(*acme.stub, TestFixture::kGatewayToken, ""), grpc::StatusCode::OK);
   std::vector<std::string> tenants;
   for (const auto& request : this->handler_.aborted) tenants.push_back(request.tenant);
-  EXPECT_THAT(tenants, ElementsAre("other", "", "acme"));
+  EXPECT_THAT(tenants, ElementsAre("other", "", "acme", "other", "smg"));
 }
 
 using VllmServiceTest = GatewayServiceTest<Vllm>;
@@ -389,20 +394,48 @@ TYPED_TEST(GatewayServiceTest, TheTokenizerComesInParts) {
 }
 
 // A client that reads no further takes its share of the streams, and no more.
-TYPED_TEST(GatewayServiceTest, OfTheTokenizersStreamsAConnectionHasAShare) {
+TYPED_TEST(GatewayServiceTest, OfTheTokenizersStreamsAConnectionOrAGatewaysTenantHasAShare) {
   std::list<grpc::ClientContext> contexts;
   std::vector<std::unique_ptr<grpc::ClientReader<common_pb::GetTokenizerChunk>>> unread;
-  common_pb::GetTokenizerChunk chunk;
-  while (unread.size() < 100) {
-    auto reader = this->stub_->GetTokenizer(&contexts.emplace_back(), {});
-    if (!reader->Read(&chunk)) {
-      EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-      break;
+  const auto take = [&](typename TypeParam::Service::Stub& stub, const char* token, const char* tenant) {
+    common_pb::GetTokenizerChunk chunk;
+    for (int64_t taken = 0;; ++taken) {
+      grpc::ClientContext& context = contexts.emplace_back();
+      if (*token != 0) context.AddMetadata("authorization", token);
+      if (*tenant != 0) context.AddMetadata("bfio-tenant", tenant);
+      auto reader = stub.GetTokenizer(&context, {});
+      if (!reader->Read(&chunk)) {
+        EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+        return taken;
+      }
+      unread.push_back(std::move(reader));
     }
-    unread.push_back(std::move(reader));
-  }
-  EXPECT_EQ(unread.size(), GatewayService::kMaxTokenizers / 4);
+  };
+  constexpr int64_t kAll = GatewayService::kMaxTokenizers;
+  EXPECT_EQ(take(*this->stub_, "", ""), kAll / 4);
+  EXPECT_EQ(take(*this->stub_, "", "one"), kAll / 8) << "of its address' half";
+  typename TestFixture::ForAcme acme(*this);
+  EXPECT_EQ(take(*acme.stub, TestFixture::kGatewayToken, "one"), kAll / 2) << "one connection";
+  EXPECT_EQ(take(*acme.stub, TestFixture::kGatewayToken, "two"), kAll / 4);
+  EXPECT_EQ(take(*acme.stub, TestFixture::kGatewayToken, "acme"), kAll / 8);
+  EXPECT_EQ(take(*acme.stub, TestFixture::kAcmeToken, ""), 0) << "its tenant has its share";
   for (grpc::ClientContext& context : contexts) context.TryCancel();
+}
+
+// Its tenants' calls are counted one by one, on whatever connection.
+TYPED_TEST(GatewayServiceTest, AGatewaysTenantMayBeginSoManyCalls) {
+  typename TestFixture::ForAcme acme(*this);
+  this->RefuseAll();
+  const auto call = [&](const char* tenant) {
+    grpc::ClientContext context;
+    context.AddMetadata("authorization", TestFixture::kGatewayToken);
+    context.AddMetadata("bfio-tenant", tenant);
+    typename TypeParam::AbortResponse response;
+    return acme.stub->Abort(&context, TypeParam::AbortOf("r"), &response).error_code();
+  };
+  for (int i = 0; i < 200; ++i) ASSERT_EQ(call("greedy"), grpc::StatusCode::OK) << i;
+  EXPECT_EQ(call("greedy"), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(call("modest"), grpc::StatusCode::OK);
 }
 
 TYPED_TEST(GatewayServiceTest, SubscribersGetLoadRecords) {
