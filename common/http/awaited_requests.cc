@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -31,14 +32,16 @@ std::string AccountOfPeer(int socket) {
 
 }  // namespace
 
-AwaitedRequests::AwaitedRequests(bool tls, size_t header_bytes, absl::Duration patience,
-                                 std::function<void(int)> serve)
+AwaitedRequests::AwaitedRequests(bool tls, size_t header_bytes, absl::Duration patience, int64_t at_once,
+                                 std::atomic<int64_t>* waiting, std::function<void(int, const Peer&)> serve)
     : tls_(tls),
       header_bytes_(header_bytes),
       patience_(patience),
+      turns_waiting_(waiting),
       serve_(std::move(serve)),
       poll_(epoll_create1(EPOLL_CLOEXEC)),
-      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      turns_(FairShares::WholeWhileAlone(at_once)) {
   Watch(wake_, EPOLLIN | EPOLLET);
   thread_ = std::thread([this] { Run(); });
 }
@@ -64,36 +67,68 @@ bool AwaitedRequests::HasRequest(int socket) const {
          absl::StrContains(text, "\n\n");
 }
 
-bool AwaitedRequests::Await(int socket) {
-  if (HasRequest(socket)) return false;
-  MutexLock lock(&mutex_);
-  if (closed_) return false;
+void AwaitedRequests::Await(int socket) {
   const Peer address{AccountOfPeer(socket), ""};
-  if (!shares_.May(address)) {
-    const auto oldest = std::find_if(sockets_.begin(), sockets_.end(), [&](const Waiting& other) {
-      return other.address.group == address.group;
-    });
-    if (oldest == sockets_.end()) return false;
-    End(oldest);
+  {
+    MutexLock lock(&mutex_);
+    if (!shares_.May(address)) {
+      const auto oldest = std::find_if(sockets_.begin(), sockets_.end(), [&](const Waiting& other) {
+        return other.address.group == address.group;
+      });
+      if (oldest != sockets_.end()) End(oldest);
+    }
+    if (closed_ || !shares_.Take(address)) {
+      close(socket);
+    } else if (HasRequest(socket)) {
+      AwaitTurn(socket, address);
+    } else {
+      if (sockets_.empty()) Wake();
+      sockets_.push_back({socket, address, MonotonicNow() + patience_});
+      by_socket_[socket] = std::prev(sockets_.end());
+      // Reports also what has come before.
+      Watch(socket, EPOLLIN | EPOLLRDHUP | EPOLLET);
+    }
   }
-  if (sockets_.empty()) Wake();
-  shares_.Hold(address);
-  sockets_.push_back({socket, address, MonotonicNow() + patience_});
-  by_socket_[socket] = std::prev(sockets_.end());
-  // Reports also what has come before.
-  Watch(socket, EPOLLIN | EPOLLRDHUP | EPOLLET);
-  return true;
+  ServeNext();
+}
+
+void AwaitedRequests::AwaitTurn(int socket, const Peer& address) {
+  turns_.Meet(address.group);
+  ready_.Push(address, socket);
+  ++*turns_waiting_;
+}
+
+void AwaitedRequests::ServeNext() {
+  for (;;) {
+    std::optional<std::pair<Peer, int>> next;
+    {
+      MutexLock lock(&mutex_);
+      next = ready_.Pop(turns_);
+      if (!next) return;
+      shares_.Give(next->first);
+      --*turns_waiting_;
+    }
+    serve_(next->second, next->first);
+  }
+}
+
+void AwaitedRequests::Left(const Peer& address) {
+  {
+    MutexLock lock(&mutex_);
+    turns_.Give(address);
+  }
+  ServeNext();
 }
 
 void AwaitedRequests::Remove(Sockets::iterator it) {
   (void)epoll_ctl(poll_, EPOLL_CTL_DEL, it->socket, nullptr);
-  shares_.Give(it->address);
   by_socket_.erase(it->socket);
   sockets_.erase(it);
 }
 
 void AwaitedRequests::End(Sockets::iterator it) {
   const int socket = it->socket;
+  shares_.Give(it->address);
   Remove(it);
   close(socket);
 }
@@ -108,7 +143,6 @@ void AwaitedRequests::Run() {
       if (sockets_.empty() && !closed_) timeout = -1;
     }
     const int count = epoll_wait(poll_, events.data(), static_cast<int>(events.size()), timeout);
-    std::vector<int> ready;
     {
       MutexLock lock(&mutex_);
       if (closed_) return;
@@ -116,13 +150,13 @@ void AwaitedRequests::Run() {
         const int socket = events[static_cast<size_t>(i)].data.fd;
         const auto found = by_socket_.find(socket);
         if (found == by_socket_.end() || !HasRequest(socket)) continue;
+        AwaitTurn(socket, found->second->address);
         Remove(found->second);
-        ready.push_back(socket);
       }
       const absl::Time now = MonotonicNow();
       while (!sockets_.empty() && sockets_.front().until <= now) End(sockets_.begin());
     }
-    for (const int socket : ready) serve_(socket);
+    ServeNext();
   }
 }
 
@@ -131,6 +165,8 @@ void AwaitedRequests::Close() {
     MutexLock lock(&mutex_);
     closed_ = true;
     while (!sockets_.empty()) End(sockets_.begin());
+    FairShares all(int64_t{1} << 40);
+    for (; const auto next = ready_.Pop(all); --*turns_waiting_) close(next->second);
   }
   if (!thread_.joinable()) return;
   Wake();

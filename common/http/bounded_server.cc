@@ -38,17 +38,21 @@ void Linger(int socket) {
 
 }  // namespace
 
-BoundedServer::BoundedServer(const ConnectionLimits& limits, int max_connections,
+BoundedServer::BoundedServer(const ConnectionLimits& limits, int at_once, int endless,
                              std::unique_ptr<ReloadedTls> tls)
     : limits_(limits), tls_(std::move(tls)) {
-  new_task_queue = [this, max_connections] {
-    auto* const pool = new BoundedPool(max_connections, kMaxWaiting, state_.load, [this] {
+  new_task_queue = [this, at_once, endless] {
+    // One more, which takes new connections.
+    auto* const pool = new BoundedPool(at_once + endless + 1, kMaxWaiting, state_.load, [this] {
       state_.ending = true;
       awaited_->Close();
     });
-    const auto serve = [this, pool](int socket) { pool->enqueue([this, socket] { ServeAndClose(socket); }); };
-    awaited_ = std::make_unique<AwaitedRequests>(tls_ != nullptr, limits_.header_bytes,
-                                                 limits_.first_patience, serve);
+    const auto serve = [this, pool](int socket, const Peer& address) {
+      pool->enqueue([this, socket, address] { ServeAndClose(socket, address); });
+    };
+    awaited_ =
+        std::make_unique<AwaitedRequests>(tls_ != nullptr, limits_.header_bytes, limits_.first_patience,
+                                          at_once, &state_.load->waiting, serve);
     return pool;
   };
   set_payload_max_length(limits.body_bytes);
@@ -86,21 +90,25 @@ bool BoundedServer::AwaitRequest(HttpConnection& connection, absl::Duration pati
 }
 
 bool BoundedServer::process_and_close_socket(socket_t socket) {
-  return awaited_->Await(socket) || ServeAndClose(socket);
+  awaited_->Await(socket);
+  return true;
 }
 
-bool BoundedServer::ServeAndClose(int socket) {
-  bool open = false, linger = false;
+void BoundedServer::ServeAndClose(int socket, const Peer& address) {
+  bool left = false, linger = false;
+  const auto leave = [&] {
+    if (!std::exchange(left, true)) awaited_->Left(address);
+  };
   std::unique_ptr<TlsSession> session;
   if (tls_ == nullptr || (session = ShakeHands(socket)) != nullptr) {
-    HttpConnection connection(socket, limits_, state_, std::move(session));
-    open = Serve(connection);
-    linger = connection.close();
+    HttpConnection connection(socket, limits_, state_, std::move(session), leave);
+    Serve(connection);
+    linger = connection.close() && !left;
   }
   if (linger) Linger(socket);
   ::shutdown(socket, SHUT_RDWR);
   ::close(socket);
-  return open;
+  leave();
 }
 
 std::unique_ptr<TlsSession> BoundedServer::ShakeHands(int socket) {
@@ -111,7 +119,7 @@ std::unique_ptr<TlsSession> BoundedServer::ShakeHands(int socket) {
   });
 }
 
-bool BoundedServer::Serve(HttpConnection& connection) {
+void BoundedServer::Serve(HttpConnection& connection) {
   bool open = true;
   for (int i = 0; open && i < kMaxRequests; ++i) {
     if (!AwaitRequest(connection, i == 0 ? limits_.first_patience : limits_.idle_patience)) break;
@@ -122,7 +130,6 @@ bool BoundedServer::Serve(HttpConnection& connection) {
     open = process_request(connection, last, closed, nullptr) && !closed && !connection.close() && !last;
     connection.EndRequest();
   }
-  return open;
 }
 
 }  // namespace bfio

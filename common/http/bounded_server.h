@@ -19,8 +19,9 @@ namespace bfio {
 
 class BoundedServer final : public httplib::Server {
  public:
-  // Plain text if `tls` is null.
-  BoundedServer(const ConnectionLimits& limits, int max_connections, std::unique_ptr<ReloadedTls> tls);
+  // `at_once`: connections that are served, in shares of their addresses; `endless`: those beside them that
+  // send endless replies (HttpConnection::LeaveTurn), which the owner bounds. Plain text if `tls` is null.
+  BoundedServer(const ConnectionLimits& limits, int at_once, int endless, std::unique_ptr<ReloadedTls> tls);
 
   // Call after binding: many clients may connect at once, and httplib lets only five of them wait in the
   // kernel.
@@ -36,13 +37,13 @@ class BoundedServer final : public httplib::Server {
   void Reopened() { state_.ending = false; }
 
  private:
-  // Leaves a connection whose request has not come to awaited_.
+  // Leaves the connection to awaited_.
   bool process_and_close_socket(socket_t socket) override;
-  bool ServeAndClose(int socket);
+  void ServeAndClose(int socket, const Peer& address);
   // Null when the handshake fails.
   std::unique_ptr<TlsSession> ShakeHands(int socket);
   // Serves requests until the connection ends.
-  bool Serve(HttpConnection& connection);
+  void Serve(HttpConnection& connection);
   bool AwaitRequest(HttpConnection& connection, absl::Duration patience);
 
   const ConnectionLimits limits_;

@@ -10,6 +10,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -47,10 +48,14 @@ struct ServerState {
 
 class HttpConnection final : public httplib::Stream {
  public:
-  // Plain text if `tls` is null.
+  // Plain text if `tls` is null. `leave_turn`: called by LeaveTurn.
   HttpConnection(int socket, const ConnectionLimits& limits, const ServerState& server,
-                 std::unique_ptr<TlsSession> tls = nullptr)
-      : socket_(socket), limits_(limits), server_(server), tls_(std::move(tls)) {}
+                 std::unique_ptr<TlsSession> tls = nullptr, std::function<void()> leave_turn = nullptr)
+      : socket_(socket),
+        limits_(limits),
+        server_(server),
+        tls_(std::move(tls)),
+        leave_turn_(std::move(leave_turn)) {}
   ~HttpConnection() override {
     if (tls_ != nullptr) tls_->Close();
   }
@@ -75,6 +80,11 @@ class HttpConnection final : public httplib::Stream {
   // Marks the connection: the rest of the request will not be read, so no further request can follow.
   void CloseAfterReply() { close_ = true; }
   bool close() const { return close_; }
+  // The reply is endless: it no longer counts for the requests that are served at once, and is the last one.
+  void LeaveTurn() {
+    close_ = true;
+    if (leave_turn_) leave_turn_();
+  }
   // Marks that the headers were parsed, so the end of the request is known.
   void RequestUnderstood() { request_understood_ = true; }
   bool request_understood() const { return request_understood_; }
@@ -103,6 +113,7 @@ class HttpConnection final : public httplib::Stream {
   const ConnectionLimits limits_;
   const ServerState& server_;
   const std::unique_ptr<TlsSession> tls_;
+  const std::function<void()> leave_turn_;
   std::array<char, 16 << 10> buffer_;
   size_t begin_ = 0, end_ = 0;
   absl::Time read_from_, read_by_;

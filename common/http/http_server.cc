@@ -20,7 +20,8 @@
 namespace bfio {
 namespace {
 
-constexpr int kThreads = HttpServer::kMaxStreams + 4;
+// Requests at once, beside endless replies.
+constexpr int kRequests = 8;
 // A connection holds a thread even while it is idle or slow.
 constexpr absl::Duration kReadTimeout = absl::Seconds(5), kCrowdedReadTimeout = absl::Seconds(1);
 constexpr absl::Duration kWriteTimeout = absl::Seconds(5), kIdlePatience = absl::Seconds(2);
@@ -107,7 +108,7 @@ class HttpServer::Impl {
   Impl(Authenticate authenticate, bool certified, std::unique_ptr<ReloadedTls> tls)
       : authenticate_(std::move(authenticate)),
         certified_(certified),
-        server_(Limits(), kThreads, std::move(tls)) {
+        server_(Limits(), kRequests, kMaxStreams, std::move(tls)) {
     // Paths are matched here, because httplib's own are regular expressions.
     const auto any = [this](const httplib::Request& request, httplib::Response& response) {
       Answer(request, response, nullptr);
@@ -304,6 +305,7 @@ class HttpServer::Impl {
       response.set_header("Retry-After", "5");
       return Refuse(response, 503, "too many open streams");
     }
+    if (HttpConnection* connection = HttpConnection::Current()) connection->LeaveTurn();
     response.status = 200;
     // A token may be removed while its stream is open.
     const bool checks = authenticate_ && route.access != Access::kEverybody;

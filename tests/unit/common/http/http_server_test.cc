@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <thread>
@@ -102,11 +103,14 @@ TEST_F(HttpServerTest, RepliesAreWholeAndNotCompressed) {
   }
 }
 
-// A socket that connects to `port`.
-int ConnectedTo(int port, int flags = 0) {
+// A socket that connects to `port`, from another address of this machine if `other`.
+int ConnectedTo(int port, int flags = 0, bool other = false) {
   const int fd = socket(AF_INET, SOCK_STREAM | flags, 0);
   sockaddr_in address = {};
   address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1);
+  const int bound = other ? bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) : 0;
+  EXPECT_EQ(bound, 0);
   address.sin_port = htons(static_cast<uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   const int failed = connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
@@ -358,8 +362,8 @@ TEST_F(HttpServerTest, SilentConnectionsDoNotDelayShutdown) {
 // ends when the server closes the connection.
 class Trickler {
  public:
-  explicit Trickler(int port, std::string first = "GET /metrics HTTP/1.1\r\nX-Slow: a")
-      : fd_(ConnectedTo(port)) {
+  explicit Trickler(int port, std::string first = "GET /metrics HTTP/1.1\r\nX-Slow: a", bool other = false)
+      : fd_(ConnectedTo(port, 0, other)) {
     thread_ = std::thread([this, first = std::move(first)] {
       bool open = send(fd_, first.data(), first.size(), MSG_NOSIGNAL) > 0;
       for (; open && !stop_; absl::SleepFor(absl::Milliseconds(50))) {
@@ -380,6 +384,7 @@ class Trickler {
     for (int i = 0; i < 6000 && !closed_; ++i) absl::SleepFor(absl::Milliseconds(10));
     return closed_;
   }
+  bool closed() const { return closed_; }
 
  private:
   const int fd_;
@@ -403,6 +408,17 @@ TEST_F(HttpServerTest, SlowCallersDoNotBlockOthersAndAreAborted) {
     slow.push_back(std::make_unique<Trickler>(port_));
   EXPECT_TRUE(Answers());
   EXPECT_TRUE(slow.front()->Closed());
+}
+
+// The other address's requests wait for their own turns.
+TEST_F(HttpServerTest, AnAddressWithManySlowRequestsDelaysNoOther) {
+  const std::string slow_body =
+      "POST /act HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 9999\r\n\r\n";
+  std::vector<std::unique_ptr<Trickler>> slow;
+  for (int i = 0; i < 80; ++i) slow.push_back(std::make_unique<Trickler>(port_, slow_body, /*other=*/true));
+  EXPECT_TRUE(Answers());
+  const auto ended = std::count_if(slow.begin(), slow.end(), [](const auto& one) { return one->closed(); });
+  EXPECT_LT(ended, 40);
 }
 
 TEST_F(HttpServerTest, AStalledReaderIsDroppedHoweverMuchItHasRead) {
