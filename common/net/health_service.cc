@@ -111,6 +111,7 @@ auto HealthService::BeginWatch(grpc::CallbackServerContext* context)
     watch->Begin(PeerOf(*context), &messages_);
   } else {
     watch->set_service(first_service_);
+    watch->set_peer({PeerOf(*context).group, ""});
     AddUnknownWatch(watch);
   }
   return watch.get();  // owns itself until OnDone
@@ -127,10 +128,13 @@ void HealthService::AddWatch(const std::shared_ptr<Watch>& watch) {
 void HealthService::AddUnknownWatch(const std::shared_ptr<Watch>& watch) {
   MutexLock lock(&mutex_);
   std::erase_if(unknown_watches_, [](const auto& other) { return other->HasEnded(); });
-  if (unknown_watches_.size() >= kMaxUnknownWatches) {
-    unknown_watches_.front()->Close(
-        {grpc::StatusCode::RESOURCE_EXHAUSTED, "too many watches without a token"});
-    unknown_watches_.erase(unknown_watches_.begin());
+  if (!MayJoin(unknown_watches_, watch, kMaxUnknownWatches)) {
+    auto oldest = std::find_if(unknown_watches_.begin(), unknown_watches_.end(), [&](const auto& other) {
+      return other->peer().group == watch->peer().group;
+    });
+    if (oldest == unknown_watches_.end()) oldest = unknown_watches_.begin();
+    (*oldest)->Close({grpc::StatusCode::RESOURCE_EXHAUSTED, "too many watches without a token"});
+    unknown_watches_.erase(oldest);
   }
   Join(unknown_watches_, watch);
 }

@@ -22,9 +22,9 @@ namespace bfio {
 class HealthService final : public CallService {
  public:
   // Upper bound of concurrent Watch calls of authenticated callers; more, and more than a peer's share, get
-  // RESOURCE_EXHAUSTED. Calls of
-  // other callers have a separate bound, beyond which the oldest of them ends: they use no slot of
-  // authenticated callers, and none can keep a slot for long.
+  // RESOURCE_EXHAUSTED. Calls of other callers have a separate bound, beyond which the oldest of their
+  // address ends, or, if it has none, the oldest of all: they use no slot of authenticated callers, and none
+  // can keep a slot for long.
   static constexpr size_t kMaxWatches = 64, kMaxUnknownWatches = 16;
 
   // For `services`, all NOT_SERVING at first. `authenticator` is the port's. REQUIRES: at least one service.

@@ -34,8 +34,9 @@ class ServerCall : public StreamWriter<grpc::ServerBidiReactor<In, Out>, Out>,
     peer_ = *allowed;
     messages->Begin(this->shared_from_this(), peer_);
   }
-  // Whose share of the port's resources the call uses. REQUIRES: Begin was called.
+  // Whose share of the port's resources the call uses; set by Begin, or for a call without it.
   const Peer& peer() const { return peer_; }
+  void set_peer(Peer peer) { peer_ = std::move(peer); }
 
   // Ends the call after the queued messages. Does nothing if it has ended.
   void Close(grpc::Status status) {

@@ -12,8 +12,8 @@ namespace bfio::router {
 std::shared_ptr<TokenizerUpload> TokenizerUpload::Create(grpc::CallbackServerContext* context,
                                                          const TokenizerReceiver* receiver,
                                                          const AttachedWorkers* attached,
-                                                         std::atomic<int64_t>* open) {
-  std::shared_ptr<TokenizerUpload> call(new TokenizerUpload(context, receiver, attached, open));
+                                                         std::unique_ptr<CapacityShare> place) {
+  std::shared_ptr<TokenizerUpload> call(new TokenizerUpload(context, receiver, attached, std::move(place)));
   call->Open(call);
   return call;
 }
@@ -49,12 +49,13 @@ absl::Status TokenizerUpload::Add(v1::TokenizerPart& part) {
 }
 
 void TokenizerUpload::End(const absl::Status& status) {
+  files_.clear();
   {
     MutexLock lock(&mutex_);
     received_ = status.ok();
+    // Before the peer receives the result, so that its next offer is admitted.
+    place_ = nullptr;
   }
-  files_.clear();
-  Release();
   Close(ToGrpcStatus(status));
 }
 

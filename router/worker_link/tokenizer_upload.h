@@ -7,7 +7,6 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -18,6 +17,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "bfio/v1/worker.pb.h"
+#include "common/base/fair_share.h"
 #include "common/base/mutex.h"
 #include "common/net/server_call.h"
 #include "common/tokenizer/tokenizer_files.h"
@@ -70,23 +70,22 @@ struct TokenizerReceiver {
 
 class TokenizerUpload final : public ServerCall<TokenizerUpload, v1::TokenizerPart, v1::TokenizerReceipt> {
  public:
-  // Offers that are received at once: each may hold kMaxOfferedTokenizerBytes.
+  // Offers that are received at once, of which an address has its share: each may hold
+  // kMaxOfferedTokenizerBytes.
   static constexpr int64_t kMostAtOnce = 4;
   // Bound of the number of files; a tokenizer has about ten.
   static constexpr size_t kMostFiles = 64;
 
-  // `context` is the call's; `receiver`, `attached` and `open`, which counts the calls, outlive it.
+  // `context` is the call's; `receiver` and `attached` outlive it; `place` is its place among the calls.
   static std::shared_ptr<TokenizerUpload> Create(grpc::CallbackServerContext* context,
                                                  const TokenizerReceiver* receiver,
-                                                 const AttachedWorkers* attached, std::atomic<int64_t>* open);
-  ~TokenizerUpload() override { Release(); }
+                                                 const AttachedWorkers* attached,
+                                                 std::unique_ptr<CapacityShare> place);
 
  private:
   TokenizerUpload(grpc::CallbackServerContext* context, const TokenizerReceiver* receiver,
-                  const AttachedWorkers* attached, std::atomic<int64_t>* open)
-      : ServerCall(context), receiver_(receiver), attached_(attached), open_(open) {
-    open->fetch_add(1, std::memory_order_relaxed);
-  }
+                  const AttachedWorkers* attached, std::unique_ptr<CapacityShare> place)
+      : ServerCall(context), receiver_(receiver), attached_(attached), place_(std::move(place)) {}
 
   void OnMessage(v1::TokenizerPart part) override;
   void OnNoMessage() override { End(absl::InvalidArgumentError("the tokenizer's files are not complete")); }
@@ -94,16 +93,10 @@ class TokenizerUpload final : public ServerCall<TokenizerUpload, v1::TokenizerPa
 
   absl::Status CheckFirst(const v1::TokenizerPart& part);
   absl::Status Add(v1::TokenizerPart& part);
-  // Called before the peer receives the result, so that its next offer is admitted.
-  void Release() {
-    if (auto* open = open_.exchange(nullptr)) open->fetch_sub(1, std::memory_order_relaxed);
-  }
   void End(const absl::Status& status);
 
   const TokenizerReceiver* const receiver_;
   const AttachedWorkers* const attached_;
-  // Null once released.
-  std::atomic<std::atomic<int64_t>*> open_;
   // Used by one gRPC callback at a time.
   // Empty before the first part.
   std::optional<std::string> model_;
@@ -111,6 +104,7 @@ class TokenizerUpload final : public ServerCall<TokenizerUpload, v1::TokenizerPa
   uint64_t total_bytes_ = 0, bytes_ = 0;
   TokenizerFiles files_;
   bool received_ ABSL_GUARDED_BY(mutex_) = false;
+  std::unique_ptr<CapacityShare> place_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace bfio::router

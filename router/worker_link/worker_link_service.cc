@@ -27,12 +27,12 @@ WorkerLinkService::WorkerLinkService(WorkerHandler* handler, bool bind_worker_id
 
 TokenizerUpload* WorkerLinkService::OfferTokenizer(grpc::CallbackServerContext* context) {
   if (authenticator_ != nullptr) authenticator_->Accepted(*context);
-  const std::shared_ptr<TokenizerUpload> call =
-      TokenizerUpload::Create(context, &tokenizers_, &attached_, &uploads_);
-  const bool many = uploads_.load(std::memory_order_relaxed) > TokenizerUpload::kMostAtOnce;
   absl::StatusOr<Peer> allowed = PeerOf(*context);
-  if (many)
+  auto place = std::make_unique<CapacityShare>(uploads_);
+  if (!place->Take({allowed->group, ""}, 1))
     allowed = absl::ResourceExhaustedError("too many workers are sending their tokenizers; retry later");
+  const std::shared_ptr<TokenizerUpload> call =
+      TokenizerUpload::Create(context, &tokenizers_, &attached_, std::move(place));
   call->Begin(allowed, &bounds_.first_messages);
   return call.get();  // kept alive by itself until OnDone
 }

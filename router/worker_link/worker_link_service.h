@@ -42,7 +42,8 @@ class WorkerLinkService final : public WorkerPortService {
   std::atomic<MemberId> next_member_{1};
   RefusalLog refusals_;
   const TokenizerReceiver tokenizers_;
-  std::atomic<int64_t> uploads_{0};
+  const std::shared_ptr<SharedCapacity> uploads_ =
+      std::make_shared<SharedCapacity>(TokenizerUpload::kMostAtOnce);
 };
 
 }  // namespace bfio::router

@@ -110,7 +110,7 @@ TEST_P(HealthServiceWithTokensTest, WatchesWithoutATokenTakeNoPlaceOfOthers) {
     open.push_back(Watch("", /*token=*/i == HealthService::kMaxWatches + 5));
     EXPECT_NE(open.back()->Next(), "") << i;
   }
-  EXPECT_EQ(open.front()->Next(), "") << "the oldest has made room";
+  EXPECT_EQ(open.front()->Next(), "") << "the oldest of its address has made room";
   EXPECT_EQ(open.front()->reader->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   for (const size_t last : {1, 2}) open[open.size() - last]->context.TryCancel();
 }
