@@ -78,6 +78,8 @@ class FairShares {
     if ((group->second.held -= amount) == 0) groups_.erase(group);
   }
 
+  void set_whole(int64_t whole) { whole_ = whole; }
+  int64_t whole() const { return whole_; }
   int64_t used() const { return used_; }
   // What the peer itself holds.
   int64_t held(const Peer& peer) const {

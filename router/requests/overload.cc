@@ -36,7 +36,7 @@ absl::Status OverloadControl::CheckPool(const std::string& tenant, int64_t outpu
 }
 
 absl::Status OverloadControl::CheckShare(const std::string& tenant) {
-  for (FairShares* shares : {&requests_, &bytes_}) {
+  for (FairShares* shares : {&requests_, &bytes_, &kv_}) {
     shares->Meet(tenant);
     if (refused_another_) shares->Meet("another");
   }
@@ -52,21 +52,25 @@ absl::Status OverloadControl::Check(const RequestRecord& record, int64_t own_kv)
     return absl::ResourceExhaustedError(absl::StrCat("the prompts of waiting requests take ", bytes_.used(),
                                                      " bytes already (--request_memory_mb)"));
   }
-  // The groups' KV capacity, plus max_waiting_kv times as much for waiting requests. The first call is
-  // accepted whatever its size.
-  const double capacity = (1 + options_.max_waiting_kv) * static_cast<double>(kv_tokens_);
-  const int64_t wanted = committed_kv_ + KvOf(record.request);
-  if (options_.max_waiting_kv > 0 && kv_tokens_ > 0 && committed_kv_ > own_kv &&
-      static_cast<double>(wanted) > capacity) {
-    return absl::ResourceExhaustedError(absl::StrCat("accepted requests may need ", committed_kv_,
+  // The first call is accepted whatever its size, and the first of a tenant beyond its share.
+  const Peer tenant{record.request.tenant, ""};
+  const int64_t wanted = KvOf(record.request);
+  const bool bound = options_.max_waiting_kv > 0 && kv_tokens_ > 0 && kv_.used() > own_kv;
+  if (bound && kv_.used() + wanted > kv_.whole()) {
+    return absl::ResourceExhaustedError(absl::StrCat("accepted requests may need ", kv_.used(),
                                                      " KV tokens already; the workers have ", kv_tokens_));
+  }
+  if (bound && kv_.held(tenant) > own_kv && !kv_.May(tenant, wanted)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the tenant's requests may need ", kv_.held(tenant),
+                     " KV tokens already, its share (--max_waiting_kv); other tenants have requests, too"));
   }
   return absl::OkStatus();
 }
 
 void OverloadControl::Charge(RequestRecord& record, int64_t most_kv) {
   record.committed_kv = std::min(KvOf(record.request), most_kv);
-  committed_kv_ += record.committed_kv;
+  if (record.committed_kv > 0) kv_.Hold({record.request.tenant, ""}, record.committed_kv);
   if (record.first_token) return;
   record.waiting_bytes = record.request.prompt_bytes() + record.history_bytes();
   if (record.waiting_bytes == 0) return;
@@ -81,7 +85,8 @@ void OverloadControl::OnFirstToken(RequestRecord& record) {
 }
 
 void OverloadControl::Discharge(RequestRecord& record) {
-  committed_kv_ -= std::exchange(record.committed_kv, 0);
+  const int64_t kv = std::exchange(record.committed_kv, 0);
+  if (kv > 0) kv_.Give({record.request.tenant, ""}, kv);
   OnFirstToken(record);
 }
 

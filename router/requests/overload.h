@@ -41,7 +41,10 @@ class OverloadControl {
   int64_t refused_early() const { return refused_early_.load(std::memory_order_relaxed); }
 
   // KV capacity of all groups, in tokens; 0 before the first epoch: no KV bound.
-  void SetCapacity(int64_t kv_tokens) { kv_tokens_ = kv_tokens; }
+  void SetCapacity(int64_t kv_tokens) {
+    kv_tokens_ = kv_tokens;
+    kv_.set_whole(static_cast<int64_t>((1 + options_.max_waiting_kv) * static_cast<double>(kv_tokens)));
+  }
 
   // RESOURCE_EXHAUSTED when the tenant has its share of the waiting requests.
   absl::Status CheckShare(const std::string& tenant);
@@ -55,7 +58,7 @@ class OverloadControl {
   void Discharge(RequestRecord& record);
 
   int64_t waiting_bytes() const { return bytes_.used(); }
-  int64_t committed_kv() const { return committed_kv_; }
+  int64_t committed_kv() const { return kv_.used(); }
 
  private:
   const OverloadOptions options_;
@@ -66,7 +69,8 @@ class OverloadControl {
   std::atomic<bool> refused_another_{false};
   // Of the requests without a first token: their number, and the bytes of their prompts.
   FairShares requests_, bytes_;
-  int64_t committed_kv_ = 0;
+  // The KV tokens of accepted requests: of the groups' capacity, and max_waiting_kv times as much.
+  FairShares kv_ = FairShares::WholeWhileAlone(0);
   int64_t kv_tokens_ = 0;
 };
 

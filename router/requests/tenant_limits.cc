@@ -109,8 +109,9 @@ TenantLimiter::Account* TenantLimiter::Find(const std::string& tenant, std::stri
       Account& account = entry.second;
       return account.running == 0 && account.requests.Full(now) && account.tokens.Full(now);
     });
-    // The table is still full, so this tenant shares the account of all later ones.
-    if (accounts_.size() >= max_tenants_) name = limit->first;
+    // The table is still full, so this tenant shares an account with other late ones.
+    if (accounts_.size() >= max_tenants_)
+      name = absl::StrCat(limit->first, " ", std::hash<std::string>()(tenant) % max_tenants_);
     it = accounts_.find(name);
   }
   if (it == accounts_.end()) {

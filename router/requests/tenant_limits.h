@@ -3,7 +3,8 @@
 // second deep. A request larger than its bucket passes when the bucket is full, and leaves it negative. A
 // request is charged its prompt and its maximal output; what it does not use is returned at its end. The
 // outputs of a call enter together or not at all. Bounded: beyond max_tenants names, further tenants share
-// one account. Threads: any. A ticket may be destroyed on any thread, but not after its limiter.
+// as many accounts, by their hash. Threads: any. A ticket may be destroyed on any thread, but not after its
+// limiter.
 #ifndef BFIO_ROUTER_REQUESTS_TENANT_LIMITS_H_
 #define BFIO_ROUTER_REQUESTS_TENANT_LIMITS_H_
 

@@ -1,12 +1,13 @@
 // The tenants of a router: their numbers, limits and totals. One place and one bound for all names that
 // clients choose. Each of the first kMaxTenants names has its own number and account while the router runs;
-// all later ones share one. The core uses numbers only. Threads: Enter and Prepare: any; all others: the
+// later ones share as many, by their hash. The core uses numbers only. Threads: Enter and Prepare: any; all others: the
 // decision thread's.
 #ifndef BFIO_ROUTER_REQUESTS_TENANTS_H_
 #define BFIO_ROUTER_REQUESTS_TENANTS_H_
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -59,13 +60,14 @@ class Tenants {
   // Number of calls that Enter and EnterAll have refused.
   int64_t refused() const { return refused_.load(std::memory_order_relaxed); }
 
-  // 0 for the default tenant "", 1 .. kMaxTenants for the first names, kMaxTenants + 1 for the others.
+  // 0 for the default tenant "", 1 .. kMaxTenants for the first names, the next kMaxTenants for the others.
   uint32_t Number(const std::string& name) {
     if (name.empty()) return 0;
     const auto it = numbers_.find(name);
     if (it != numbers_.end()) return it->second;
     const auto next = static_cast<uint32_t>(numbers_.size()) + 1;
-    if (next <= kMaxTenants) numbers_.emplace(name, next);
+    if (next > kMaxTenants) return next + static_cast<uint32_t>(std::hash<std::string>()(name) % kMaxTenants);
+    numbers_.emplace(name, next);
     return next;
   }
 

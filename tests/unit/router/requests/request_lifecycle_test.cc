@@ -234,6 +234,15 @@ TEST_F(RequestLifecycleTest, BytesAndKvOfWaitingRequestsAreBounded) {
               EndsForNow(StatusCode::kResourceExhausted, "1651 KV tokens already; the workers have 500"));
 }
 
+TEST_F(RequestLifecycleTest, ATenantLeavesOthersTheirShareOfTheKv) {
+  Start({}, {.max_waiting_kv = 1});
+  OpenEpoch();
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(Arrive(Request(absl::StrCat("a", i), 400)).open()) << "alone";
+  EXPECT_TRUE(Arrive(Request("b", 10, "other")).open());
+  EXPECT_THAT(Arrive(Request("a4")), EndsForNow(StatusCode::kResourceExhausted, "its share"));
+  EXPECT_TRUE(Arrive(Request("b2", 100, "other")).open());
+}
+
 TEST_F(RequestLifecycleTest, AFullPoolRefuses) {
   Start({}, {.max_waiting = 2});
   Arrive(Request("a"));
