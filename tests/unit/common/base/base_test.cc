@@ -5,12 +5,13 @@
 #include <fstream>
 #include <iterator>
 #include <map>
-#include <numeric>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/address.h"
 #include "common/base/atomic_file.h"
@@ -103,35 +104,69 @@ TEST(PeerText, LongTextIsCutBetweenCharactersAndItsLengthIsReported) {
   EXPECT_EQ(PeerText(std::string(300, '\x80')).size(), kPeerTextBytes - 4 + 15);
 }
 
-// One peer, and then several, take as much as they get; all others want less than their share.
-TEST(FairShares, WhoWantsLessThanItsShareGetsItAtOnceWhateverOthersDo) {
-  Rng rng(46);
-  for (int run = 0; run < 100; ++run) {
-    const auto peers = static_cast<int64_t>(2 + rng.Below(8));
-    const int64_t whole = 4 * peers + static_cast<int64_t>(rng.Below(64));
-    FairShares shares(whole);
-    const Peer greedy{rng.Below(2) == 0 ? "0" : "greedy", "g"};
-    std::vector<int64_t> held(static_cast<size_t>(peers));
-    int64_t taken = 0;
-    for (int i = 0; i < 400; ++i) {
-      while (rng.Below(20) > 0 && shares.Take(greedy)) ++taken;
-      const uint64_t one = rng.Below(held.size());
-      const Peer peer{absl::StrCat(one), "m"};
-      if (held[one] == 1) {
-        shares.Give(peer);
-        held[one] = 0;
-      } else {
-        ASSERT_TRUE(shares.Take(peer)) << "of " << whole << ", greedy has " << taken;
-        held[one] = 1;
-      }
-      if (taken > 0 && rng.Below(3) == 0) {
-        shares.Give(greedy);
-        --taken;
-      }
-      ASSERT_EQ(shares.used(), taken + std::accumulate(held.begin(), held.end(), int64_t{0}));
-      ASSERT_LE(shares.used(), whole);
-      ASSERT_LE(taken, (whole + 1) / 2);
+TEST(Address, AnAccountIsAnIpv4AddressOrAnIpv6NetworkOf64Bits) {
+  const std::string v4 = AccountOf("ipv4:10.0.0.1:5");
+  EXPECT_EQ(v4.size(), 4u);
+  EXPECT_EQ(AccountOf("ipv4:10.0.0.1:6"), v4);
+  EXPECT_NE(AccountOf("ipv4:10.0.0.2:5"), v4);
+  EXPECT_EQ(AccountOf("ipv6:%5B::ffff:10.0.0.1%5D:5"), v4);
+  const std::string v6 = AccountOf("ipv6:%5B2001:db8:1:2::1%5D:5");
+  EXPECT_EQ(v6.size(), 8u);
+  EXPECT_EQ(AccountOf("ipv6:%5B2001:db8:1:2:ff::9%5D:6"), v6);
+  EXPECT_NE(AccountOf("ipv6:%5B2001:db8:1:3::1%5D:5"), v6);
+  EXPECT_EQ(AccountOf("ipv6:%5Bno%5D:5"), "ipv6:%5Bno%5D");
+  EXPECT_EQ(AccountOf("unix:7"), "unix");
+}
+
+// The resources of the ports, shared by addresses or tenants alone, or also by their connections (of a
+// gateway, by its tenants). One peer takes as much as it gets: an address or tenant on any number of
+// connections, or one connection among others of its group. All others want one place each.
+template <typename Shares>
+void ExpectOnesAtOnce(uint64_t seed) {
+  Rng rng(seed);
+  const bool members = rng.Below(2) == 0, whole_group = !members || rng.Below(2) == 0;
+  const uint64_t groups = 2 + rng.Below(6), of_each = members ? 1 + rng.Below(4) : 1;
+  const auto whole = static_cast<int64_t>(4 * groups * of_each + rng.Below(64));
+  Shares shares(whole);
+  std::map<std::string, int64_t> greedy;
+  int64_t taken = 0, most = 0;
+  std::vector<std::optional<Peer>> held(groups * of_each);
+  int64_t others = 0;
+  for (int i = 0; i < 100; ++i) {
+    while (rng.Below(10) > 0) {
+      const std::string connection = !members ? "" : whole_group ? absl::StrCat(rng.Below(100)) : "g";
+      const auto amount = static_cast<int64_t>(1 + rng.Below(3));
+      if (!shares.Take({whole_group ? "greedy" : "0", connection}, amount)) continue;
+      greedy[connection] += amount;
+      taken += amount;
     }
+    most = std::max(most, taken);
+    const uint64_t one = rng.Below(held.size());
+    if (held[one]) {
+      shares.Give(*held[one], 1);
+      held[one].reset();
+      --others;
+    } else {
+      held[one] = Peer{absl::StrCat(one % groups), members ? absl::StrCat("m", one) : ""};
+      ASSERT_TRUE(shares.Take(*held[one], 1)) << "of " << whole << " the greedy one has " << taken;
+      ++others;
+    }
+    ASSERT_LE(taken + others, whole);
+    if (taken > 0 && rng.Below(3) == 0) {
+      const auto some = greedy.begin();
+      shares.Give({whole_group ? "greedy" : "0", some->first}, some->second);
+      taken -= some->second;
+      greedy.erase(some);
+    }
+  }
+  EXPECT_LE(most, (whole + 1) / (whole_group ? 2 : 4) + 1);
+}
+
+TEST(FairShares, WhoWantsLessThanItsShareGetsItAtOnceWhateverOthersDo) {
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    SCOPED_TRACE(seed);
+    ExpectOnesAtOnce<FairShares>(seed);
+    ExpectOnesAtOnce<SharedCapacity>(seed);
   }
 }
 
@@ -142,8 +177,10 @@ TEST(FairQueue, NobodyWithAFreeShareWaitsForMoreThanOneTurnOfEachOther) {
     FairQueue<int> queue;
     const uint64_t groups = 1 + rng.Below(8);
     std::map<std::string, std::map<std::string, int>> waiting;
-    // By group that waits and might hold more: the turns that others have had since.
+    // By group, and by member of a group, that waits and might hold more: the turns that others have had
+    // since.
     std::map<std::string, std::map<std::string, int>> turns;
+    const auto name = [](const Peer& of) { return absl::StrCat(of.group, "/", of.member); };
     std::vector<Peer> holding;
     for (int i = 0; i < 500; ++i) {
       // The first group asks as often as all others together.
@@ -158,7 +195,9 @@ TEST(FairQueue, NobodyWithAFreeShareWaitsForMoreThanOneTurnOfEachOther) {
       std::set<std::string> may;
       for (const auto& [group, members] : waiting) {
         for (const auto& [member, count] : members) {
-          if (count > 0 && shares.May({group, member})) may.insert(group);
+          const bool may_hold = count > 0 && shares.May({group, member});
+          if (may_hold) may.insert({group, name({group, member})});
+          if (!may_hold) turns[name({group, member})].clear();
         }
         if (!may.contains(group)) turns[group].clear();
       }
@@ -166,10 +205,15 @@ TEST(FairQueue, NobodyWithAFreeShareWaitsForMoreThanOneTurnOfEachOther) {
       if (!next) continue;
       holding.push_back(next->first);
       --waiting[next->first.group][next->first.member];
-      turns[next->first.group].clear();
-      may.erase(next->first.group);
-      for (const std::string& group : may) {
-        ASSERT_LE(++turns[group][next->first.group], 1) << group;
+      const auto& [group, member] = std::pair(next->first.group, name(next->first));
+      for (const std::string& served : {group, member}) {
+        turns[served].clear();
+        may.erase(served);
+      }
+      for (const std::string& other : may) {
+        const bool sibling = absl::StartsWith(other, group + "/");
+        if (!sibling && absl::StrContains(other, '/')) continue;
+        ASSERT_LE(++turns[other][sibling ? member : group], 1) << other;
       }
     }
   }
