@@ -109,8 +109,8 @@ std::string AccountOf(absl::string_view peer) {
       inet_pton(AF_INET, std::string(v4).c_str(), &reinterpret_cast<sockaddr_in&>(from).sin_addr) == 1) {
     from.ss_family = AF_INET;
   } else if (absl::ConsumePrefix(&v6, "ipv6:%5B") && absl::ConsumeSuffix(&v6, "%5D") &&
-             inet_pton(AF_INET6, std::string(v6).c_str(),
-                       &reinterpret_cast<sockaddr_in6&>(from).sin6_addr) == 1) {
+             inet_pton(AF_INET6, std::string(v6).c_str(), &reinterpret_cast<sockaddr_in6&>(from).sin6_addr) ==
+                 1) {
     from.ss_family = AF_INET6;
   } else {
     return std::string(host);

@@ -50,9 +50,8 @@ BoundedServer::BoundedServer(const ConnectionLimits& limits, int at_once, int en
     const auto serve = [this, pool](int socket, const Peer& address) {
       pool->enqueue([this, socket, address] { ServeAndClose(socket, address); });
     };
-    awaited_ =
-        std::make_unique<AwaitedRequests>(tls_ != nullptr, limits_.header_bytes, limits_.first_patience,
-                                          at_once, &state_.load->waiting, serve);
+    awaited_ = std::make_unique<AwaitedRequests>(
+        tls_ != nullptr, limits_.header_bytes, limits_.first_patience, at_once, &state_.load->waiting, serve);
     return pool;
   };
   set_payload_max_length(limits.body_bytes);

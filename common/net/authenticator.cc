@@ -107,8 +107,8 @@ absl::StatusOr<std::string> Authenticator::OperatorOf(absl::string_view token, N
   if (absl::Status status = Accept(owner, !token.empty(), peer); !status.ok()) return status;
   if (owner.role < needed) {
     return Refuse(peer, absl::StatusCode::kPermissionDenied,
-                  absl::StrCat("the caller has role=", RoleName(owner.role), "; this call needs role=",
-                               RoleName(needed)));
+                  absl::StrCat("the caller has role=", RoleName(owner.role),
+                               "; this call needs role=", RoleName(needed)));
   }
   return std::move(owner.name);
 }

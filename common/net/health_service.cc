@@ -129,9 +129,8 @@ void HealthService::AddUnknownWatch(const std::shared_ptr<Watch>& watch) {
   MutexLock lock(&mutex_);
   std::erase_if(unknown_watches_, [](const auto& other) { return other->HasEnded(); });
   if (!MayJoin(unknown_watches_, watch, kMaxUnknownWatches)) {
-    auto oldest = std::find_if(unknown_watches_.begin(), unknown_watches_.end(), [&](const auto& other) {
-      return other->peer().group == watch->peer().group;
-    });
+    auto oldest = std::find_if(unknown_watches_.begin(), unknown_watches_.end(),
+                               [&](const auto& other) { return other->peer().group == watch->peer().group; });
     if (oldest == unknown_watches_.end()) oldest = unknown_watches_.begin();
     (*oldest)->Close({grpc::StatusCode::RESOURCE_EXHAUSTED, "too many watches without a token"});
     unknown_watches_.erase(oldest);

@@ -63,7 +63,7 @@ absl::Status OverloadControl::Check(const RequestRecord& record, int64_t own_kv)
   if (bound && kv_.held(tenant) > own_kv && !kv_.May(tenant, wanted)) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the tenant's requests may need ", kv_.held(tenant),
-                     " KV tokens already, its share (--max_waiting_kv); other tenants have requests, too"));
+                     " KV tokens already, its share; other tenants have requests, too"));
   }
   return absl::OkStatus();
 }

@@ -1,7 +1,7 @@
 // The tenants of a router: their numbers, limits and totals. One place and one bound for all names that
 // clients choose. Each of the first kMaxTenants names has its own number and account while the router runs;
-// later ones share as many, by their hash. The core uses numbers only. Threads: Enter and Prepare: any; all others: the
-// decision thread's.
+// later ones share as many, by their hash. The core uses numbers only. Threads: Enter and Prepare: any; all
+// others: the decision thread's.
 #ifndef BFIO_ROUTER_REQUESTS_TENANTS_H_
 #define BFIO_ROUTER_REQUESTS_TENANTS_H_
 

@@ -208,7 +208,7 @@ GenerateStream* GatewayService::Generate(grpc::CallbackServerContext* context) {
   };
   if (asker.ok()) {
     options.on_request = [this, from = *std::move(asker)](const std::shared_ptr<GenerateStream>& stream,
-                                                           AnyMessage request) {
+                                                          AnyMessage request) {
       return Submit(std::move(request), from, stream);
     };
   }

@@ -96,8 +96,7 @@ class GatewayService final : public CallService {
 
   GenerateStream* Generate(grpc::CallbackServerContext* context);
   // INVALID_ARGUMENT, PERMISSION_DENIED, or the handler's error.
-  absl::Status Submit(AnyMessage request, const Asker& asker,
-                      const std::shared_ptr<GenerateStream>& stream);
+  absl::Status Submit(AnyMessage request, const Asker& asker, const std::shared_ptr<GenerateStream>& stream);
   absl::Status SubmitOutputs(ConvertedRequest converted, const std::shared_ptr<GenerateStream>& stream);
 
   Call* Abort(grpc::CallbackServerContext* context);

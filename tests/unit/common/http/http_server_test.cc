@@ -413,7 +413,8 @@ TEST_F(HttpServerTest, SlowCallersDoNotBlockOthersAndAreAborted) {
 // The other address's requests wait for their own turns.
 TEST_F(HttpServerTest, AnAddressWithManySlowRequestsDelaysNoOther) {
   const std::string slow_body =
-      "POST /act HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 9999\r\n\r\n";
+      "POST /act HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: "
+      "9999\r\n\r\n";
   std::vector<std::unique_ptr<Trickler>> slow;
   for (int i = 0; i < 80; ++i) slow.push_back(std::make_unique<Trickler>(port_, slow_body, /*other=*/true));
   EXPECT_TRUE(Answers());
