@@ -16,7 +16,6 @@
 #include <cstddef>
 #include <cstring>
 #include <iterator>
-#include <optional>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -110,26 +109,14 @@ std::vector<int> ListenOn(const Address& address, uint16_t& port) {
   return listeners;
 }
 
-// The IPv4 address that an IPv6 address maps, if any.
-std::optional<in_addr> MappedV4(const sockaddr_in6& address) {
-  if (IN6_IS_ADDR_V4MAPPED(&address.sin6_addr) == 0) return std::nullopt;
-  in_addr v4;
-  std::memcpy(&v4, address.sin6_addr.s6_addr + 12, sizeof(v4));
-  return v4;
-}
-
 // The address in the form of grpc::ServerContext::peer.
 std::string PeerName(const sockaddr_storage& address) {
   std::array<char, INET6_ADDRSTRLEN> text{};
-  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
-  std::optional<in_addr> v4;
-  if (address.ss_family == AF_INET) v4 = reinterpret_cast<const sockaddr_in&>(address).sin_addr;
-  if (address.ss_family == AF_INET6) v4 = MappedV4(v6);
-  if (v4) {
-    inet_ntop(AF_INET, &*v4, text.data(), text.size());
+  if (const std::string v4 = AccountOf(address); v4.size() == sizeof(in_addr)) {
+    inet_ntop(AF_INET, v4.data(), text.data(), text.size());
     return absl::StrCat("ipv4:", text.data(), ":", PortOf(address));
   }
-  inet_ntop(AF_INET6, &v6.sin6_addr, text.data(), text.size());
+  inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6&>(address).sin6_addr, text.data(), text.size());
   return absl::StrCat("ipv6:%5B", text.data(), "%5D:", PortOf(address));
 }
 
@@ -188,6 +175,7 @@ ConnectionListener::ConnectionListener(std::vector<int> listeners, uint16_t port
       port_(port),
       poll_(epoll_create1(EPOLL_CLOEXEC)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      all_(limits.connections),
       outside_shares_(limits.outside),
       shares_(limits.unauthenticated) {
   Watch(poll_, wake_, EPOLLIN, kWake);
@@ -289,18 +277,15 @@ bool ConnectionListener::Enter(int fd, int listener, const sockaddr_storage& fro
                         .calls = TokenBucket(limits_.calls_per_s, limits_.calls_at_once, now)};
   connection.host = AccountOf(from);
   MutexLock lock(&mutex_);
-  size_t& of_host = of_host_[connection.host];
-  if (connections_.size() < limits_.connections && of_host < limits_.connections_of_peer) {
-    connection.fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-  }
+  const Peer address{connection.host, ""};
+  if (all_.May(address)) connection.fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
   if (connection.fd < 0) {
-    if (of_host == 0) of_host_.erase(connection.host);
     ++refused_;
     refusals_.Add(absl::StrCat("port ", port_, ": too many connections"), connection.peer);
     return false;
   }
-  ++of_host;
-  if (!outside_shares_.May({connection.host, ""})) {
+  all_.Hold(address);
+  if (!outside_shares_.May(address)) {
     const auto oldest = std::find_if(outside_.begin(), outside_.end(), [&](uint64_t other) {
       return connections_.at(other).host == connection.host && !connections_.at(other).dropped;
     });
@@ -309,7 +294,7 @@ bool ConnectionListener::Enter(int fd, int listener, const sockaddr_storage& fro
   const uint64_t number = next_++;
   by_peer_[connection.peer] = number;
   outside_.push_back(number);
-  outside_shares_.Hold({connection.host, ""});
+  outside_shares_.Hold(address);
   // A client that polls rarely, such as one of grpcio without a call, connects sooner when the server speaks
   // first. So a silent connection is passed on, too, while there are few.
   const bool few = std::ssize(unauthenticated_) + std::ssize(waiting_) < limits_.unauthenticated / 4;
@@ -367,9 +352,10 @@ void ConnectionListener::Forget(uint64_t number) {
   if (const auto peer = by_peer_.find(connection.peer); peer != by_peer_.end() && peer->second == number) {
     by_peer_.erase(peer);
   }
-  if (const auto host = of_host_.find(connection.host); --host->second == 0) of_host_.erase(host);
-  if (std::erase(outside_, number) > 0) outside_shares_.Give({connection.host, ""});
-  if (std::erase(unauthenticated_, number) > 0) shares_.Give({connection.host, ""});
+  const Peer address{connection.host, ""};
+  all_.Give(address);
+  if (std::erase(outside_, number) > 0) outside_shares_.Give(address);
+  if (std::erase(unauthenticated_, number) > 0) shares_.Give(address);
   std::erase(waiting_, number);
   connections_.erase(found);
 }

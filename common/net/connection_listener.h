@@ -36,10 +36,8 @@ namespace bfio {
 class ConnectionListener {
  public:
   struct Limits {
-    // Upper bounds of connections, in total and per address (IPv6: per /64 network). Further ones are closed
-    // at once.
-    size_t connections = 8192;
-    size_t connections_of_peer = 4096;
+    // Upper bound of connections, of which each address has its share. Further ones are closed at once.
+    int64_t connections = 8192;
     // Upper bounds of connections without an authenticated call: those that gRPC has, and those that have
     // sent nothing or wait. Beyond an address's share of the latter, its oldest ends.
     int64_t unauthenticated = 128, outside = 2048;
@@ -140,7 +138,7 @@ class ConnectionListener {
   uint64_t next_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<uint64_t, Connection> connections_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, uint64_t> by_peer_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<std::string, size_t> of_host_ ABSL_GUARDED_BY(mutex_);
+  FairShares all_ ABSL_GUARDED_BY(mutex_);
   // Connections without an authenticated call, oldest first, and the shares of them: those outside gRPC, of
   // which some have sent something (waiting_), and those that gRPC has.
   std::vector<uint64_t> outside_ ABSL_GUARDED_BY(mutex_), waiting_ ABSL_GUARDED_BY(mutex_),

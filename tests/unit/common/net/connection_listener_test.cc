@@ -199,14 +199,8 @@ TEST_F(ConnectionListenerTest, AConnectionWithTooManyNewCallsEndsUnlessItIsAGate
   EXPECT_TRUE(Check(address()).ok()) << "another connection";
 }
 
-class ConnectionLimitTest : public ConnectionListenerTest,
-                            public ::testing::WithParamInterface<ConnectionListener::Limits> {};
-INSTANTIATE_TEST_SUITE_P(InAllAndPerPeer, ConnectionLimitTest,
-                         ::testing::Values(ConnectionListener::Limits{.connections = 3},
-                                           ConnectionListener::Limits{.connections_of_peer = 3}));
-
-TEST_P(ConnectionLimitTest, ConnectionsBeyondItAreClosedAtOnce) {
-  Start(GetParam());
+TEST_F(ConnectionListenerTest, ConnectionsBeyondTheAddressesShareAreClosedAtOnce) {
+  Start({.connections = 5});
   std::vector<std::unique_ptr<Socket>> some;
   for (int i = 0; i < 3; ++i) some.push_back(std::make_unique<Socket>(listener_->port()));
   AwaitConnections(3);
