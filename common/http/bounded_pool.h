@@ -21,18 +21,12 @@
 
 namespace bfio {
 
-// Numbers of connections. A separate object, because httplib decides when the pool is destroyed.
-struct PoolLoad {
-  // Connections waiting for a thread, and those with a thread.
-  std::atomic<int64_t> waiting = 0, running = 0;
-};
-
 class BoundedPool final : public httplib::TaskQueue {
  public:
-  // `on_shutdown` is called before the pool waits for its threads.
-  BoundedPool(int threads, size_t max_waiting, std::shared_ptr<PoolLoad> load = std::make_shared<PoolLoad>(),
-              std::function<void()> on_shutdown = nullptr)
-      : max_waiting_(max_waiting), load_(std::move(load)), on_shutdown_(std::move(on_shutdown)) {
+  // `waiting` counts what waits for a thread. `on_shutdown` is called before the pool waits for its threads.
+  BoundedPool(int threads, size_t max_waiting, std::shared_ptr<std::atomic<int64_t>> waiting,
+              std::function<void()> on_shutdown)
+      : max_waiting_(max_waiting), waiting_(std::move(waiting)), on_shutdown_(std::move(on_shutdown)) {
     for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Work(); });
   }
 
@@ -40,12 +34,12 @@ class BoundedPool final : public httplib::TaskQueue {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return tasks_.size() < max_waiting_ || stopping_; });
     tasks_.push_back(std::move(task));
-    ++load_->waiting;
+    ++*waiting_;
     changed_.notify_all();
   }
 
   void shutdown() override {
-    if (on_shutdown_) on_shutdown_();
+    on_shutdown_();
     {
       std::unique_lock lock(mutex_);
       stopping_ = true;
@@ -67,17 +61,15 @@ class BoundedPool final : public httplib::TaskQueue {
         if (tasks_.empty()) return;
         task = std::move(tasks_.front());
         tasks_.pop_front();
-        --load_->waiting;
-        ++load_->running;
+        --*waiting_;
         changed_.notify_all();
       }
       task();
-      --load_->running;
     }
   }
 
   const size_t max_waiting_;
-  const std::shared_ptr<PoolLoad> load_;
+  const std::shared_ptr<std::atomic<int64_t>> waiting_;
   const std::function<void()> on_shutdown_;
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -43,7 +43,7 @@ BoundedServer::BoundedServer(const ConnectionLimits& limits, int at_once, int en
     : limits_(limits), tls_(std::move(tls)) {
   new_task_queue = [this, at_once, endless] {
     // One more, which takes new connections.
-    auto* const pool = new BoundedPool(at_once + endless + 1, kMaxWaiting, state_.load, [this] {
+    auto* const pool = new BoundedPool(at_once + endless + 1, kMaxWaiting, state_.waiting, [this] {
       state_.ending = true;
       awaited_->Close();
     });
@@ -51,7 +51,7 @@ BoundedServer::BoundedServer(const ConnectionLimits& limits, int at_once, int en
       pool->enqueue([this, socket, address] { ServeAndClose(socket, address); });
     };
     awaited_ = std::make_unique<AwaitedRequests>(
-        tls_ != nullptr, limits_.header_bytes, limits_.first_patience, at_once, &state_.load->waiting, serve);
+        tls_ != nullptr, limits_.header_bytes, limits_.first_patience, at_once, state_.waiting.get(), serve);
     return pool;
   };
   set_payload_max_length(limits.body_bytes);
@@ -82,8 +82,7 @@ bool BoundedServer::AwaitRequest(HttpConnection& connection, absl::Duration pati
   while (!state_.ending) {
     if (connection.WaitForRequest(kSlice)) return true;
     const absl::Duration idle = MonotonicNow() - begin;
-    if (idle > patience || connection.PeerGone() || (idle > kCrowdedPatience && state_.load->waiting > 0))
-      break;
+    if (idle > patience || connection.PeerGone() || (idle > kCrowdedPatience && *state_.waiting > 0)) break;
   }
   return false;
 }
@@ -113,7 +112,7 @@ void BoundedServer::ServeAndClose(int socket, const Peer& address) {
 std::unique_ptr<TlsSession> BoundedServer::ShakeHands(int socket) {
   const absl::Time start = MonotonicNow();
   return TlsSession::Accept(*tls_, socket, start + limits_.first_patience, [&] {
-    const bool crowded = state_.load->waiting > 0 && MonotonicNow() - start > limits_.crowded_read_timeout;
+    const bool crowded = *state_.waiting > 0 && MonotonicNow() - start > limits_.crowded_read_timeout;
     return !state_.ending && !crowded;
   });
 }
@@ -125,7 +124,7 @@ void BoundedServer::Serve(HttpConnection& connection) {
     connection.BeginRequest();
     bool closed = false;
     // A connection keeps its thread only while no other connection waits for one.
-    const bool last = i + 1 == kMaxRequests || state_.load->waiting > 0;
+    const bool last = i + 1 == kMaxRequests || *state_.waiting > 0;
     open = process_request(connection, last, closed, nullptr) && !closed && !connection.close() && !last;
     connection.EndRequest();
   }

@@ -30,7 +30,6 @@ class BoundedServer final : public httplib::Server {
   // Replaces stop(): also drops open connections. REQUIRES: the server listens. This and the following
   // functions may be called from any thread.
   void Stop();
-  const PoolLoad& load() const { return *state_.load; }
   // True from a call of Stop, or the loss of the port, until Reopened; connections are closed meanwhile.
   bool ending() const { return state_.ending; }
   // Call when it is bound again and will listen.

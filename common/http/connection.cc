@@ -142,7 +142,7 @@ ssize_t HttpConnection::WriteSome(const char* from, size_t size, absl::Time by) 
 
 bool HttpConnection::MayRead() const {
   if (server_.ending) return false;
-  return server_.load->waiting == 0 || MonotonicNow() - read_from_ < limits_.crowded_read_timeout;
+  return *server_.waiting == 0 || MonotonicNow() - read_from_ < limits_.crowded_read_timeout;
 }
 
 void HttpConnection::get_remote_ip_and_port(std::string& ip, int& port) const {

@@ -41,7 +41,9 @@ inline constexpr int64_t kLeastBytesPerSecond = 4 << 10;
 
 // State that connections share with their server.
 struct ServerState {
-  const std::shared_ptr<PoolLoad> load = std::make_shared<PoolLoad>();
+  // Connections that wait for a thread or their turn. A separate object, because httplib decides when the
+  // pool is destroyed.
+  const std::shared_ptr<std::atomic<int64_t>> waiting = std::make_shared<std::atomic<int64_t>>(0);
   // True: connections are no longer read or written.
   std::atomic<bool> ending = false;
 };
