@@ -18,7 +18,8 @@
 namespace bfio {
 namespace {
 
-constexpr Role kRoles[] = {Role::kGateway, Role::kRead, Role::kOperate};
+constexpr std::pair<absl::string_view, Role> kRoles[] = {
+    {"role=gateway", Role::kGateway}, {"role=read", Role::kRead}, {"role=operate", Role::kOperate}};
 
 bool IsTokenText(absl::string_view text) {
   const auto token68 = [](char c) {
@@ -89,11 +90,10 @@ absl::StatusOr<BearerTokens::Entry> BearerTokens::ParseEntry(const std::vector<a
     BFIO_ASSIGN_OR_RETURN(entry.digest, ParseSecret(secret));
   }
   for (size_t i = 2; i < words.size(); ++i) {
-    const auto role = std::find_if(std::begin(kRoles), std::end(kRoles), [&](Role one) {
-      return words[i] == absl::StrCat("role=", RoleName(one));
-    });
+    const auto role = std::find_if(std::begin(kRoles), std::end(kRoles),
+                                   [&](const auto& one) { return one.first == words[i]; });
     if (role != std::end(kRoles)) {
-      entry.role = *role;
+      entry.role = role->second;
     } else {
       BFIO_ASSIGN_OR_RETURN(entry.expires, ParseExpiry(words[i]));
     }
@@ -156,11 +156,6 @@ BearerTokens::Owner BearerTokens::FindCertificate(const std::vector<std::string>
     return !entry.digest && std::find(names.begin(), names.end(), entry.certificate) != names.end();
   });
   return OwnerOf(found == entries_.end() ? nullptr : &*found, now);
-}
-
-absl::string_view RoleName(Role role) {
-  if (role == Role::kGateway) return "gateway";
-  return role == Role::kRead ? "read" : "operate";
 }
 
 absl::string_view BearerToken(absl::string_view authorization) {

@@ -51,7 +51,7 @@ class BearerTokens {
   struct Owner {
     Verdict verdict = Verdict::kUnknown;
     // The owner, also of an expired token; empty for kUnknown.
-    absl::string_view name;
+    std::string name;
     Role role = Role::kRead;
   };
 
@@ -59,7 +59,6 @@ class BearerTokens {
   // token or certificate, and for a file without entries. No entry of such a file is used.
   static absl::StatusOr<BearerTokens> Parse(absl::string_view text, absl::string_view source);
 
-  // `name` of the result is valid as long as this object.
   Owner Find(absl::string_view token, absl::Time now) const;
   // The owner of a certificate with these names, which TLS has verified.
   Owner FindCertificate(const std::vector<std::string>& names, absl::Time now) const;
@@ -81,9 +80,6 @@ class BearerTokens {
 
   std::vector<Entry> entries_;
 };
-
-// As in a tokens file.
-absl::string_view RoleName(Role role);
 
 // The token of an Authorization header "Bearer TOKEN" (RFC 6750; the scheme in any case); empty when the
 // header has another form.

@@ -69,18 +69,6 @@ std::shared_ptr<const BearerTokens> TokenFile::Tokens() const {
   return tokens_;
 }
 
-TokenFile::Owner TokenFile::Check(absl::string_view token, absl::Time now) const {
-  const std::shared_ptr<const BearerTokens> tokens = Tokens();
-  const BearerTokens::Owner owner = tokens->Find(token, now);
-  return {owner.verdict, std::string(owner.name), owner.role};
-}
-
-TokenFile::Owner TokenFile::CheckCertificate(const std::vector<std::string>& names, absl::Time now) const {
-  const std::shared_ptr<const BearerTokens> tokens = Tokens();
-  const BearerTokens::Owner owner = tokens->FindCertificate(names, now);
-  return {owner.verdict, std::string(owner.name), owner.role};
-}
-
 void TokenFile::Watch() {
   for (;;) {
     {

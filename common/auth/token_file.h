@@ -1,6 +1,6 @@
 // A tokens file that is reloaded when it changes. Tokens are added and removed without a restart. A file that
 // cannot be read or has an invalid line is rejected as a whole, with one log line, and the previous entries
-// stay in force. Threads: a thread of this object checks the file every kLookEvery; Check may be called from
+// stay in force. Threads: a thread of this object checks the file every kLookEvery; Find may be called from
 // any thread and does not access the file system.
 #ifndef BFIO_COMMON_AUTH_TOKEN_FILE_H_
 #define BFIO_COMMON_AUTH_TOKEN_FILE_H_
@@ -26,13 +26,13 @@ class TokenFile {
   static absl::StatusOr<std::unique_ptr<TokenFile>> Open(std::string path);
   ~TokenFile();
 
-  struct Owner {
-    BearerTokens::Verdict verdict = BearerTokens::Verdict::kUnknown;
-    std::string name;
-    Role role = Role::kRead;
-  };
-  Owner Check(absl::string_view token, absl::Time now) const;
-  Owner CheckCertificate(const std::vector<std::string>& names, absl::Time now) const;
+  // Of BearerTokens.
+  BearerTokens::Owner Find(absl::string_view token, absl::Time now) const {
+    return Tokens()->Find(token, now);
+  }
+  BearerTokens::Owner FindCertificate(const std::vector<std::string>& names, absl::Time now) const {
+    return Tokens()->FindCertificate(names, now);
+  }
 
  private:
   TokenFile(std::string path, std::string version, std::shared_ptr<const BearerTokens> tokens);

@@ -45,11 +45,11 @@ Peer PeerOf(const grpc::CallbackServerContext& context, const Caller& caller) {
 }
 
 absl::StatusOr<Caller> Authenticator::Identify(const grpc::CallbackServerContext& context) {
-  Caller caller;
+  Caller caller{.peer = context.peer()};
   if (tokens_ != nullptr) {
     const absl::string_view token = PresentedToken(context);
-    TokenFile::Owner owner = Find(token, [&] { return PeerNames(*context.auth_context()); });
-    BFIO_RETURN_IF_ERROR(Accept(owner, !token.empty(), context.peer()));
+    BearerTokens::Owner owner = Find(token, [&] { return PeerNames(*context.auth_context()); });
+    BFIO_RETURN_IF_ERROR(Accept(owner, !token.empty(), caller.peer));
     caller.name = std::move(owner.name);
     caller.gateway = owner.role == Role::kGateway;
   }
@@ -103,21 +103,20 @@ absl::StatusOr<std::string> Authenticator::OperatorOf(absl::string_view token, N
     const std::vector<std::string> shown = names();
     return shown.empty() ? std::string(peer) : shown.front();
   }
-  TokenFile::Owner owner = Find(token, names);
+  BearerTokens::Owner owner = Find(token, names);
   if (absl::Status status = Accept(owner, !token.empty(), peer); !status.ok()) return status;
   if (owner.role < needed) {
     return Refuse(peer, absl::StatusCode::kPermissionDenied,
-                  absl::StrCat("the caller has role=", RoleName(owner.role),
-                               "; this call needs role=", RoleName(needed)));
+                  needed == Role::kRead ? "this call needs role=read" : "this call needs role=operate");
   }
   return std::move(owner.name);
 }
 
-TokenFile::Owner Authenticator::Find(absl::string_view token, Names names) const {
-  return token.empty() ? tokens_->CheckCertificate(names(), absl::Now()) : tokens_->Check(token, absl::Now());
+BearerTokens::Owner Authenticator::Find(absl::string_view token, Names names) const {
+  return token.empty() ? tokens_->FindCertificate(names(), absl::Now()) : tokens_->Find(token, absl::Now());
 }
 
-absl::Status Authenticator::Accept(const TokenFile::Owner& owner, bool token, absl::string_view peer) {
+absl::Status Authenticator::Accept(const BearerTokens::Owner& owner, bool token, absl::string_view peer) {
   switch (owner.verdict) {
     case Verdict::kValid:
       return absl::OkStatus();
@@ -130,11 +129,12 @@ absl::Status Authenticator::Accept(const TokenFile::Owner& owner, bool token, ab
   return Refuse(peer, absl::StatusCode::kUnauthenticated, token ? "unknown bearer token" : "no bearer token");
 }
 
-absl::Status Authenticator::CheckTenant(const Caller& caller, absl::string_view peer, std::string& tenant) {
+absl::Status Authenticator::CheckTenant(const Caller& caller, std::string& tenant) {
   if (!caller.name) return absl::OkStatus();
   if (tenant.empty()) tenant = caller.gateway && !caller.tenant.empty() ? caller.tenant : *caller.name;
   if (caller.gateway || tenant == *caller.name) return absl::OkStatus();
-  return Refuse(peer, absl::StatusCode::kPermissionDenied, "the bearer token belongs to another tenant");
+  return Refuse(caller.peer, absl::StatusCode::kPermissionDenied,
+                "the bearer token belongs to another tenant");
 }
 
 absl::Status Authenticator::Refuse(absl::string_view peer, absl::StatusCode code, absl::string_view why) {

@@ -37,15 +37,15 @@ struct Caller {
   bool gateway = false;
   // The tenant that it names in the header "bfio-tenant"; empty: none.
   std::string tenant;
+  // Its address.
+  std::string peer;
 };
 
-// Whose share of a port's resources a call uses: that of its operator, or, without a name, of its address.
-// The member is its connection.
+// Whose share a call uses: its operator's, or, without a name, its address's; as member its connection.
 Peer PeerOf(const grpc::CallbackServerContext& context,
             const std::optional<std::string>& name = std::nullopt);
-// The same for a caller of the client API. A gateway's calls use the share of the tenant that it names, and
-// have no part of it for its connection. Where no tokens are required, anyone may name tenants: the group is
-// the address, and the tenant takes the place of the connection.
+// The same for a caller of the client API. A gateway's calls use the whole share of the tenant that it names.
+// Where no tokens are required, anyone may name tenants: they take the place of the address's connections.
 Peer PeerOf(const grpc::CallbackServerContext& context, const Caller& caller);
 // The same for an authenticated caller, if it is one.
 template <typename Name>
@@ -92,7 +92,7 @@ class Authenticator {
 
   // OK when `caller` may act for `tenant`; an empty `tenant` is set to the one that a gateway has named, or
   // to the caller's. PERMISSION_DENIED when the token belongs to another tenant.
-  absl::Status CheckTenant(const Caller& caller, absl::string_view peer, std::string& tenant);
+  absl::Status CheckTenant(const Caller& caller, std::string& tenant);
 
   // Calls refused since the start.
   uint64_t refused() const { return refused_.load(std::memory_order_relaxed); }
@@ -106,9 +106,9 @@ class Authenticator {
   absl::Status CountCall(const std::string& tenant);
 
   // The owner of this token, or, if it is empty, of a certificate with these names. REQUIRES: tokens_.
-  TokenFile::Owner Find(absl::string_view token, Names names) const;
+  BearerTokens::Owner Find(absl::string_view token, Names names) const;
   // UNAUTHENTICATED unless the owner is valid.
-  absl::Status Accept(const TokenFile::Owner& owner, bool token, absl::string_view peer);
+  absl::Status Accept(const BearerTokens::Owner& owner, bool token, absl::string_view peer);
   absl::StatusOr<std::string> OperatorOf(absl::string_view token, Names names, absl::string_view peer,
                                          Role needed);
   absl::Status Refuse(absl::string_view peer, absl::StatusCode code, absl::string_view why);

@@ -62,24 +62,23 @@ ClientStream* InferenceService::Generate(grpc::CallbackServerContext* context) {
   options.open = &streams_;
   options.on_cancel = [handler = handler_, id](bool timed_out) { handler->Cancel(id, timed_out); };
   if (caller.ok()) {
-    options.on_request =
-        [this, from = Asker{*std::move(caller), context->peer(), absl::FromChrono(context->deadline())}](
-            const std::shared_ptr<ClientStream>& stream, v1::GenerateRequest request) {
-          return Submit(std::move(request), from, stream);
-        };
+    options.on_request = [this, from = *std::move(caller), deadline = absl::FromChrono(context->deadline())](
+                             const std::shared_ptr<ClientStream>& stream, v1::GenerateRequest request) {
+      return Submit(std::move(request), from, deadline, stream);
+    };
   }
   const std::shared_ptr<ClientStream> stream = ClientStream::Create(context, std::move(options));
   stream->Begin(allowed, messages_);
   return stream.get();  // kept alive by itself until OnDone
 }
 
-absl::Status InferenceService::Submit(v1::GenerateRequest request, const Asker& asker,
+absl::Status InferenceService::Submit(v1::GenerateRequest request, const Caller& caller, absl::Time deadline,
                                       const std::shared_ptr<ClientStream>& stream) {
   const core::RequestId id = stream->id();
   std::string request_id = request.request_id().empty() ? secrets_.new_request_id() : request.request_id();
   stream->SetRequestId(request_id);
   std::string tenant = request.tenant();
-  BFIO_RETURN_IF_ERROR(authenticator_->CheckTenant(asker.caller, asker.peer, tenant));
+  BFIO_RETURN_IF_ERROR(authenticator_->CheckTenant(caller, tenant));
   BFIO_ASSIGN_OR_RETURN(ClientRequest converted,
                         ToClientRequest(request, std::move(request_id), std::move(tenant), request_limits_));
   const absl::Time now = absl::Now();
@@ -87,7 +86,7 @@ absl::Status InferenceService::Submit(v1::GenerateRequest request, const Asker& 
     converted.resume_proven = true;
     converted.model = *std::move(model);
   }
-  stream->SetResumeTicket(secrets_.tickets.Prepare(converted, asker.deadline, now));
+  stream->SetResumeTicket(secrets_.tickets.Prepare(converted, deadline, now));
   request = v1::GenerateRequest();  // frees its copy of the prompt, which is now in `converted`
   return handler_->Submit(std::move(converted), {{id, stream}});
 }
@@ -96,10 +95,10 @@ InferenceService::AbortCall* InferenceService::Abort(grpc::CallbackServerContext
   absl::StatusOr<Caller> caller = authenticator_->Identify(*context);
   const absl::StatusOr<Peer> allowed = PeerOf(*context, caller);
   return AbortCall::Begin(context, allowed, messages_,
-                          [this, caller = std::move(caller), peer = context->peer()](
-                              const std::shared_ptr<AbortCall>& call, const v1::AbortRequest& request) {
+                          [this, caller = std::move(caller)](const std::shared_ptr<AbortCall>& call,
+                                                             const v1::AbortRequest& request) {
                             std::string tenant = request.tenant();
-                            absl::Status asked = authenticator_->CheckTenant(*caller, peer, tenant);
+                            absl::Status asked = authenticator_->CheckTenant(*caller, tenant);
                             if (asked.ok()) {
                               asked = handler_->Abort(
                                   {std::move(tenant), request.request_id(), request.resume_token()},

@@ -52,13 +52,8 @@ class InferenceService final : public CallService {
   AbortCall* Abort(grpc::CallbackServerContext* context);
   LoadsCall* GetLoads(grpc::CallbackServerContext* context);
 
-  struct Asker {
-    Caller caller;
-    std::string peer;
-    absl::Time deadline;
-  };
   // INVALID_ARGUMENT, PERMISSION_DENIED, or the handler's error.
-  absl::Status Submit(v1::GenerateRequest request, const Asker& asker,
+  absl::Status Submit(v1::GenerateRequest request, const Caller& caller, absl::Time deadline,
                       const std::shared_ptr<ClientStream>& stream);
 
   RequestHandler* const handler_;

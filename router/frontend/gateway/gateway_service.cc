@@ -175,7 +175,7 @@ void GatewayService::AddInformation() {
 
 absl::StatusOr<GatewayService::Asker> GatewayService::AskerOf(const grpc::CallbackServerContext& context) {
   BFIO_ASSIGN_OR_RETURN(Caller caller, authenticator_->Identify(context));
-  Asker asker{std::move(caller), context.peer()};
+  Asker asker{{std::move(caller)}};
   const auto resample = context.client_metadata().find(kMayResampleHeader);
   if (resample != context.client_metadata().end()) {
     asker.may_resample = resample->second == "true";
@@ -186,17 +186,11 @@ absl::StatusOr<GatewayService::Asker> GatewayService::AskerOf(const grpc::Callba
   return asker;
 }
 
-absl::StatusOr<Peer> GatewayService::ShareOf(const grpc::CallbackServerContext& context,
-                                             const absl::StatusOr<Asker>& asker) {
-  if (!asker.ok()) return asker.status();
-  return PeerOf(context, asker->caller);
-}
-
 // --- Generate ---
 
 GenerateStream* GatewayService::Generate(grpc::CallbackServerContext* context) {
   absl::StatusOr<Asker> asker = AskerOf(*context);
-  const absl::StatusOr<Peer> allowed = ShareOf(*context, asker);
+  const absl::StatusOr<Peer> allowed = PeerOf(*context, asker);
   GenerateStream::Options options;
   options.protocol = &protocol_;
   options.traceparent = TraceparentOf(*context);
@@ -219,8 +213,8 @@ GenerateStream* GatewayService::Generate(grpc::CallbackServerContext* context) {
 
 absl::Status GatewayService::Submit(AnyMessage request, const Asker& asker,
                                     const std::shared_ptr<GenerateStream>& stream) {
-  std::string tenant = asker.caller.tenant;
-  BFIO_RETURN_IF_ERROR(authenticator_->CheckTenant(asker.caller, asker.peer, tenant));
+  std::string tenant = asker.tenant;
+  BFIO_RETURN_IF_ERROR(authenticator_->CheckTenant(asker, tenant));
   RequestContext context{options_.request_limits, handler_->GetServing().max_sequence_tokens, "",
                          options_.passes, asker.may_resample};
   const std::shared_ptr<const ModelFiles> model = Model();
@@ -256,7 +250,7 @@ absl::Status GatewayService::SubmitOutputs(ConvertedRequest converted,
 
 GatewayService::Call* GatewayService::Abort(grpc::CallbackServerContext* context) {
   absl::StatusOr<Asker> asker = AskerOf(*context);
-  const absl::StatusOr<Peer> allowed = ShareOf(*context, asker);
+  const absl::StatusOr<Peer> allowed = PeerOf(*context, asker);
   return Call::Begin(
       context, allowed, messages_,
       [this, asker = std::move(asker)](const CallPtr& call, const AnyMessage& request) {
@@ -266,8 +260,8 @@ GatewayService::Call* GatewayService::Abort(grpc::CallbackServerContext* context
 }
 
 void GatewayService::AbortAll(const CallPtr& call, const Message& request, const Asker& asker) {
-  std::string tenant = asker.caller.tenant;
-  absl::Status status = authenticator_->CheckTenant(asker.caller, asker.peer, tenant);
+  std::string tenant = asker.tenant;
+  absl::Status status = authenticator_->CheckTenant(asker, tenant);
   if (!status.ok()) return call->Reply(status);
   std::vector<std::string> ids = protocol_.AbortedIds(request);
   if (ids.size() > kMaxAborts) {

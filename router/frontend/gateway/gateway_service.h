@@ -66,9 +66,7 @@ class GatewayService final : public CallService {
   void Close() { feed_.Close(); }
 
  private:
-  struct Asker {
-    Caller caller;
-    std::string peer;
+  struct Asker : Caller {
     // The call's metadata has kMayResampleHeader.
     bool may_resample = false;
     // Of the header kTtftHeader.
@@ -79,8 +77,6 @@ class GatewayService final : public CallService {
 
   // UNAUTHENTICATED, or INVALID_ARGUMENT for a header with an invalid value.
   absl::StatusOr<Asker> AskerOf(const grpc::CallbackServerContext& context);
-  static absl::StatusOr<Peer> ShareOf(const grpc::CallbackServerContext& context,
-                                      const absl::StatusOr<Asker>& asker);
   void AddInformation();
   // Null: there are no files.
   std::shared_ptr<const ModelFiles> Model() const {

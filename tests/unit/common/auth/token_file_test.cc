@@ -70,11 +70,11 @@ TEST_F(TokenFileTest, IsReadAgainWhenChangedAndKeptWhenInvalid) {
   Replace("acme token:the-first-the-first\n");
   const auto file = TokenFile::Open(path_);
   ASSERT_TRUE(file.ok()) << file.status();
-  const auto verdict = [&](absl::string_view token) { return (*file)->Check(token, absl::Now()).verdict; };
+  const auto verdict = [&](absl::string_view token) { return (*file)->Find(token, absl::Now()).verdict; };
   const auto becomes = [&](absl::string_view token, Verdict wanted) {
     return Until([&] { return verdict(token) == wanted; });
   };
-  EXPECT_EQ((*file)->Check("the-first-the-first", absl::Now()).name, "acme");
+  EXPECT_EQ((*file)->Find("the-first-the-first", absl::Now()).name, "acme");
   Replace("acme token:the-first-the-first\nacme token:the-second-the-second\n");
   EXPECT_TRUE(becomes("the-second-the-second", Verdict::kValid));
   EXPECT_EQ(verdict("the-first-the-first"), Verdict::kValid);
