@@ -53,14 +53,15 @@ absl::StatusOr<Caller> Authenticator::Identify(const grpc::CallbackServerContext
     caller.name = std::move(owner.name);
     caller.gateway = owner.role == Role::kGateway;
   }
-  Accepted(context, caller.gateway);
   const auto tenant = context.client_metadata().find(kTenantHeader);
   if (tenant != context.client_metadata().end())
     caller.tenant.assign(tenant->second.data(), tenant->second.size());
+  const bool by_tenant = caller.gateway && !caller.tenant.empty();
+  Accepted(context, by_tenant);
   // Protobuf checks this for text in messages. Tenants are names in metrics and logs.
   if (!std::all_of(caller.tenant.begin(), caller.tenant.end(), absl::ascii_isgraph))
     return absl::InvalidArgumentError(absl::StrCat(kTenantHeader, " must be printable ASCII without spaces"));
-  if (caller.gateway) BFIO_RETURN_IF_ERROR(CountCall(caller.tenant));
+  if (by_tenant) BFIO_RETURN_IF_ERROR(CountCall(caller.tenant));
   return caller;
 }
 

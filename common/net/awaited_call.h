@@ -25,8 +25,7 @@ class AwaitedCall : public Reactor {
   }
 
  protected:
-  // Cancels the call and waits until it is done. REQUIRES: the call was started. The destructor of the
-  // subclass calls it, because gRPC uses the messages there.
+  // Cancels the call and waits until it is done. For the destructor of the subclass, which has the messages.
   void End() {
     context_.TryCancel();
     MutexLock lock(&mutex_);
