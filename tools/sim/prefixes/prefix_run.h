@@ -10,7 +10,8 @@
 
 #include "absl/status/statusor.h"
 #include "nlohmann/json_fwd.hpp"
-#include "tools/sim/prefixes/engine_model.h"
+#include "tools/sim/prefixes/prefix_workload.h"
+#include "tools/sim/rank/engine_run.h"
 
 namespace bfio::sim {
 
@@ -28,20 +29,14 @@ struct PrefixRunOptions {
   // Objective of every request for its first token, in seconds, which only the router's policies know; 0:
   // none.
   double ttft_objective_s = 0;
-  EngineModelOptions engine;
-};
-
-struct RunTimes {
-  double mean = 0, p50 = 0, p99 = 0;
+  EngineOptions engine;
 };
 
 struct PrefixRunResult {
   // Requests per second that all ranks complete together without cache hits.
   double capacity_per_s = 0;
-  // Number of counted requests.
-  int64_t requests = 0;
-  // TTFT and E2E are measured from arrival.
-  RunTimes ttft_s, tpot_s, e2e_s;
+  // Of the counted requests.
+  RequestTimes times;
   // Requests per second that end during the counted part of the arrival period.
   double throughput_per_s = 0;
   // Share of the counted prompts' tokens that were found in a cache.

@@ -119,21 +119,21 @@ PrefixWorkload::Session PrefixWorkload::NewSession(int64_t number) const {
   return session;
 }
 
-std::optional<PrefixRequest> PrefixWorkload::NextTurn(Session& session) const {
+std::optional<ServeRequest> PrefixWorkload::NextTurn(Session& session) const {
   if (session.ended) return std::nullopt;
   const int64_t message = Draw(shape_.message, session.rng, kLongestPrompt / 2);
   if (session.tokens + message > kLongestPrompt) return std::nullopt;
-  PrefixRequest request;
+  ServeRequest request;
   request.session = session.number;
-  request.prompt_tokens = session.tokens + message;
-  request.output_tokens = Draw(shape_.output, session.rng, shape_.max_new_tokens);
+  request.prompt = session.tokens + message;
+  request.output = Draw(shape_.output, session.rng, shape_.max_new_tokens);
   request.max_new_tokens = shape_.max_new_tokens;
   session.said.push_back({++session.texts, message});
-  session.said.push_back({++session.texts, request.output_tokens});
-  session.tokens += message + request.output_tokens;
+  session.said.push_back({++session.texts, request.output});
+  session.tokens += message + request.output;
   session.ended = session.rng.Uniform() < 1 / shape_.turns;
   request.blocks = NameBlocks(session.said);
-  request.prefix = RouterNames(request.blocks, request.prompt_tokens);
+  request.prefix = RouterNames(request.blocks, request.prompt);
   return request;
 }
 
@@ -145,12 +145,12 @@ PrefixWorkload::Session PrefixWorkload::UnderWay(int64_t number) const {
   return session;
 }
 
-double PrefixWorkload::Capacity(const EngineModelOptions& engine) const {
+double PrefixWorkload::Capacity(const EngineOptions& engine) const {
   double requests = 0, prompt = 0, output = 0, context = 0, pairs = 0;
   for (int64_t i = 0; i < kSampledSessions; ++i) {
     Session session = NewSession(kSampleNumbers + i);
     while (const auto turn = NextTurn(session)) {
-      const auto p = static_cast<double>(turn->prompt_tokens), o = static_cast<double>(turn->output_tokens);
+      const auto p = static_cast<double>(turn->prompt), o = static_cast<double>(turn->output);
       requests += 1;
       prompt += p;
       output += o;

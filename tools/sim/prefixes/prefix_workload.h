@@ -14,10 +14,19 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/base/rng.h"
-#include "tools/sim/prefixes/block_pool.h"
-#include "tools/sim/prefixes/engine_model.h"
+#include "tools/sim/rank/serve_group.h"
 
 namespace bfio::sim {
+
+struct EngineOptions {
+  int32_t slots = 64;
+  int64_t token_budget = 2048;
+  int64_t kv_tokens = 200'000;
+  bool caches = true;
+  // It computes prompts up to a level that the router sets (vLLM with bfio's scheduler class).
+  bool metered = false;
+  BatchCost cost = kEightBillionCost;
+};
 
 struct WorkloadShape {
   const char* name;
@@ -59,11 +68,11 @@ class PrefixWorkload {
   PrefixWorkload(const WorkloadShape& shape, uint64_t seed);
 
   // Requests per second of one rank that always has work, without cache hits.
-  double Capacity(const EngineModelOptions& engine) const;
+  double Capacity(const EngineOptions& engine) const;
 
   Session NewSession(int64_t number) const;
-  // The next turn's request, without arrival time and id; empty when the session has ended.
-  std::optional<PrefixRequest> NextTurn(Session& session) const;
+  // The next turn's request, without arrival time; empty when the session has ended.
+  std::optional<ServeRequest> NextTurn(Session& session) const;
   double Think(Session& session) const { return session.rng.Exponential() * shape_.think_s; }
   // A session that began before time 0 and continues.
   Session UnderWay(int64_t number) const;

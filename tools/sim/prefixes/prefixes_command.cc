@@ -23,9 +23,10 @@ std::string Line(const PrefixRunOptions& options, const PrefixRunResult& run) {
   return absl::StrFormat(
       "%-14s %2d %5.2f %4d %-21s | %6.3f %6.3f %7.3f | %8.2f | %6.2f %7.2f | %7.2f | %4.1f%% %4.0f%% | %5.1f "
       "%5d\n",
-      options.workload, options.ranks, options.load, options.seed, options.policy, run.ttft_s.mean,
-      run.ttft_s.p50, run.ttft_s.p99, run.tpot_s.mean * 1e3, run.e2e_s.mean, run.e2e_s.p99,
-      run.throughput_per_s, run.hit_share * 100, run.found_share * 100, run.queue_mean, run.queue_max);
+      options.workload, options.ranks, options.load, options.seed, options.policy, run.times.ttft_s.mean,
+      run.times.ttft_s.p50, run.times.ttft_s.p99, run.times.tpot_s.mean * 1e3, run.times.e2e_s.mean,
+      run.times.e2e_s.p99, run.throughput_per_s, run.hit_share * 100, run.found_share * 100, run.queue_mean,
+      run.queue_max);
 }
 
 }  // namespace

@@ -6,10 +6,9 @@
 #include <numeric>
 #include <string>
 #include <tuple>
-#include <type_traits>
 
 #include "absl/strings/str_cat.h"
-#include "router/core/prefill/release_planner.h"
+#include "common/cost/prompt_work.h"
 
 namespace bfio::sim {
 namespace {
@@ -247,73 +246,9 @@ void EqualChunksRule::Plan(const ServeView& view, std::deque<ServeRequestIndex>&
 
 namespace {
 
-double DueIn(const ServeView& view, ServeRequestIndex request) {
-  return view.ttft_objective_s - (view.begins_s - view.requests[request].arrival_s);
-}
-
-std::vector<core::PrefillRank> RanksOf(const ServeView& view) {
-  std::vector<core::PrefillRank> ranks;
-  for (const ServeRank& rank : view.ranks) {
-    core::PrefillRank& to = ranks.emplace_back();
-    to.cost = view.cost.batch;
-    to.decodes = rank.decodes;
-    to.decode_context = static_cast<double>(rank.decode_context);
-    to.free_slots = view.slots - rank.decodes - static_cast<int64_t>(rank.prompts.size());
-    for (const BoundPrompt& prompt : rank.prompts) {
-      to.Add({prompt.left, prompt.done}, DueIn(view, prompt.request));
-    }
-    if (!rank.prompts.empty()) {
-      to.first_bound_for_s = std::max(0.0, view.begins_s - rank.prompts.front().bound_at_s);
-    }
-  }
-  return ranks;
-}
-
-std::vector<core::WaitingPrompt> WaitingOf(const ServeView& view, const std::deque<ServeRequestIndex>& pool) {
-  std::vector<core::WaitingPrompt> waiting;
-  for (const ServeRequestIndex index : pool) {
-    waiting.push_back(
-        {view.requests[index].prompt, view.now_s - view.requests[index].arrival_s, DueIn(view, index)});
-  }
-  return waiting;
-}
-
-void Take(const std::vector<core::PrefillDecision::Binding>& bindings, std::deque<ServeRequestIndex>& pool,
-          ServePlan& plan) {
-  constexpr ServeRequestIndex kTaken = -1;
-  for (const auto& binding : bindings) {
-    plan.bindings.push_back({pool[binding.waiting], binding.rank});
-    pool[binding.waiting] = kTaken;
-  }
-  std::erase(pool, kTaken);
-}
-
-}  // namespace
-
-void BfIoRule::Plan(const ServeView& view, std::deque<ServeRequestIndex>& pool, ServePlan& plan) {
-  const core::PrefillDecision decision =
-      core::PlanPrefill(RanksOf(view), WaitingOf(view, pool), view.traffic, core::PrefillSettings{});
-  Take(decision.bindings, pool, plan);
-  plan.level_s = decision.level_s;
-}
-
-void BfIoReleaseRule::Plan(const ServeView& view, std::deque<ServeRequestIndex>& pool, ServePlan& plan) {
-  const auto bindings = core::PlanRelease(RanksOf(view), WaitingOf(view, pool), view.traffic, {budget_});
-  Take(bindings, pool, plan);
-  for (size_t g = 0; g < view.ranks.size(); ++g) {
-    plan.orders[g].prompt_tokens = std::max<int64_t>(0, budget_ - view.ranks[g].decodes);
-  }
-}
-
-namespace {
-
 template <class Rule>
 std::unique_ptr<ServeRule> Make(int64_t budget) {
-  if constexpr (std::is_constructible_v<Rule, int64_t>) {
-    return std::make_unique<Rule>(budget);
-  } else {
-    return std::make_unique<Rule>();
-  }
+  return std::make_unique<Rule>(budget);
 }
 
 struct Entry {
@@ -326,11 +261,11 @@ constexpr Entry kRules[] = {
       "requests wait in one pool until a rank has no prompt; all ranks compute prompt tokens up to a common "
       "step time",
       true},
-     Make<BfIoRule>},
+     nullptr},
     {{"bf_io_release",
       "requests wait in one pool and are released in waves; each engine fills its token budget with prompts",
       true},
-     Make<BfIoReleaseRule>},
+     nullptr},
     {{"equal_chunks",
       "requests wait in one pool; a rank computes at most the mean of the ranks' pending prompt tokens per "
       "step"},
@@ -367,7 +302,7 @@ const std::vector<ServeRuleInfo>& ServeRules() {
 absl::StatusOr<std::unique_ptr<ServeRule>> MakeServeRule(absl::string_view name, int64_t budget) {
   std::string names;
   for (const Entry& entry : kRules) {
-    if (entry.info.name == name) return entry.make(budget);
+    if (entry.info.name == name) return entry.make == nullptr ? nullptr : entry.make(budget);
     absl::StrAppend(&names, names.empty() ? "" : ", ", entry.info.name);
   }
   return absl::InvalidArgumentError(absl::StrCat("unknown rule '", name, "'; choose one of ", names));

@@ -123,23 +123,6 @@ class EqualChunksRule final : public ServeRule {
   const int64_t budget_;
 };
 
-// bfio's own rule: router/core/prefill.
-class BfIoRule final : public ServeRule {
- public:
-  void Plan(const ServeView& view, std::deque<ServeRequestIndex>& pool, ServePlan& plan) override;
-};
-
-// bfio in front of engines such as vLLM: bfio decides when a prompt is sent to which rank, and the engine
-// fills its budget with it.
-class BfIoReleaseRule final : public ServeRule {
- public:
-  explicit BfIoReleaseRule(int64_t budget) : budget_(budget) {}
-  void Plan(const ServeView& view, std::deque<ServeRequestIndex>& pool, ServePlan& plan) override;
-
- private:
-  const int64_t budget_;
-};
-
 }  // namespace bfio::sim
 
 #endif  // BFIO_TOOLS_SIM_SERVE_ENGINE_RULES_H_

@@ -70,8 +70,8 @@ void AddServeOptions(OptionTable& table, std::string& rule, int32_t& lag, double
             "seconds that a step takes longer on all ranks if any rank has more than S rows (--padded=S)");
   table.Add("rule", &rule, "rule that places requests and prompts; bfio_sim --help lists the rules of serve");
   table.Add("lag", &lag,
-            "steps from the reports that a plan is made from to the step that it applies to: 2 for a "
-            "pipelined router, 0 or 1 for lockstep");
+            "steps from the reports that a plan of bfio is made from to the step that it applies to: 2 for a "
+            "pipelined router, 0 or 1 for lockstep; engines' own rules decide when a step begins");
   table.Add("jitter", &jitter,
             "standard deviation of the logarithm of a random factor on each rank's local time");
   table.Add("closed", &closed,
@@ -88,9 +88,9 @@ void PrintRun(const ServeOptions& options, const std::string& workload, const Se
       "%s on %s: %d ranks, load %.2f of %.3f requests/s; %.0f s of warm-up, %.0f s counted, %d requests, %d "
       "steps of %.2f ms\n",
       options.rule, workload, options.workers, options.load, run.capacity.requests_per_s, run.warmup_s,
-      run.counted_s, run.requests, run.steps, run.step_s_mean * 1e3);
-  std::cout << line("TTFT", run.ttft_s) << line("TPOT", run.tpot_s) << line("ITL", run.itl_s)
-            << line("E2E", run.e2e_s)
+      run.counted_s, run.times.requests, run.steps, run.step_s_mean * 1e3);
+  std::cout << line("TTFT", run.times.ttft_s) << line("TPOT", run.times.tpot_s) << line("ITL", run.itl_s)
+            << line("E2E", run.times.e2e_s)
             << absl::StrFormat("  idle %.2f %% (%.2f %% by decodes, %.2f %% by prompts); %.0f tokens/s\n",
                                run.idle_fraction * 100, run.idle_decode_fraction * 100,
                                run.idle_prefill_fraction * 100, run.throughput_tokens_per_s);
@@ -209,8 +209,9 @@ absl::Status RunServeCommand(const ReadOptions& read) {
   ServeOptions options;
   options.workers = 16;
   options.lag = kDefaultLag;
-  // An 8-billion-parameter model per GPU.
-  std::vector<double> cost = {7.5e-3, 0.027e-3, 220, 1.05e-9, 4.85e-8};
+  const BatchCost& of = kEightBillionCost;
+  std::vector<double> cost = {of.c_s, of.a_s_per_token, static_cast<double>(of.b0_tokens), of.k1_s_per_pair,
+                              of.k2_s_per_token};
   WorkloadOptions workload;
   bool json = false;
   OptionTable table;
@@ -223,6 +224,9 @@ absl::Status RunServeCommand(const ReadOptions& read) {
   table.Add("load", &options.load, "arrival rate as a share of the capacity of a perfectly balanced group");
   table.Add("ttft_objective", &options.ttft_objective_s,
             "objective for the time to first token of every request, in seconds; 0: none");
+  table.Add("tokens_per_step", &options.tokens_per_step,
+            "tokens that a decode generates per step on average (speculative decoding), with as many rows; "
+            "--load remains that of one token per step");
   table.Add("seed", &options.seed, "seed of arrivals and step times");
   AddNumbers(
       table, "cost", &cost, Within(0, 1e9),

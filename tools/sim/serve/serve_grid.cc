@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
+#include "tools/sim/rank/serve_group.h"
 #include "tools/sim/serve/serve_rule.h"
 #include "tools/sim/serve/serve_run.h"
 
@@ -59,10 +60,10 @@ absl::StatusOr<ServeMeasurements> MeanMeasurements(const Contender& contender, c
     options.closed = grid.closed;
     options.seed = static_cast<uint64_t>(seed);
     BFIO_ASSIGN_OR_RETURN(const ServeResult run, RunServe(options, workload.trace));
-    mean.e2e_s += run.e2e_s.mean / grid.seeds;
-    mean.ttft_p50_s += run.ttft_s.p50 / grid.seeds;
-    mean.ttft_p99_s += run.ttft_s.p99 / grid.seeds;
-    mean.tpot_s += run.tpot_s.mean / grid.seeds;
+    mean.e2e_s += run.times.e2e_s.mean / grid.seeds;
+    mean.ttft_p50_s += run.times.ttft_s.p50 / grid.seeds;
+    mean.ttft_p99_s += run.times.ttft_s.p99 / grid.seeds;
+    mean.tpot_s += run.times.tpot_s.mean / grid.seeds;
     mean.idle_prefill_fraction += run.idle_prefill_fraction / grid.seeds;
     mean.throughput_tokens_per_s += run.throughput_tokens_per_s / grid.seeds;
   }
@@ -154,21 +155,11 @@ ServeEngine Moe() {
   return {"moe", cost, 256};
 }
 
-ServeEngine EightBillion() {
-  BatchCost cost;
-  cost.c_s = 7.5e-3;
-  cost.a_s_per_token = 0.027e-3;
-  cost.b0_tokens = 220;
-  cost.k1_s_per_pair = 1.05e-9;
-  cost.k2_s_per_token = 4.85e-8;
-  return {"8b", cost, 256};
-}
-
 }  // namespace
 
 const std::vector<ServeEngine>& ServeEngines() {
-  static const auto* const engines =
-      new std::vector<ServeEngine>{{"paper", LongContextLlama70B(), 72}, Moe(), EightBillion()};
+  static const auto* const engines = new std::vector<ServeEngine>{
+      {"paper", LongContextLlama70B(), 72}, Moe(), {"8b", kEightBillionCost, 256}};
   return *engines;
 }
 

@@ -1,7 +1,7 @@
-// The interface of rules that place a group's prompts and limit the prompt tokens per step. One interface for
-// bfio's rule and those of today's engines, so that runs differ only in the rule. The engines' rules follow
-// their descriptions and tests (docs/simulator.md names the sources); each uses its engine's placement.
-// Threads: a rule belongs to its run. Deterministic.
+// The interface of engines' rules that place a group's prompts and limit the prompt tokens per step. The
+// rules follow their descriptions and tests (docs/simulator.md names the sources); each uses its engine's
+// placement. bfio's own rules run in the router's core (rank/cluster_dispatcher.h). Threads: a rule belongs
+// to its run. Deterministic.
 #ifndef BFIO_TOOLS_SIM_SERVE_SERVE_RULE_H_
 #define BFIO_TOOLS_SIM_SERVE_SERVE_RULE_H_
 
@@ -13,24 +13,19 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/cost/group_time.h"
-#include "router/core/prefill/prefill_planner.h"
-#include "tools/sim/serve/serve_group.h"
+#include "tools/sim/rank/serve_group.h"
 
 namespace bfio::sim {
 
-// A rule's input: the group when the plan is applied, assuming that no request ends before.
+// A rule's input: the group when the step begins.
 struct ServeView {
   const std::vector<ServeRank>& ranks;
   const std::vector<ServeRequest>& requests;
   const GroupCost& cost;
   int64_t slots = 0;
-  // Number of the step that the plan is for, from 0; the current time, and the estimated start of that step.
+  // Number of the step, from 0, and its beginning.
   int64_t step = 0;
   double now_s = 0;
-  double begins_s = 0;
-  core::PrefillTraffic traffic;
-  // TTFT objective of every request, in seconds from its arrival; used only by bfio's rule.
-  double ttft_objective_s = core::kNoObjective;
 };
 
 struct ServePlan {
@@ -39,11 +34,8 @@ struct ServePlan {
     int32_t rank = 0;
   };
   std::vector<Binding> bindings;
-  // By rank. Not used when level_s is above 0.
+  // By rank.
   std::vector<RankOrder> orders;
-  // If above 0, each rank computes the prompt tokens that fit into a step of this length, given its work when
-  // the plan is applied; 0: `orders` apply.
-  double level_s = 0;
 };
 
 class ServeRule {
@@ -64,7 +56,7 @@ struct ServeRuleInfo {
 const std::vector<ServeRuleInfo>& ServeRules();
 
 // `budget`: maximum tokens of a rank's step, decodes included. INVALID_ARGUMENT, listing the rules, for an
-// unknown name.
+// unknown name. Null for bfio's own.
 absl::StatusOr<std::unique_ptr<ServeRule>> MakeServeRule(absl::string_view name, int64_t budget);
 
 }  // namespace bfio::sim

@@ -14,6 +14,7 @@
 #include "common/cost/group_time.h"
 #include "common/workload/trace.h"
 #include "nlohmann/json_fwd.hpp"
+#include "tools/sim/rank/engine_run.h"
 #include "tools/sim/serve/serve_workload.h"
 
 namespace bfio::sim {
@@ -34,17 +35,15 @@ struct ServeOptions {
   bool closed = false;
   GroupCost cost;
   KnownCost known_cost = KnownCost::kTrue;
-  // A plan made from the reports of step k is for step k + lag. 2 is the router's pipelined mode; with 1 or 0
-  // the group waits for its plan.
+  // A plan of bfio made from the reports of step k is for step k + lag. 2 is the router's pipelined mode;
+  // with 1 or 0 the group waits for its plan. The engines' own rules decide when a step begins.
   int32_t lag = 0;
   // TTFT objective of every request, in seconds; 0: none.
   double ttft_objective_s = 0;
   double jitter = 0;
+  // ServeGroup::Options::tokens_per_step.
+  double tokens_per_step = 1;
   uint64_t seed = 1;
-};
-
-struct Latencies {
-  double mean = 0, p50 = 0, p99 = 0;
 };
 
 struct ServeResult {
@@ -52,9 +51,10 @@ struct ServeResult {
   double arrivals_per_s = 0;
   // Duration in seconds of the warm-up, and of the period whose arrivals are counted.
   double warmup_s = 0, counted_s = 0;
-  int64_t requests = 0, steps = 0;
+  int64_t steps = 0;
   double step_s_mean = 0;
-  Latencies ttft_s, tpot_s, itl_s, e2e_s;
+  RequestTimes times;
+  Latencies itl_s;
   // Share of the requests whose first token met the objective; absent without an objective.
   std::optional<double> ttft_met;
   // Share of all ranks' time spent waiting for the slowest rank: in total; if the steps had only their

@@ -1,15 +1,17 @@
-// An engine rank: cache hits compared with a comparison of all tokens, memory, ends, and step times by hand.
-// Other routers' rules on such ranks: one case for each statement of their descriptions.
+// Ranks with KV memory: cache hits compared with a comparison of all tokens, memory, ends, and a level by
+// hand. Other routers' rules on such ranks: one case for each statement of their descriptions.
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
 #include "common/base/rng.h"
 #include "gmock/gmock.h"
-#include "tools/sim/prefixes/dispatcher.h"
-#include "tools/sim/prefixes/engine_model.h"
+#include "router/core/prefix/prefix_caches.h"
+#include "tools/sim/prefixes/direct_dispatchers.h"
 
 namespace bfio::sim {
 namespace {
@@ -28,11 +30,8 @@ Tokens operator+(Tokens a, const Tokens& b) {
 }
 
 // A request with these tokens. Blocks are named by all tokens up to their ends.
-PrefixRequest RequestOf(core::RequestId id, const Tokens& tokens, size_t prompt) {
-  PrefixRequest request;
-  request.id = id;
-  request.prompt_tokens = static_cast<int64_t>(prompt);
-  request.output_tokens = request.max_new_tokens = static_cast<int64_t>(tokens.size() - prompt);
+ServeRequest RequestOf(const Tokens& tokens, size_t prompt) {
+  ServeRequest request{0, static_cast<int64_t>(prompt), static_cast<int64_t>(tokens.size() - prompt)};
   std::vector<uint64_t> names;
   uint64_t name = 1;
   for (size_t i = 0; i < tokens.size(); ++i) {
@@ -44,23 +43,44 @@ PrefixRequest RequestOf(core::RequestId id, const Tokens& tokens, size_t prompt)
   return request;
 }
 
-// Runs the requests until all have ended; returns the prompt tokens found in the cache, by request.
-std::map<core::RequestId, int64_t> RunAll(EngineModel& engine, const std::vector<PrefixRequest>& requests) {
-  for (const PrefixRequest& request : requests) engine.Submit(request);
-  std::map<core::RequestId, int64_t> cached;
-  while (!engine.idle()) {
-    engine.BeginStep();
-    for (const EngineStep::First& first : engine.EndStep().first_tokens)
-      cached[first.request->id] = first.cached;
+// Ranks with KV memory, by default one.
+struct Engine {
+  explicit Engine(ServeGroup::Options options, int64_t token_budget = 2048)
+      : budget(token_budget), group(Completed(options), &requests) {}
+  static ServeGroup::Options Completed(ServeGroup::Options options) {
+    options.longest_output = 1'000;
+    options.slots = std::max<int64_t>(options.slots, 8);
+    return options;
   }
-  return cached;
-}
+  void Submit(const ServeRequest& request) {
+    requests.push_back(request);
+    group.Bind(static_cast<ServeRequestIndex>(requests.size()) - 1, 0);
+  }
+  const ServeStep& Step(double level_s = std::numeric_limits<double>::infinity()) {
+    std::vector<RankOrder> orders;
+    FillBudget(group, 0, budget, orders);
+    orders[0].level_s = level_s;
+    now += group.Begin(0, orders);
+    return group.End(0, now);
+  }
+  // Runs the request until it has ended; returns the prompt tokens found in the cache.
+  int64_t Run(const ServeRequest& request) {
+    Submit(request);
+    while (group.active() > 0) Step();
+    return requests.back().cached;
+  }
 
-TEST(EngineModelTest, HitsAreThoseOfAComparisonOfAllTokens) {
-  EngineModel engine({.kv_tokens = 1'000'000}), without({.caches = false});
+  const int64_t budget;
+  std::vector<ServeRequest> requests;
+  ServeGroup group;
+  double now = 0;
+};
+
+TEST(RankMemoryTest, HitsAreThoseOfAComparisonOfAllTokens) {
+  Engine engine({.kv_tokens = 1'000'000}), without({.kv_tokens = 1'000'000, .caches = false});
   Rng rng(3);
   std::vector<Tokens> computed;
-  for (core::RequestId id = 1; id <= 200; ++id) {
+  for (uint64_t id = 1; id <= 200; ++id) {
     // Prompts are parts of texts, or continue earlier sequences.
     Tokens tokens = Text(rng.Below(3), 1 + rng.Below(200));
     if (!computed.empty() && rng.Below(2) == 0) {
@@ -76,130 +96,105 @@ TEST(EngineModelTest, HitsAreThoseOfAComparisonOfAllTokens) {
       const auto ends = std::mismatch(earlier.begin(), earlier.end(), tokens.begin(), end);
       common = std::max<int64_t>(common, ends.first - earlier.begin());
     }
-    const PrefixRequest request = RequestOf(id, tokens, prompt);
+    const ServeRequest request = RequestOf(tokens, prompt);
     const int64_t expected = common / kEngineBlockTokens * kEngineBlockTokens;
-    EXPECT_EQ(engine.Cached(request), expected);
-    ASSERT_EQ(RunAll(engine, {request})[id], expected) << "request " << id;
-    ASSERT_EQ(RunAll(without, {request})[id], 0);
+    EXPECT_EQ(engine.group.Cached(0, request), expected);
+    ASSERT_EQ(engine.Run(request), expected) << "request " << id;
+    ASSERT_EQ(without.Run(request), 0);
     // The last token is generated; its KV is never computed.
     tokens.pop_back();
     computed.push_back(tokens);
   }
-  const PrefixRequest one = RequestOf(1, Text(50, 101), 100), two = RequestOf(2, Text(50, 101), 100);
-  EXPECT_EQ(RunAll(engine, {one, two})[2], 96) << "prompts of one step share too";
+  engine.Submit(RequestOf(Text(50, 101), 100));
+  EXPECT_EQ(engine.Run(RequestOf(Text(50, 101), 100)), 96) << "prompts of one step share too";
 }
 
-TEST(EngineModelTest, TheLeastRecentlyUsedGoFirstLastBlocksBeforeFirstOnes) {
-  EngineModel engine({.kv_tokens = 10 * kEngineBlockTokens});
+TEST(RankMemoryTest, TheLeastRecentlyUsedGoFirstLastBlocksBeforeFirstOnes) {
+  Engine engine({.kv_tokens = 10 * kEngineBlockTokens});
   // Two have left 8 blocks with contents: the third takes two empty ones, then the last two of the first.
-  for (const uint64_t text : {1, 2, 3}) RunAll(engine, {RequestOf(text, Text(text, 65), 64)});
-  EXPECT_EQ(engine.Cached(RequestOf(4, Text(1, 80), 80)), 32);
-  EXPECT_EQ(engine.Cached(RequestOf(4, Text(2, 80), 80)), 64);
+  for (const uint64_t text : {1, 2, 3}) engine.Run(RequestOf(Text(text, 65), 64));
+  EXPECT_EQ(engine.group.Cached(0, RequestOf(Text(1, 80), 80)), 32);
+  EXPECT_EQ(engine.group.Cached(0, RequestOf(Text(2, 80), 80)), 64);
 }
 
-TEST(EngineModelTest, ShortOfMemoryAllRequestsEndAndAllBlocksAreFree) {
-  EngineModel engine({.slots = 8, .token_budget = 64, .kv_tokens = 40 * kEngineBlockTokens});
-  Rng rng(5);
-  std::vector<PrefixRequest> requests;
-  for (core::RequestId id = 1; id <= 100; ++id) {
-    const size_t prompt = 1 + rng.Below(200);
-    const Tokens text = Text(rng.Below(4), prompt);
-    requests.push_back(RequestOf(id, text + Text(100 + id, 1 + rng.Below(300)), prompt));
-  }
-  for (const PrefixRequest& request : requests) engine.Submit(request);
-  std::map<core::RequestId, int> first, finished;
-  while (!engine.idle()) {
-    std::map<core::RequestId, int64_t> before;
-    for (const HeldRequest& held : engine.Held()) before[held.request->id] = held.generated;
-    engine.BeginStep();
-    ASSERT_LE(engine.running(), 8);
-    ASSERT_GE(engine.pool().free_blocks(), 0);
-    const EngineStep step = engine.EndStep();
-    for (const EngineStep::First& one : step.first_tokens) ++first[one.request->id];
-    for (const PrefixRequest* one : step.finished) {
-      ++finished[one->id];
-      EXPECT_EQ(before[one->id], one->output_tokens - 1) << "it ends with its last token";
+// With and without several tokens per step.
+TEST(RankMemoryTest, ShortOfMemoryAllRequestsEndAndAllBlocksAreFree) {
+  for (const double tokens_per_step : {1.0, 2.3}) {
+    Engine engine({.kv_tokens = 40 * kEngineBlockTokens, .tokens_per_step = tokens_per_step}, 64);
+    Rng rng(5);
+    int64_t generated = 0, wanted = 0;
+    for (uint64_t id = 1; id <= 100; ++id) {
+      const size_t prompt = 1 + rng.Below(200), output = 1 + rng.Below(300);
+      engine.Submit(RequestOf(Text(rng.Below(4), prompt) + Text(100 + id, output), prompt));
+      wanted += static_cast<int64_t>(output);
     }
-    for (const HeldRequest& held : engine.Held()) {
-      const int64_t more = held.generated - before[held.request->id];
-      ASSERT_TRUE(more == 0 || more == 1);
+    std::map<ServeRequestIndex, int> first, ended;
+    while (engine.group.active() > 0) {
+      const ServeStep& step = engine.Step();
+      const ServeRank& rank = engine.group.ranks()[0];
+      ASSERT_LE(rank.running(), 8);
+      ASSERT_LE(engine.group.UsedTokens(0), 40 * kEngineBlockTokens);
+      generated += step.tokens;
+      for (const auto& [index, g] : step.first_tokens) ++first[index];
+      for (const auto& [index, g] : step.ended) ++ended[index];
+      const int64_t left = std::accumulate(
+          rank.prompts.begin(), rank.prompts.end(), int64_t{0},
+          [](int64_t sum, const BoundPrompt& prompt) { return sum + prompt.left + prompt.done; });
+      ASSERT_EQ(rank.bound_tokens, left);
     }
-  }
-  EXPECT_GT(engine.preemptions(), 0);
-  EXPECT_EQ(engine.pool().free_blocks(), engine.pool().size());
-  for (const PrefixRequest& request : requests) {
-    EXPECT_EQ(first[request.id], 1);
-    EXPECT_EQ(finished[request.id], 1);
+    EXPECT_GT(engine.group.preemptions(), 0);
+    EXPECT_EQ(generated, wanted) << "each ends with its last token";
+    EXPECT_EQ(engine.group.UsedTokens(0), 0);
+    EXPECT_EQ(engine.group.ranks()[0].decode_context, 0);
+    EXPECT_EQ(engine.group.ranks()[0].bound_tokens, 0);
+    for (ServeRequestIndex i = 0; i < 100; ++i) {
+      EXPECT_EQ(first[i], 1);
+      EXPECT_EQ(ended[i], 1);
+    }
   }
 }
 
-TEST(EngineModelTest, StepTimesByHandAndALevelBoundsTheirPromptTokens) {
-  const BatchCost cost = {
-      .c_s = 1, .a_s_per_token = 0.01, .b0_tokens = 0, .k1_s_per_pair = 0.5, .k2_s_per_token = 0.25};
-  EngineModel engine({.token_budget = 32, .cost = cost});
-  const PrefixRequest request = RequestOf(1, Text(1, 43), 40);
-  engine.Submit(request);
-  // Seconds, first tokens, load and ends of each step.
-  const struct {
-    double seconds;
-    size_t firsts;
-    int64_t load;
-    size_t ends;
-  } kSteps[] = {{1 + 0.32 + 0.5 * 32 * 16, 0, 40, 0},
-                {1 + 0.08 + 0.5 * 8 * (32 + 4), 1, 40, 0},
-                {1 + 0.01 + 0.25 * 41, 0, 41, 0},
-                {1 + 0.01 + 0.25 * 42, 0, 42, 1}};
-  for (const auto& expected : kSteps) {
-    EXPECT_DOUBLE_EQ(engine.BeginStep(), expected.seconds);
-    const EngineStep step = engine.EndStep();
-    EXPECT_EQ(step.first_tokens.size(), expected.firsts);
-    EXPECT_TRUE(&expected == kSteps || step.load_tokens == expected.load);
-    EXPECT_EQ(step.finished.size(), expected.ends);
-  }
-  EXPECT_TRUE(engine.idle());
-
-  EngineModel levelled({.token_budget = 32, .cost = {.c_s = 1, .a_s_per_token = 0.01, .b0_tokens = 0}});
-  const PrefixRequest first = RequestOf(1, Text(1, 14), 10), second = RequestOf(2, Text(100, 30), 26);
-  const auto step = [&](std::optional<double> level_s) {
-    levelled.SetLevel(level_s);
-    const double seconds = levelled.BeginStep();
-    levelled.EndStep();
-    return seconds;
-  };
-  levelled.Submit(first);
-  EXPECT_DOUBLE_EQ(step(std::nullopt), 1.1);
-  levelled.Submit(second);
-  EXPECT_DOUBLE_EQ(step(1.065), 1.06) << "one decode, and five tokens of the second prompt";
-  EXPECT_EQ(levelled.Held()[1].left, 21);
-  EXPECT_DOUBLE_EQ(step(1.015), 1.01) << "decodes go on";
-  EXPECT_DOUBLE_EQ(step(std::nullopt), 1.22);
+TEST(RankMemoryTest, ALevelBoundsThePromptTokensOfAStep) {
+  Engine engine({.cost = {{.c_s = 1, .a_s_per_token = 0.01, .b0_tokens = 0}}, .kv_tokens = 100'000}, 32);
+  engine.Submit(RequestOf(Text(1, 14), 10));
+  EXPECT_DOUBLE_EQ(engine.Step().seconds, 1.1);
+  engine.Submit(RequestOf(Text(100, 30), 26));
+  EXPECT_DOUBLE_EQ(engine.Step(1.065).seconds, 1.06) << "one decode, and five tokens of the second prompt";
+  EXPECT_EQ(engine.group.ranks()[0].prompts[0].left, 21);
+  EXPECT_DOUBLE_EQ(engine.Step(1.015).seconds, 1.01) << "decodes go on";
+  EXPECT_DOUBLE_EQ(engine.Step().seconds, 1.22);
 }
 
 // --- rules of other routers ---
 
 class DirectDispatchersTest : public ::testing::Test {
  protected:
-  void Make(const std::string& rule) {
-    for (int g = 0; g < 2; ++g) ranks_.emplace_back(EngineModelOptions());
-    dispatcher_ = MakeDirectDispatcher(rule, ranks_);
-  }
+  DirectDispatchersTest()
+      : group_({.ranks = 2,
+                .slots = 64,
+                .cost = {kEightBillionCost},
+                .barrier = false,
+                .longest_output = 10,
+                .kv_tokens = 200'000},
+               &requests_) {}
+  void Make(const std::string& rule) { dispatcher_ = MakeDirectDispatcher(rule, 2048, &group_, &requests_); }
   // Sends a request with this prompt; returns its rank.
   int32_t Send(const Tokens& prompt) {
-    const core::RequestId id = requests_.size() + 1;
-    requests_.push_back(
-        std::make_unique<PrefixRequest>(RequestOf(id, prompt + Text(1'000 + id, 10), prompt.size())));
-    return dispatcher_->Arrived(*requests_.back()).at(0).rank;
+    requests_.push_back(RequestOf(prompt + Text(1'000 + requests_.size(), 10), prompt.size()));
+    const size_t before = group_.ranks()[0].prompts.size();
+    dispatcher_->Arrived(static_cast<ServeRequestIndex>(requests_.size()) - 1);
+    return group_.ranks()[0].prompts.size() > before ? 0 : 1;
   }
-  void Finish(int32_t rank, size_t request) {
-    EngineStep step;
-    step.first_tokens = {{requests_[request].get(), 0}};
-    step.finished = {requests_[request].get()};
-    dispatcher_->Stepped(rank, step);
+  void Finish(int32_t rank, ServeRequestIndex request) {
+    ServeStep step;
+    step.first_tokens = {{request, rank}};
+    step.ended = {{request, rank}};
+    dispatcher_->Stepped(rank, step, 0);
   }
 
-  std::vector<EngineModel> ranks_;
-  std::unique_ptr<PrefixDispatcher> dispatcher_;
-  std::vector<std::unique_ptr<PrefixRequest>> requests_;
+  std::vector<ServeRequest> requests_;
+  ServeGroup group_;
+  std::unique_ptr<EngineDispatcher> dispatcher_;
 };
 
 TEST_F(DirectDispatchersTest, LeastRequests) {
@@ -230,10 +225,11 @@ TEST_F(DirectDispatchersTest, DynamoWeighsPromptBlocksAndActiveBlocks) {
   Finish(0, 0);
   EXPECT_EQ(Send(Text(2, 160)), 0) << "nothing is active there";
   // Rank 1's cache has the prompt.
-  ranks_[1].Submit(*requests_[1]);
-  while (!ranks_[1].idle()) {
-    ranks_[1].BeginStep();
-    dispatcher_->Stepped(1, ranks_[1].EndStep());
+  while (!group_.ranks()[1].idle()) {
+    std::vector<RankOrder> orders;
+    dispatcher_->Order(1, orders);
+    group_.Begin(1, orders);
+    dispatcher_->Stepped(1, group_.End(1, 0), 0);
   }
   Finish(0, 2);
   EXPECT_EQ(Send(Text(1, 160)), 1);

@@ -25,11 +25,11 @@ TEST(PrefixWorkloadTest, ATurnBeginsWithAllThatWasSaid) {
     PrefixWorkload::Session session = workload.NewSession(number);
     auto before = workload.NextTurn(session);
     for (auto next = workload.NextTurn(session); next; next = workload.NextTurn(session), ++turns) {
-      EXPECT_GT(next->prompt_tokens, before->prompt_tokens + before->output_tokens);
+      EXPECT_GT(next->prompt, before->prompt + before->output);
       ASSERT_GE(next->blocks.size(), before->blocks.size());
       EXPECT_TRUE(std::equal(before->blocks.begin(), before->blocks.end(), next->blocks.begin()));
       EXPECT_TRUE(std::equal(before->prefix->begin(), before->prefix->end(), next->prefix->begin()));
-      EXPECT_EQ(next->prefix->size(), static_cast<size_t>(next->prompt_tokens / core::kPrefixBlockTokens));
+      EXPECT_EQ(next->prefix->size(), static_cast<size_t>(next->prompt / core::kPrefixBlockTokens));
       for (size_t i = 0; i < next->prefix->size(); ++i)
         ASSERT_EQ((*next->prefix)[i], next->blocks[4 * i + 3]);
       before = next;
@@ -56,13 +56,13 @@ TEST(PrefixWorkloadTest, MeanLengthsAndCapacityAreThoseOfTheShape) {
   const PrefixWorkload prompts = Workload("system_prompts"), chat = Workload("chat");
   for (int i = 0; i < kSessions; ++i) {
     PrefixWorkload::Session one = prompts.NewSession(i), session = chat.NewSession(i);
-    output += static_cast<double>(prompts.NextTurn(one)->output_tokens) / kSessions;
+    output += static_cast<double>(prompts.NextTurn(one)->output) / kSessions;
     while (chat.NextTurn(session)) turns += 1.0 / kSessions;
   }
   EXPECT_NEAR(output, 200, 15);
   EXPECT_NEAR(turns, 5, 0.4);
   // Prompts of 160 tokens and outputs of 3,569 in 64 slots: decodes take nearly all of the time.
-  EngineModelOptions engine;
+  EngineOptions engine;
   engine.kv_tokens = 100'000'000;
   engine.cost = {.c_s = 0.01, .a_s_per_token = 0, .b0_tokens = 0};
   EXPECT_NEAR(Workload("reasoning").Capacity(engine) * 3'569 / (64 / 0.01), 1, 0.05);
@@ -111,7 +111,7 @@ TEST(PrefixRunTest, WithOneRankAllRulesAreAlike) {
       EXPECT_EQ(Outcome(options), alone) << policy << " on " << workload;
     }
     options.barrier = true;
-    EXPECT_EQ(RunPrefixes(options)->e2e_s.mean, nlohmann::json::parse(alone)["e2e_s_mean"]);
+    EXPECT_EQ(RunPrefixes(options)->times.e2e_s.mean, nlohmann::json::parse(alone)["e2e_s_mean"]);
   }
 }
 
@@ -131,19 +131,20 @@ TEST(PrefixRunTest, HitsAreFoundWhereTextsAreSharedAndCached) {
 TEST(PrefixRunTest, InABarrierPromptsGoTogetherAndToTheirPrefixes) {
   PrefixRunOptions options = RunWith("none", "direct_least_requests", 4);
   options.load = 0.3;
-  const double apart = RunPrefixes(options)->tpot_s.mean;
+  const double apart = RunPrefixes(options)->times.tpot_s.mean;
   options.barrier = true;
-  EXPECT_GT(RunPrefixes(options)->tpot_s.mean, 1.1 * apart);
+  EXPECT_GT(RunPrefixes(options)->times.tpot_s.mean, 1.1 * apart);
   options = RunWith("documents", "bf_io_auto", 4, true);
   const auto waves = RunPrefixes(options);
   EXPECT_GT(waves->hit_share, 0.5);
   options.engine.metered = true;
   const auto levels = RunPrefixes(options);
   EXPECT_GT(levels->hit_share, 0.4) << "a third without regard to prefixes";
-  EXPECT_LT(levels->ttft_s.mean, 0.8 * waves->ttft_s.mean);
-  EXPECT_LT(levels->e2e_s.mean, 0.9 * waves->e2e_s.mean);
+  EXPECT_LT(levels->times.ttft_s.mean, 0.8 * waves->times.ttft_s.mean);
+  EXPECT_LT(levels->times.e2e_s.mean, 0.9 * waves->times.e2e_s.mean);
   for (const char* other : {"vllm", "sglang_cache_aware"})
-    EXPECT_LT(waves->e2e_s.mean, 0.9 * RunPrefixes(RunWith("documents", other, 4, true))->e2e_s.mean)
+    EXPECT_LT(waves->times.e2e_s.mean,
+              0.9 * RunPrefixes(RunWith("documents", other, 4, true))->times.e2e_s.mean)
         << other;
 }
 
@@ -153,9 +154,9 @@ TEST(PrefixRunTest, InABarrierAnObjectiveBoundsTheWaitForAWave) {
   const auto without = RunPrefixes(options);
   options.ttft_objective_s = 0.5;
   const auto with = RunPrefixes(options);
-  EXPECT_GT(without->ttft_s.p99, 1);
-  EXPECT_LT(with->ttft_s.p99, 0.6);
-  EXPECT_LT(with->e2e_s.mean, 1.1 * without->e2e_s.mean);
+  EXPECT_GT(without->times.ttft_s.p99, 1);
+  EXPECT_LT(with->times.ttft_s.p99, 0.6);
+  EXPECT_LT(with->times.e2e_s.mean, 1.1 * without->times.e2e_s.mean);
 }
 
 TEST(PrefixRunTest, EveryRequestEndsAlsoInOverload) {
@@ -163,7 +164,7 @@ TEST(PrefixRunTest, EveryRequestEndsAlsoInOverload) {
     PrefixRunOptions options = RunWith("none", policy, 2, std::string(policy) == "bf_io_auto");
     options.load = 2;
     const auto run = RunPrefixes(options);
-    EXPECT_NEAR(static_cast<double>(run->requests), 240, 45) << "four fifths of about 300";
+    EXPECT_NEAR(static_cast<double>(run->times.requests), 240, 45) << "four fifths of about 300";
     EXPECT_GT(run->queue_max, 10);
     EXPECT_LT(run->throughput_per_s, 1.3 * run->capacity_per_s);
   }

@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
+#include "tools/sim/rank/serve_group.h"
 #include "tools/sim/serve/serve_grid.h"
-#include "tools/sim/serve/serve_group.h"
 #include "tools/sim/serve/serve_rule.h"
 #include "tools/sim/serve/serve_run.h"
 #include "tools/sim/serve/serve_workload.h"
@@ -93,45 +93,68 @@ TEST(ServeFloorTest, TheLargestOfRandomFactors) {
 
 // --- a group's steps ---
 
+// A step of a group whose ranks meet in a barrier.
+const ServeStep& Step(ServeGroup& group, const std::vector<RankOrder>& orders, double now_s) {
+  return group.End(0, now_s + group.Begin(0, orders));
+}
+
 TEST(ServeGroupTest, ALifeByHand) {
   std::vector<ServeRequest> requests = {{0, 30, 3}, {0, 10, 1}};
   ServeGroup group({.ranks = 2, .slots = 4, .cost = {Cost()}, .longest_output = 3}, &requests);
-  group.Bind(0, 0, 0);
-  group.Bind(1, 1, 0);
+  group.Bind(0, 0);
+  group.Bind(1, 1);
   // 20 of 30 tokens of the first prompt, and all 10 of the other, which also generates its only token.
-  double now = group.Step({{20}, {20}}, 0).seconds;
+  double now = Step(group, {{20}, {20}}, 0).seconds;
   EXPECT_NEAR(now, 0.012, 1e-12);
   EXPECT_NEAR(requests[1].end_s, 0.012, 1e-12);
   EXPECT_EQ(requests[0].first_token_s, -1);
-  now += group.Step({{20}, {20}}, now).seconds;
+  now += Step(group, {{20}, {20}}, now).seconds;
   EXPECT_NEAR(now, 0.012 + 0.011, 1e-12);
   EXPECT_NEAR(requests[0].first_token_s, now, 1e-12);
   // Two decode steps, with contexts of 31 and 32 tokens.
   EXPECT_EQ(group.ranks()[0].decode_context, 31);
-  now += group.Step({{0}, {0}}, now).seconds;
+  now += Step(group, {{0}, {0}}, now).seconds;
   EXPECT_NEAR(now, 0.023 + 0.0101 + 31e-6, 1e-12);
   EXPECT_EQ(requests[0].end_s, -1);
-  now += group.Step({{0}, {0}}, now).seconds;
+  now += Step(group, {{0}, {0}}, now).seconds;
   EXPECT_NEAR(requests[0].end_s, now, 1e-12);
   EXPECT_EQ(group.active(), 0);
   EXPECT_EQ(group.ranks()[0].decode_context, 0);
-  EXPECT_EQ(group.Step({{0}, {0}}, now).seconds, 0) << "nothing to do takes no time";
+  EXPECT_EQ(Step(group, {{0}, {0}}, now).seconds, 0) << "nothing to do takes no time";
 }
 
 TEST(ServeGroupTest, NoMoreRunThanThereAreSlotsAndAStepWithoutDecodesMakesTheirGapLonger) {
   std::vector<ServeRequest> requests = {{0, 5, 100}, {0, 5, 100}, {0, 50, 100}};
   ServeGroup group({.ranks = 1, .slots = 2, .cost = {Cost()}, .longest_output = 100}, &requests);
-  group.Bind(0, 0, 0);
-  group.Step({{1000}}, 0);
-  for (const int32_t i : {1, 2}) group.Bind(i, 0, 1);
-  const double prompts = group.Step({{1000, false}}, 1).seconds;
+  group.Bind(0, 0);
+  Step(group, {{1000}}, 0);
+  for (const int32_t i : {1, 2}) group.Bind(i, 0);
+  const double prompts = Step(group, {{1000, false}}, 1).seconds;
   EXPECT_NEAR(prompts, 0.0105, 1e-12) << "the second's prompt tokens alone";
   EXPECT_EQ(group.ranks()[0].decodes, 2);
   EXPECT_EQ(group.ranks()[0].queued(), 1);
-  const ServeStep& step = group.Step({{1000, true}}, 1 + prompts);
+  const ServeStep& step = Step(group, {{1000, true}}, 1 + prompts);
   EXPECT_EQ(group.ranks()[0].decodes, 2);
   ASSERT_EQ(step.gaps.size(), 2U);
   EXPECT_GT(step.gaps[0].first, step.gaps[1].first + 0.9) << "the first has had none since its own";
+}
+
+TEST(ServeGroupTest, SeveralTokensPerStepHaveAsManyRows) {
+  std::vector<ServeRequest> requests = {{0, 5, 8}};
+  ServeGroup group({.ranks = 1, .slots = 1, .cost = {Cost()}, .longest_output = 8, .tokens_per_step = 2.5},
+                   &requests);
+  group.Bind(0, 0);
+  EXPECT_EQ(Step(group, {{5}}, 0).tokens, 1);
+  // 2, 3 and the last 2 of 7 tokens, with 3 rows each.
+  for (const int64_t tokens : {2, 3, 2}) {
+    EXPECT_EQ(requests[0].end_s, -1);
+    const auto context = static_cast<double>(group.ranks()[0].decode_context);
+    const ServeStep& step = Step(group, {{0}}, 0);
+    EXPECT_EQ(step.tokens, tokens);
+    EXPECT_NEAR(step.seconds, 0.01 + 3e-4 + 1e-6 * context, 1e-12);
+  }
+  EXPECT_GT(requests[0].end_s, 0);
+  EXPECT_EQ(group.ranks()[0].resident_tokens(), 0);
 }
 
 // Three steps of two ranks, in each mode of engines with expert parallelism. A is 0.1 ms per row above 4.
@@ -184,7 +207,7 @@ struct Scene {
   ServePlan Ask(ServeRule& rule) {
     ServePlan plan;
     plan.orders.resize(ranks.size());
-    rule.Plan({ranks, requests, cost, 64, step++, 1.0, 1.0, {}}, pool, plan);
+    rule.Plan({ranks, requests, cost, 64, step++, 1.0}, pool, plan);
     return plan;
   }
   // The prompt tokens that each rank is to compute.
@@ -328,16 +351,6 @@ TEST(ServeRulesTest, EqualChunksAreTheMeanRanksWork) {
   EXPECT_THAT(Scene({{10, {900}}, {10, {100}}}).Tokens(*Rule("equal_chunks", 2048)), ElementsAre(500, 500));
 }
 
-TEST(ServeRulesTest, ReleasedPromptsFillTheEnginesBudget) {
-  Scene scene({{10, {500}}, {600, {}}});
-  EXPECT_THAT(scene.Tokens(*Rule("bf_io_release", 512)), ElementsAre(502, 0)) << "vLLM's step";
-  scene.ranks[1].decodes = 10;
-  scene.Arrive({400});
-  EXPECT_THAT(scene.Bindings("bf_io_release", 512), ElementsAre(Pair(1, 1)))
-      << "beside the other rank's prompt";
-  EXPECT_TRUE(scene.pool.empty());
-}
-
 TEST(ServeRulesTest, AnUnknownNameListsThem) {
   EXPECT_THAT(std::string(MakeServeRule("fifo", 1).status().message()), HasSubstr("bf_io"));
 }
@@ -368,17 +381,18 @@ TEST(ServeRunTest, EveryRuleServesAllAndItsBooksAgree) {
     options.load = 0.4;
     options.budget = 4096;
     const ServeResult run = RunOf(options, trace);
-    EXPECT_GE(run.requests, 2800) << rule.name;
-    EXPECT_NEAR(static_cast<double>(run.requests), run.arrivals_per_s * run.counted_s, 300) << rule.name;
+    EXPECT_GE(run.times.requests, 2800) << rule.name;
+    EXPECT_NEAR(static_cast<double>(run.times.requests), run.arrivals_per_s * run.counted_s, 300)
+        << rule.name;
     // Little's law: as many tokens are served as are requested.
     EXPECT_NEAR(run.throughput_tokens_per_s / (run.arrivals_per_s * MomentsOf(trace).output), 1, 0.1)
         << rule.name;
-    EXPECT_GT(run.ttft_s.p50, 0) << rule.name;
-    EXPECT_GE(run.ttft_s.p99, run.ttft_s.p50) << rule.name;
+    EXPECT_GT(run.times.ttft_s.p50, 0) << rule.name;
+    EXPECT_GE(run.times.ttft_s.p99, run.times.ttft_s.p50) << rule.name;
     EXPECT_GE(run.idle_fraction, 0) << rule.name;
     EXPECT_LT(run.idle_fraction, 1) << rule.name;
     EXPECT_NEAR(run.idle_fraction, run.idle_decode_fraction + run.idle_prefill_fraction, 1e-12);
-    EXPECT_GE(run.e2e_s.mean, run.ttft_s.mean) << rule.name;
+    EXPECT_GE(run.times.e2e_s.mean, run.times.ttft_s.mean) << rule.name;
   }
 }
 
@@ -419,16 +433,16 @@ TEST(ServeRunTest, LevelledPromptsLeaveNoRankWaiting) {
   const ServeResult levelled = RunOf(ServeWith("bf_io"), trace), equal = RunOf(today, trace);
   EXPECT_LT(levelled.idle_prefill_fraction, 0.01);
   EXPECT_GT(equal.idle_prefill_fraction, 0.02);
-  EXPECT_LT(levelled.e2e_s.mean, 0.95 * equal.e2e_s.mean);
+  EXPECT_LT(levelled.times.e2e_s.mean, 0.95 * equal.times.e2e_s.mean);
 }
 
 TEST(ServeRunTest, PlansThatComeTwoStepsLateCostLittle) {
   const auto cost = [](const Trace& trace, double load) {
     ServeOptions options = ServeWith("bf_io", 0);
     options.load = load;
-    const double at_once = RunOf(options, trace).e2e_s.mean;
+    const double at_once = RunOf(options, trace).times.e2e_s.mean;
     options.lag = 2;
-    return RunOf(options, trace).e2e_s.mean / at_once;
+    return RunOf(options, trace).times.e2e_s.mean / at_once;
   };
   EXPECT_LT(cost(Conversation(), 0.6), 1.05);
   // Prompts that a plan on its way has bound are not overdue for the next plan; otherwise this would be 1.05.
@@ -439,8 +453,7 @@ TEST(ServeRunTest, PlansThatComeTwoStepsLateCostLittle) {
 // between wait for the part of it that is left when the plan is made.
 TEST(ServeRunTest, APipelinedPlanAddsTheDelayOfItsDelivery) {
   const Trace trace = Conversation();
-  ServeOptions options = ServeWith("vllm");
-  options.budget = 8192;
+  ServeOptions options = ServeWith("bf_io");
   options.load = 0.2;
   // The delay in steps, compared with plans that are made when their step begins.
   const auto later = [&](double c_s) {
@@ -448,9 +461,10 @@ TEST(ServeRunTest, APipelinedPlanAddsTheDelayOfItsDelivery) {
     options.lag = 0;
     const ServeResult at_once = RunOf(options, trace);
     options.lag = 1;
-    EXPECT_EQ(RunOf(options, trace).e2e_s.mean, at_once.e2e_s.mean) << "the next step is the first there is";
+    EXPECT_EQ(RunOf(options, trace).times.e2e_s.mean, at_once.times.e2e_s.mean)
+        << "the next step is the first there is";
     options.lag = 2;
-    return (RunOf(options, trace).ttft_s.p50 - at_once.ttft_s.p50) / at_once.step_s_mean;
+    return (RunOf(options, trace).times.ttft_s.p50 - at_once.times.ttft_s.p50) / at_once.step_s_mean;
   };
   EXPECT_NEAR(later(3e-3), 1, 0.2) << "too short to put a plan off";
   EXPECT_LT(later(60e-3), 0.65) << "put off, once plans have been in time for a while";
@@ -466,8 +480,8 @@ TEST(ServeRunTest, ObjectivesMakeLateFirstTokensRarer) {
   options.ttft_objective_s = 0.2;
   const ServeResult with = RunOf(options, trace);
   EXPECT_GT(*with.ttft_met, 0.9);
-  EXPECT_LT(with.ttft_s.p99, without.ttft_s.p99);
-  EXPECT_LT(with.tpot_s.mean, 1.5 * without.tpot_s.mean);
+  EXPECT_LT(with.times.ttft_s.p99, without.times.ttft_s.p99);
+  EXPECT_LT(with.times.tpot_s.mean, 1.5 * without.times.tpot_s.mean);
 }
 
 TEST(ServeRunTest, AClosedLoopKeepsItsNumberOfRequests) {
@@ -478,7 +492,7 @@ TEST(ServeRunTest, AClosedLoopKeepsItsNumberOfRequests) {
   const ServeResult run = RunOf(options, trace);
   // Little's law in tokens: requests in the system over their mean time, times tokens per request.
   const double population = 0.25 * static_cast<double>(options.slots) * options.workers;
-  const double tokens = run.throughput_tokens_per_s * run.e2e_s.mean / population;
+  const double tokens = run.throughput_tokens_per_s * run.times.e2e_s.mean / population;
   EXPECT_NEAR(tokens / MomentsOf(trace).output, 1, 0.1);
 }
 
@@ -554,9 +568,9 @@ TEST(ServeRunTest, AFittedCostIsAsGoodAsTheTrueOneIfItHasAttention) {
   options.jitter = 0.05;
   const ServeResult exact = RunOf(options, trace);
   options.known_cost = KnownCost::kFitted;
-  EXPECT_NEAR(RunOf(options, trace).e2e_s.mean / exact.e2e_s.mean, 1, 0.02);
+  EXPECT_NEAR(RunOf(options, trace).times.e2e_s.mean / exact.times.e2e_s.mean, 1, 0.02);
   options.known_cost = KnownCost::kFittedWithoutK1;
-  EXPECT_GT(RunOf(options, trace).e2e_s.mean / exact.e2e_s.mean, 1.08);
+  EXPECT_GT(RunOf(options, trace).times.e2e_s.mean / exact.times.e2e_s.mean, 1.08);
 }
 
 TEST(ServeGridTest, ARuleThatKeepsUpWithNoBudgetIsAnErrorAfterTheLastCell) {

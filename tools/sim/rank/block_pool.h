@@ -2,37 +2,19 @@
 // as in vLLM's block pool. A full block has a name. A block without users is free, but keeps its name until
 // it is allocated again. The block that has been free longest is allocated first. Threads: one. Cost: O(1)
 // per call. Units: blocks.
-#ifndef BFIO_TOOLS_SIM_PREFIXES_BLOCK_POOL_H_
-#define BFIO_TOOLS_SIM_PREFIXES_BLOCK_POOL_H_
+#ifndef BFIO_TOOLS_SIM_RANK_BLOCK_POOL_H_
+#define BFIO_TOOLS_SIM_RANK_BLOCK_POOL_H_
 
 #include <cstdint>
 #include <optional>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "router/core/model/request.h"
 
 namespace bfio::sim {
 
 // Tokens per block of an engine's KV memory, as in vLLM.
 inline constexpr int64_t kEngineBlockTokens = 16;
-
-// A request of the simulation of prefix caches. Tokens, seconds.
-struct PrefixRequest {
-  core::RequestId id = 0;
-  double arrived_s = 0;
-  int64_t prompt_tokens = 0;
-  // Tokens that it will generate, at least 1; visible only to the engine model.
-  int64_t output_tokens = 0;
-  // The limit in the client's request.
-  int64_t max_new_tokens = 0;
-  // Names of the whole blocks of prompt and output; each name identifies all tokens up to the block's end.
-  std::vector<uint64_t> blocks;
-  // Names of the prompt's blocks as the router sees them, consistent with `blocks`: the i-th name is that of
-  // the engine block with the same end.
-  core::PrefixBlocks prefix;
-  int64_t session = 0;
-};
 
 class BlockPool {
  public:
@@ -54,6 +36,7 @@ class BlockPool {
 
   int64_t free_blocks() const { return free_; }
   int64_t size() const { return static_cast<int64_t>(blocks_.size()) - 1; }
+  bool cache() const { return cache_; }
 
  private:
   struct Entry {
@@ -75,4 +58,4 @@ class BlockPool {
 
 }  // namespace bfio::sim
 
-#endif  // BFIO_TOOLS_SIM_PREFIXES_BLOCK_POOL_H_
+#endif  // BFIO_TOOLS_SIM_RANK_BLOCK_POOL_H_

@@ -1,4 +1,4 @@
-#include "tools/sim/prefixes/block_pool.h"
+#include "tools/sim/rank/block_pool.h"
 
 namespace bfio::sim {
 
