@@ -22,6 +22,8 @@ constexpr double kWarmupShare = 0.2;
 // way at time 0.
 constexpr double kUsualTurn = 5;
 constexpr uint64_t kArrivalStream = 1 << 20;
+// Share of a rank's memory that the router leaves free in front of engines (router/app).
+constexpr double kFreeShare = 0.05;
 
 class SessionTraffic final : public Traffic {
  public:
@@ -55,21 +57,23 @@ class SessionTraffic final : public Traffic {
         MakeDirectDispatcher(options_.policy, engine.token_budget, &group, &requests_);
     const ClusterDispatcher* cluster = nullptr;
     if (dispatcher == nullptr) {
-      ClusterDispatcher::Options router{.token_budget = engine.token_budget,
-                                        .kv_tokens = engine.kv_tokens,
-                                        .prefix_caches = true,
-                                        .ttft_objective_s = options_.ttft_objective_s,
-                                        .cost = engine.cost};
-      router.policy.name = options_.policy;
-      router.policy.options.seed = options_.seed;
-      if (engine.metered) router.kind = ClusterDispatcher::Kind::kMetered;
+      ClusterDispatcher::Options router{
+          .policy = {.name = options_.policy, .options = {.seed = options_.seed}},
+          .kind = engine.metered ? ClusterDispatcher::Kind::kMetered : ClusterDispatcher::Kind::kPlain,
+          .token_budget = engine.token_budget,
+          .ttft_objective_s = options_.ttft_objective_s,
+          .cost = engine.cost};
+      router.scheduler.max_waiting = int64_t{1} << 40;
+      router.scheduler.admission = {.kind = core::KvAdmissionOptions::Kind::kProtection, .alpha = kFreeShare};
+      router.worker.kv_tokens = engine.kv_tokens;
+      router.worker.prefix_cache = true;
       BFIO_ASSIGN_OR_RETURN(auto made, ClusterDispatcher::Make(router, &group, &requests_));
       cluster = made.get();
       dispatcher = std::move(made);
     }
     group_ = &group;
     dispatcher_ = dispatcher.get();
-    BFIO_RETURN_IF_ERROR(RunEngines(group, requests_, *this, *dispatcher));
+    BFIO_RETURN_IF_ERROR(RunEngines(group, *this, *dispatcher));
     if (cluster != nullptr && cluster->expected_tokens() > 0) {
       result_.found_share =
           static_cast<double>(cluster->found_tokens()) / static_cast<double>(cluster->expected_tokens());
@@ -79,18 +83,20 @@ class SessionTraffic final : public Traffic {
 
   double NextArrival() const override { return turns_.empty() ? kNever : std::get<0>(turns_.top()); }
 
-  std::optional<ServeRequest> Arrive(double now_s) override {
+  std::optional<ServeRequestIndex> Arrive(double now_s) override {
     const int64_t number = std::get<2>(turns_.top());
     turns_.pop();
     auto [it, begins] = sessions_.try_emplace(number);
     if (begins) it->second = number < under_way_ ? workload_.UnderWay(number) : workload_.NewSession(number);
     std::optional<ServeRequest> turn = workload_.NextTurn(it->second);
-    if (turn) {
-      turn->arrival_s = now_s;
-    } else {
+    if (!turn) {
       sessions_.erase(it);
+      return std::nullopt;
     }
-    return turn;
+    turn->arrival_s = now_s;
+    turn->id = requests_.size() + 1;
+    requests_.push_back(*std::move(turn));
+    return std::ssize(requests_) - 1;
   }
 
   void Arrived(ServeRequestIndex index) override {

@@ -1,10 +1,11 @@
 // The router's core in front of simulated engines: the same core::Cluster, with the events that a router
-// gets. Three kinds of engines:
+// gets. Kinds of engines:
 //
-//   kOwn      bfio's workers behind a barrier. A plan is for one step: it has the prompts that begin in it,
-//             and the level up to which ranks compute prompts. A pipelined plan is made while the step before
-//             its own runs, as late as the router makes it (core::PlanDelay). If that step ends first, ranks
-//             go on with the last level.
+//   kDecode   the BF-IO paper's workers behind a barrier: a prompt takes one step, whole. A plan is for one
+//             step. Pipelined, it is for one step later.
+//   kOwn      bfio's workers behind a barrier. A plan also has the level up to which ranks compute prompts. A
+//             pipelined plan is made while the step before its own runs, as late as the router makes it
+//             (core::PlanDelay). If that step ends first, ranks go on with the last level.
 //   kMetered  engines that take requests at any time and compute prompts up to a level (vLLM with bfio's
 //             scheduler class).
 //   kPlain    engines that take requests at any time and fill their token budget.
@@ -15,6 +16,8 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -28,38 +31,47 @@
 
 namespace bfio::sim {
 
+// KV tokens without a limit: large enough that it never binds, small enough that sums do not overflow.
+inline constexpr int64_t kUnlimitedKv = std::numeric_limits<int64_t>::max() / 4;
+
 class ClusterDispatcher final : public EngineDispatcher {
  public:
-  enum class Kind { kOwn, kMetered, kPlain };
+  enum class Kind { kDecode, kOwn, kMetered, kPlain };
   struct Options {
     core::PolicySetting policy;
     Kind kind = Kind::kPlain;
     // Tokens of a rank's step.
     int64_t token_budget = 2048;
-    // KV tokens of a rank; 0: no limit.
-    int64_t kv_tokens = 0;
-    // The router assumes that ranks cache prefixes.
-    bool prefix_caches = false;
-    // Decisions are made while the next step runs.
-    bool pipelined = false;
+    // Its plan mode and report delay also apply to engines without plans.
+    core::SchedulerOptions scheduler;
+    // Every rank.
+    core::WorkerSpec worker;
+    // Replaces `worker`, by rank.
+    std::vector<core::WorkerSpec> workers = {};
     // Objective of every request for its first token, in seconds; 0: none.
     double ttft_objective_s = 0;
     // As the router knows it, until SetCost.
-    BatchCost cost;
+    std::optional<BatchCost> cost;
+    // Sets what the router knows about a request beside its lengths.
+    std::function<void(const ServeRequest&, core::RequestSpec&)> describe = {};
+    // Hints of a rank's requests after a step.
+    std::function<std::vector<core::CompletionHint>(int32_t rank)> hints = {};
   };
   // INVALID_ARGUMENT: no such policy. The others outlive the dispatcher.
-  static absl::StatusOr<std::unique_ptr<ClusterDispatcher>> Make(const Options& options, ServeGroup* group,
-                                                                 const std::vector<ServeRequest>* requests);
+  static absl::StatusOr<std::unique_ptr<ClusterDispatcher>> Make(
+      const Options& options, ServeGroup* group, const std::vector<ServeRequest>* requests,
+      std::unique_ptr<core::Lookahead> lookahead = nullptr);
 
   void Arrived(ServeRequestIndex request) override;
   void Stepped(int32_t stepper, const ServeStep& step, double now_s) override;
-  void Decide(double now_s) override;
+  absl::Status Decide(double now_s) override;
   double NextDecision() const override;
   bool Order(int32_t stepper, std::vector<RankOrder>& orders) override;
-  bool ahead() const override { return options_.pipelined; }
+  bool ahead() const override { return pipelined() && !barrier(); }
   int64_t waiting() const override { return cluster_.waiting(); }
   void SetCost(const BatchCost& cost) override;
 
+  const core::Scheduler& scheduler() const { return *cluster_.group(0); }
   // Prompt tokens expected in the ranks' caches, and how many of them were there.
   int64_t expected_tokens() const { return expected_tokens_; }
   int64_t found_tokens() const { return found_tokens_; }
@@ -69,34 +81,48 @@ class ClusterDispatcher final : public EngineDispatcher {
   struct RankReport {
     int32_t rank = 0;
     core::StepReport report;
-    std::vector<core::RequestId> finished;
+    std::vector<core::RequestId> finished, preempted;
     std::vector<core::CachedPrompt> cached;
+    std::vector<core::CompletionHint> hints;
+  };
+  // Those of one step.
+  struct StepReports {
+    std::vector<RankReport> ranks;
+    // Requests that return to the pool.
+    std::vector<core::RequestSpec> returned;
+    double step_s = 0;
   };
 
-  ClusterDispatcher(const Options& options, ServeGroup* group, const std::vector<ServeRequest>* requests);
-  bool own() const { return options_.kind == Kind::kOwn; }
+  ClusterDispatcher(const Options& options, ServeGroup* group, const std::vector<ServeRequest>* requests,
+                    std::unique_ptr<core::Lookahead> lookahead);
+  // It makes plans for steps.
+  bool barrier() const { return options_.kind == Kind::kDecode || options_.kind == Kind::kOwn; }
+  bool pipelined() const { return options_.scheduler.plan_mode == core::PlanMode::kPipelined; }
   const ServeRequest& Of(ServeRequestIndex index) const { return (*requests_)[index]; }
+  core::RequestSpec SpecOf(const ServeRequest& request) const;
+  void Deliver(StepReports& reports, double now_s);
   core::PrefillReport PromptsOf(int32_t rank) const;
   // KV tokens that requests can hold beyond the memory by sharing blocks, at the present ratio of sharing.
   int64_t Shared(int32_t rank) const;
-  void TakeFirstToken(ServeRequestIndex index, RankReport& report);
-  void MakePlans();
   void Place(const std::vector<core::Placement>& placements);
 
   const Options options_;
   ServeGroup* const group_;
   const std::vector<ServeRequest>* const requests_;
   core::Cluster cluster_;
+  // Requests that have not ended.
+  absl::flat_hash_map<core::RequestId, ServeRequestIndex> indices_;
   // By rank: the number of its steps, and of the last plan that it has applied.
   std::vector<int64_t> steps_, applied_;
   // Reports that the cluster has not got.
-  std::vector<RankReport> reports_;
-  // Own ranks: plans to come.
+  std::deque<StepReports> reports_;
+  // Of steps: plans to come.
   std::deque<core::Plan> plans_;
   std::optional<double> level_s_;
   core::PlanDelay plan_delay_;
-  // The duration of the last step, and the times of the next plan and of the last call of Decide.
-  double step_s_ = 0, plan_at_s_ = 0, decided_s_ = 0;
+  absl::Status status_;
+  // The times of the next plan and of the last call of Decide.
+  double plan_at_s_ = 0, decided_s_ = 0;
   // A copy of the core's model of the ranks' caches, which the core does not expose; by request, what it
   // expected there.
   core::PrefixCaches expectations_;

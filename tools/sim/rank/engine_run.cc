@@ -5,6 +5,8 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/status_macros.h"
 
 namespace bfio::sim {
 namespace {
@@ -14,72 +16,79 @@ constexpr int64_t kMostEmptySteps = 1000;
 
 class Run {
  public:
-  Run(ServeGroup& group, std::vector<ServeRequest>& requests, Traffic& traffic, EngineDispatcher& dispatcher)
+  Run(ServeGroup& group, Traffic& traffic, EngineDispatcher& dispatcher)
       : group_(group),
-        requests_(requests),
         traffic_(traffic),
         dispatcher_(dispatcher),
         ends_s_(static_cast<size_t>(group.steppers()), kNever) {}
 
   absl::Status Go() {
-    while (!traffic_.Done(now_s_)) {
+    while (true) {
       for (int32_t s = 0; s < group_.steppers(); ++s) {
-        if (ends_s_[s] <= now_s_) EndStep(s);
+        if (ends_s_[s] > now_s_) continue;
+        BFIO_RETURN_IF_ERROR(EndStep(s));
+        if (traffic_.Done(now_s_)) return absl::OkStatus();
       }
       TakeArrivals();
-      dispatcher_.Decide(now_s_);
+      if (traffic_.Done(now_s_)) return absl::OkStatus();
+      BFIO_RETURN_IF_ERROR(Decide());
       for (int32_t s = 0; s < group_.steppers(); ++s) BeginStep(s);
-      for (; told_ < requests_.size(); ++told_) traffic_.Arrived(static_cast<ServeRequestIndex>(told_));
+      for (const ServeRequestIndex index : std::exchange(arrived_, {})) traffic_.Arrived(index);
       const double next_s = std::min({traffic_.NextArrival(), dispatcher_.NextDecision(),
                                       *std::min_element(ends_s_.begin(), ends_s_.end())});
       if (empty_steps_ > kMostEmptySteps || (next_s == kNever && dispatcher_.waiting() > 0)) {
         return absl::InternalError(absl::StrCat("no runnable plan at ", now_s_, " s"));
       }
-      if (next_s == kNever) break;
+      if (next_s == kNever) return absl::OkStatus();
       now_s_ = std::max(now_s_, next_s);
     }
-    return absl::OkStatus();
   }
 
  private:
   void TakeArrivals() {
     while (traffic_.NextArrival() <= now_s_) {
-      std::optional<ServeRequest> request = traffic_.Arrive(now_s_);
-      if (!request) continue;
-      const auto index = static_cast<ServeRequestIndex>(requests_.size());
-      requests_.push_back(*std::move(request));
-      dispatcher_.Arrived(index);
-      dispatcher_.Decide(now_s_);
+      const std::optional<ServeRequestIndex> index = traffic_.Arrive(now_s_);
+      if (!index) continue;
+      dispatcher_.Arrived(*index);
+      arrived_.push_back(*index);
     }
+  }
+
+  absl::Status Decide() {
+    traffic_.Deciding(now_s_);
+    const absl::Time before = MonotonicNow();
+    BFIO_RETURN_IF_ERROR(dispatcher_.Decide(now_s_));
+    traffic_.Decided(absl::ToDoubleSeconds(MonotonicNow() - before));
+    return absl::OkStatus();
   }
 
   // Unless it is in a step, or has nothing to do.
   void BeginStep(int32_t stepper) {
-    if (ends_s_[stepper] != kNever || !dispatcher_.Order(stepper, orders_)) return;
+    if (group_.in_step(stepper) || !dispatcher_.Order(stepper, orders_)) return;
     const double seconds = group_.Begin(stepper, orders_);
     ends_s_[stepper] = now_s_ + seconds;
     empty_steps_ = seconds > 0 ? 0 : empty_steps_ + 1;
   }
 
-  void EndStep(int32_t stepper) {
+  absl::Status EndStep(int32_t stepper) {
     ends_s_[stepper] = kNever;
     const ServeStep& step = group_.End(stepper, now_s_);
     dispatcher_.Stepped(stepper, step, now_s_);
     traffic_.Stepped(step, now_s_);
+    if (!dispatcher_.ahead()) return absl::OkStatus();
     TakeArrivals();
-    if (dispatcher_.ahead()) BeginStep(stepper);
-    dispatcher_.Decide(now_s_);
+    BeginStep(stepper);
+    return Decide();
   }
 
   ServeGroup& group_;
-  std::vector<ServeRequest>& requests_;
   Traffic& traffic_;
   EngineDispatcher& dispatcher_;
   double now_s_ = 0;
   // When the steps end that steppers are in; kNever: in none.
   std::vector<double> ends_s_;
-  // Number of requests that traffic has been told of.
-  size_t told_ = 0;
+  // Arrivals that traffic has not been told of.
+  std::vector<ServeRequestIndex> arrived_;
   // Consecutive steps without work.
   int64_t empty_steps_ = 0;
   std::vector<RankOrder> orders_;
@@ -87,9 +96,8 @@ class Run {
 
 }  // namespace
 
-absl::Status RunEngines(ServeGroup& group, std::vector<ServeRequest>& requests, Traffic& traffic,
-                        EngineDispatcher& dispatcher) {
-  return Run(group, requests, traffic, dispatcher).Go();
+absl::Status RunEngines(ServeGroup& group, Traffic& traffic, EngineDispatcher& dispatcher) {
+  return Run(group, traffic, dispatcher).Go();
 }
 
 void FillBudget(const ServeGroup& group, int32_t stepper, int64_t budget, std::vector<RankOrder>& orders) {

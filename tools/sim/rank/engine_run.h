@@ -24,11 +24,14 @@ class Traffic {
   virtual ~Traffic() = default;
   // Time of the next arrival; kNever: none is due until a step has ended.
   virtual double NextArrival() const = 0;
-  // Empty: no request comes after all.
-  virtual std::optional<ServeRequest> Arrive(double now_s) = 0;
+  // Adds the next request to those of the group. Empty: it does not come after all.
+  virtual std::optional<ServeRequestIndex> Arrive(double now_s) = 0;
   // The dispatcher has seen the arrival, and idle ranks have begun steps; or a step has ended now.
   virtual void Arrived(ServeRequestIndex request) {}
   virtual void Stepped(const ServeStep& step, double now_s) = 0;
+  // Called before and after each decision, with its measured duration; steps may begin then.
+  virtual void Deciding(double now_s) {}
+  virtual void Decided(double seconds) {}
   // The run ends although requests may arrive or run.
   virtual bool Done(double now_s) const { return false; }
 };
@@ -40,8 +43,9 @@ class EngineDispatcher {
   virtual void Arrived(ServeRequestIndex request) = 0;
   // A step has ended; ranks are in their state after it.
   virtual void Stepped(int32_t stepper, const ServeStep& step, double now_s) {}
-  // Decides with all that it has been told; called after Stepped, after arrivals, and at NextDecision.
-  virtual void Decide(double now_s) {}
+  // Decides with all that it has been told; called after Stepped, after arrivals, and at NextDecision. An
+  // error ends the run.
+  virtual absl::Status Decide(double now_s) { return absl::OkStatus(); }
   virtual double NextDecision() const { return kNever; }
   // Binds the requests that are due and sets the orders of the stepper's next step, one per rank. False: the
   // stepper has nothing to do.
@@ -54,10 +58,8 @@ class EngineDispatcher {
   virtual void SetCost(const BatchCost& cost) {}
 };
 
-// INTERNAL when the dispatcher makes no runnable plan although requests are there. `requests` are those of
-// the group.
-absl::Status RunEngines(ServeGroup& group, std::vector<ServeRequest>& requests, Traffic& traffic,
-                        EngineDispatcher& dispatcher);
+// INTERNAL when the dispatcher makes no runnable plan although requests are there.
+absl::Status RunEngines(ServeGroup& group, Traffic& traffic, EngineDispatcher& dispatcher);
 
 // Orders that leave no more than the budget's tokens to every rank: decodes come first.
 void FillBudget(const ServeGroup& group, int32_t stepper, int64_t budget, std::vector<RankOrder>& orders);

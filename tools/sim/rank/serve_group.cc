@@ -23,7 +23,7 @@ void ServeStep::Clear() {
   tokens = 0;
   for (std::vector<double>* of : {&rank_s, &decode_s}) of->clear();
   for (std::vector<BatchLoad>* of : {&loads, &decode_loads}) of->clear();
-  for (auto* of : {&first_tokens, &ended}) of->clear();
+  for (auto* of : {&began, &first_tokens, &ended, &returned}) of->clear();
   busy.clear();
   resident_tokens.clear();
   gaps.clear();
@@ -34,16 +34,21 @@ ServeGroup::ServeGroup(const Options& options, std::vector<ServeRequest>* reques
       cost_(options.cost),
       barrier_(options.barrier),
       jitter_(options.jitter),
-      tokens_per_step_(options.tokens_per_step),
+      decode_rows_(options.decode_rows),
+      return_above_(options.returns_requests ? options.kv_tokens : 0),
+      time_(options.time),
+      drift_(options.drift),
       rng_(Rng(options.seed).Fork(kNoiseStream)),
       requests_(requests),
       known_(options.cost.batch),
       ranks_(static_cast<size_t>(options.ranks)),
       hidden_(static_cast<size_t>(options.ranks)),
-      steps_(static_cast<size_t>(steppers())) {
+      steps_(static_cast<size_t>(steppers())),
+      in_step_(steps_.size()) {
   for (Hidden& hidden : hidden_) {
     hidden.due.resize(static_cast<size_t>(options.longest_output) + 1);
-    if (options.kv_tokens > 0) hidden.pool.emplace(options.kv_tokens / kEngineBlockTokens, options.caches);
+    if (options.kv_tokens > 0 && return_above_ == 0)
+      hidden.pool.emplace(options.kv_tokens / kEngineBlockTokens, options.caches);
   }
 }
 
@@ -61,16 +66,6 @@ bool ServeGroup::HasWork(int32_t stepper) const {
                      [](const ServeRank& rank) { return !rank.idle(); });
 }
 
-int64_t ServeGroup::Through(int64_t steps) const {
-  return static_cast<int64_t>(std::floor(static_cast<double>(steps) * tokens_per_step_ + 1e-6));
-}
-
-int64_t ServeGroup::StepsOf(int64_t tokens) const {
-  auto steps = static_cast<int64_t>(std::floor(static_cast<double>(tokens) / tokens_per_step_));
-  while (Through(steps) < tokens) ++steps;
-  return steps;
-}
-
 // --- a step ---
 
 double ServeGroup::Begin(int32_t stepper, const std::vector<RankOrder>& orders) {
@@ -84,14 +79,20 @@ double ServeGroup::Begin(int32_t stepper, const std::vector<RankOrder>& orders) 
     step.busy.push_back(!rank.idle());
     int64_t most = order.prompt_tokens;
     if (std::isfinite(order.level_s)) most = std::min(most, PromptTokensWithin(g, order.level_s));
+    if (return_above_ > 0) ReturnOverflow(g, step);
     const bool preempted = order.decodes && hidden_[g].pool && ExtendDecodes(g);
     BatchLoad& decodes = step.decode_loads.emplace_back();
-    decodes.tokens = rank.decodes * static_cast<int64_t>(std::ceil(tokens_per_step_));
+    decodes.tokens = rank.decodes * decode_rows_;
     decodes.decode_context = static_cast<double>(rank.decode_context);
     step.loads.push_back(order.decodes ? decodes : BatchLoad());
-    ComputePrompts(g, most, !preempted, step.loads.back());
+    ComputePrompts(g, most, !preempted, step);
   }
-  Time(step);
+  if (time_) {
+    time_(step);
+  } else {
+    Time(step);
+  }
+  in_step_[stepper] = true;
   return step.seconds;
 }
 
@@ -110,7 +111,8 @@ int64_t ServeGroup::PromptTokensWithin(int32_t g, double level_s) const {
   return TokensWithin({known_, rank.decodes, static_cast<double>(rank.decode_context), prompts}, level_s);
 }
 
-void ServeGroup::ComputePrompts(int32_t g, int64_t most, bool begin, BatchLoad& load) {
+void ServeGroup::ComputePrompts(int32_t g, int64_t most, bool begin, ServeStep& step) {
+  BatchLoad& load = step.loads.back();
   ServeRank& rank = ranks_[g];
   Hidden& hidden = hidden_[g];
   for (size_t i = 0; i < rank.prompts.size() && most > 0; ++i) {
@@ -119,6 +121,7 @@ void ServeGroup::ComputePrompts(int32_t g, int64_t most, bool begin, BatchLoad& 
       if (!begin || rank.running() >= slots_ || !TakeCached(g, prompt)) break;
       prompt.began = ++hidden.began;
       ++rank.begun;
+      step.began.emplace_back(prompt.request, g);
     }
     const int64_t chunk = std::min(most, prompt.left);
     if (!Extend(g, prompt.request, prompt.done, prompt.done + chunk, prompt.blocks)) {
@@ -151,6 +154,7 @@ double ServeGroup::Noise() {
 
 const ServeStep& ServeGroup::End(int32_t stepper, double now_s) {
   std::swap(ended_, steps_[stepper]);
+  in_step_[stepper] = false;
   const auto [first, end] = RanksOf(stepper);
   for (int32_t g = first; g < end; ++g) {
     ended_.resident_tokens.push_back(ranks_[g].resident_tokens());
@@ -163,17 +167,17 @@ const ServeStep& ServeGroup::End(int32_t stepper, double now_s) {
 void ServeGroup::EndDecodes(int32_t g, double end_s, ServeStep& step) {
   ServeRank& rank = ranks_[g];
   Hidden& hidden = hidden_[g];
+  const int64_t before = hidden.decode_steps, after = ++hidden.decode_steps;
   if (rank.decodes == 0) return;
   for (const auto& [since_s, count] : hidden.since) step.gaps.emplace_back(end_s - since_s, count);
-  std::vector<Decode>& due = DueIn(g, hidden.decode_steps);
-  const int64_t before = Through(hidden.decode_steps), after = Through(++hidden.decode_steps);
-  step.tokens += rank.decodes * (after - before);
-  rank.decode_context += rank.decodes * (after - before);
+  step.tokens += rank.decodes * (drift_.TokensThrough(after) - drift_.TokensThrough(before));
+  rank.decode_context += rank.decodes * (drift_.GrowthThrough(after) - drift_.GrowthThrough(before));
+  std::vector<Decode>& due = DueIn(g, before);
   for (Decode& decode : due) {
     const ServeRequest& request = (*requests_)[decode.request];
     --rank.decodes;
-    rank.decode_context -= decode.base + after;
-    step.tokens -= decode.base + after - request.prompt - request.output;
+    rank.decode_context -= decode.context + drift_.GrowthThrough(after);
+    step.tokens -= decode.generated + drift_.TokensThrough(after) - request.output;
     if (hidden.pool) {
       const auto held = static_cast<int64_t>(decode.blocks.size()) * kEngineBlockTokens;
       Extend(g, decode.request, held - 1, request.prompt + request.output - 1, decode.blocks);
@@ -181,37 +185,42 @@ void ServeGroup::EndDecodes(int32_t g, double end_s, ServeStep& step) {
     }
     EndRequest(g, decode.request, end_s, step);
   }
-  due.clear();
+  // Without this, memory would grow with the most requests that were ever due in a step.
+  std::vector<Decode>().swap(due);
   hidden.since.assign(1, {end_s, rank.decodes});
 }
 
 void ServeGroup::GiveFirstTokens(int32_t g, double end_s, ServeStep& step) {
   ServeRank& rank = ranks_[g];
   Hidden& hidden = hidden_[g];
+  // A step with decodes gives a request as many tokens as any other.
+  const int64_t after = hidden.decode_steps, before = after - 1;
+  const bool one = !hidden.decodes_run;
+  const int64_t tokens = one ? 1 : drift_.TokensThrough(after) - drift_.TokensThrough(before),
+                growth = one ? 1 : drift_.GrowthThrough(after) - drift_.GrowthThrough(before);
   int64_t joined = 0;
   for (; hidden.prefilled > 0; --hidden.prefilled) {
     BoundPrompt prompt = std::move(rank.prompts.front());
     rank.prompts.pop_front();
     rank.bound_tokens -= prompt.done;
     --rank.begun;
-    ++step.tokens;
     ServeRequest& request = (*requests_)[prompt.request];
-    if (prompt.generated == 0) {
+    step.tokens += std::min(tokens, request.output - prompt.generated);
+    if (prompt.generated == 0 && request.made == 0) {
       request.first_token_s = end_s;
       step.first_tokens.emplace_back(prompt.request, g);
     }
-    const int64_t generated = prompt.generated + 1;
-    if (generated >= request.output) {
-      Release(g, prompt.blocks);
+    if (prompt.generated + tokens >= request.output) {
+      if (hidden.pool) Release(g, prompt.blocks);
       EndRequest(g, prompt.request, end_s, step);
       continue;
     }
     ++joined;
     ++rank.decodes;
-    rank.decode_context += request.prompt + generated;
-    const int64_t through = Through(hidden.decode_steps);
-    Schedule(g, {prompt.request, prompt.began, request.prompt + generated - through,
-                 StepsOf(through + request.output - generated) - 1, std::move(prompt.blocks)});
+    rank.decode_context += prompt.done + growth;
+    const int64_t generated = prompt.generated + tokens - drift_.TokensThrough(after);
+    Schedule(g, {prompt.request, prompt.began, prompt.done + growth - drift_.GrowthThrough(after), generated,
+                 drift_.StepWith(request.output - generated) - 1, std::move(prompt.blocks)});
   }
   if (joined > 0) hidden.since.emplace_back(end_s, joined);
 }
@@ -229,7 +238,7 @@ void ServeGroup::Schedule(int32_t g, Decode decode) {
   int64_t step = decode.last;
   if (hidden_[g].pool) {
     const auto held = static_cast<int64_t>(decode.blocks.size()) * kEngineBlockTokens;
-    step = std::clamp(StepsOf(held + 2 - decode.base) - 1, hidden_[g].decode_steps, step);
+    step = std::clamp(drift_.StepWith(held + 2 - decode.context) - 1, hidden_[g].decode_steps, step);
   }
   DueIn(g, step).push_back(std::move(decode));
 }
@@ -243,7 +252,9 @@ bool ServeGroup::ExtendDecodes(int32_t g) {
     Decode& decode = due[i];
     const ServeRequest& request = (*requests_)[decode.request];
     const int64_t began = decode.began, held = std::ssize(decode.blocks) * kEngineBlockTokens,
-                  tokens = std::min(decode.base + Through(now + 1), request.prompt + request.output) - 1;
+                  tokens = std::min(decode.context + drift_.TokensThrough(now + 1),
+                                    request.prompt + request.output) -
+                           1;
     bool gone = false;
     while (!gone && !Extend(g, decode.request, held - 1, tokens, decode.blocks)) gone = Preempt(g) == began;
     if (gone) break;
@@ -326,8 +337,10 @@ int64_t ServeGroup::Preempt(int32_t g) {
   }
   std::vector<Decode>* of = nullptr;
   size_t youngest = 0;
-  // The next block of every decode is due within kEngineBlockTokens steps.
-  for (int64_t step = 0; step <= kEngineBlockTokens && std::cmp_less(step, hidden.due.size()); ++step) {
+  // With blocks, every decode is due within kEngineBlockTokens steps.
+  const int64_t lists = std::ssize(hidden.due),
+                most = hidden.pool ? std::min(lists, kEngineBlockTokens + 1) : lists;
+  for (int64_t step = 0; step < most; ++step) {
     std::vector<Decode>& due = DueIn(g, hidden.decode_steps + step);
     for (size_t i = 0; i < due.size(); ++i) {
       if (of != nullptr && due[i].began < (*of)[youngest].began) continue;
@@ -337,15 +350,46 @@ int64_t ServeGroup::Preempt(int32_t g) {
   }
   Decode decode = std::move((*of)[youngest]);
   of->erase(of->begin() + static_cast<std::ptrdiff_t>(youngest));
-  Release(g, decode.blocks);
-  const int64_t tokens = decode.base + Through(hidden.decode_steps);
+  if (hidden.pool) Release(g, decode.blocks);
+  const int64_t tokens = decode.context + drift_.GrowthThrough(hidden.decode_steps);
   --rank.decodes;
   rank.decode_context -= tokens;
   if (!hidden.since.empty() && hidden.since.back().second > 0) --hidden.since.back().second;
-  rank.prompts.push_front({decode.request, tokens, 0, tokens - (*requests_)[decode.request].prompt});
+  const int64_t generated = decode.generated + drift_.TokensThrough(hidden.decode_steps);
+  rank.prompts.push_front({decode.request, tokens, 0, generated});
   rank.prompt_tokens += tokens;
   rank.bound_tokens += tokens;
   return decode.began;
+}
+
+void ServeGroup::ReturnOverflow(int32_t g, ServeStep& step) {
+  ServeRank& rank = ranks_[g];
+  while (rank.resident_tokens() > return_above_) {
+    // Those that would begin now are the youngest.
+    const bool begins = !rank.prompts.empty();
+    if (!begins) Preempt(g);
+    const BoundPrompt prompt = std::move(rank.prompts.back());
+    rank.prompts.pop_back();
+    rank.prompt_tokens -= prompt.left;
+    rank.bound_tokens -= prompt.left;
+    ServeRequest& request = (*requests_)[prompt.request];
+    request.prompt = prompt.left;
+    request.output -= prompt.generated;
+    request.made += prompt.generated;
+    preemptions_ += begins ? 1 : 0;
+    --active_;
+    step.returned.emplace_back(prompt.request, g);
+  }
+}
+
+void ServeGroup::ForEachDecode(const std::function<void(ServeRequestIndex, int32_t, int64_t)>& visit) {
+  for (int32_t g = 0; g < std::ssize(ranks_); ++g) {
+    const int64_t made = drift_.TokensThrough(hidden_[g].decode_steps);
+    for (const std::vector<Decode>& due : hidden_[g].due) {
+      for (const Decode& decode : due)
+        visit(decode.request, g, (*requests_)[decode.request].output - decode.generated - made);
+    }
+  }
 }
 
 int64_t ServeGroup::Cached(int32_t rank, const ServeRequest& request) const {

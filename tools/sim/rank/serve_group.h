@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -25,6 +26,7 @@
 #include "common/cost/group_time.h"
 #include "router/core/model/request.h"
 #include "tools/sim/rank/block_pool.h"
+#include "tools/sim/rank/drift.h"
 
 namespace bfio::sim {
 
@@ -54,6 +56,9 @@ struct ServeRequest {
   std::vector<uint64_t> blocks = {};
   // Names of the prompt's blocks as the router sees them: the i-th is that of the block with the same end.
   core::PrefixBlocks prefix = nullptr;
+  core::RequestId id = 0;
+  // Tokens generated before it last returned to the router; they count as prompt now, not as output.
+  int64_t made = 0;
 };
 
 using ServeRequestIndex = int32_t;
@@ -112,8 +117,9 @@ struct ServeStep {
   std::vector<int64_t> resident_tokens;
   // Tokens generated.
   int64_t tokens = 0;
-  // Requests, each with its rank.
-  std::vector<std::pair<ServeRequestIndex, int32_t>> first_tokens, ended;
+  // Requests, each with its rank: those that began, got their first token, ended, or returned to the router
+  // for lack of memory.
+  std::vector<std::pair<ServeRequestIndex, int32_t>> began, first_tokens, ended, returned;
   // Gaps between tokens that ended in this step: seconds, and the number of requests with that gap.
   std::vector<std::pair<double, int64_t>> gaps;
 
@@ -136,9 +142,14 @@ class ServeGroup {
     int64_t kv_tokens = 0;
     // Ranks keep the KV of prompts for later requests.
     bool caches = true;
-    // Tokens that a decode generates per step on average, at least 1 (speculative decoding). It has as many
-    // rows, rounded up.
-    double tokens_per_step = 1;
+    // The KV limit counts tokens instead of blocks; a rank without memory for a step returns requests to the
+    // router, the youngest first.
+    bool returns_requests = false;
+    // Tokens that a decode generates in each step, and by which its context grows; and its rows.
+    Drift drift = Drift::Steady(1);
+    int64_t decode_rows = 1;
+    // Sets rank_s and seconds of a step with other times than by `cost`; empty: by `cost`.
+    std::function<void(ServeStep&)> time;
   };
   // Borrows `requests`, to which the caller may append, and writes their times.
   ServeGroup(const Options& options, std::vector<ServeRequest>* requests);
@@ -163,6 +174,9 @@ class ServeGroup {
   // Requests that are bound and have not ended.
   int64_t active() const { return active_; }
   bool HasWork(int32_t stepper) const;
+  bool in_step(int32_t stepper) const { return in_step_[stepper]; }
+  // Calls `visit` with each decoding request, its rank, and the number of tokens that it has left.
+  void ForEachDecode(const std::function<void(ServeRequestIndex, int32_t rank, int64_t left)>& visit);
   // Prompt tokens that are in the rank's cache now: whole blocks, and always fewer than the prompt has.
   int64_t Cached(int32_t rank, const ServeRequest& request) const;
   // Tokens of the KV blocks in use on a rank.
@@ -170,19 +184,20 @@ class ServeGroup {
   int64_t preemptions() const { return preemptions_; }
 
  private:
-  // A decoding request. After n decode steps of its rank it has base + Through(n) tokens.
+  // A decoding request. After n decode steps of its rank it attends to context + D(n) tokens and has
+  // generated generated + A(n) (drift.h).
   struct Decode {
     ServeRequestIndex request = 0;
     int64_t began = 0;
-    int64_t base = 0;
+    int64_t context = 0, generated = 0;
     // The decode step that generates its last token.
     int64_t last = 0;
     std::vector<BlockPool::Block> blocks;
   };
   // State of a rank that is not visible to rules.
   struct Hidden {
-    // Number of decode steps so far. The decodes that need attention in each, because they need a block or
-    // end, modulo the number of lists.
+    // Number of steps with decodes so far, whether there were any. The decodes that need attention in each,
+    // because they need a block or end, modulo the number of lists.
     int64_t decode_steps = 0;
     std::vector<std::vector<Decode>> due;
     // For decodes: the time of the last token, and the number of decodes with this time.
@@ -194,17 +209,14 @@ class ServeGroup {
     std::optional<BlockPool> pool;
   };
 
-  // Tokens that a decode generates in its rank's first `steps` decode steps, and the least number of steps in
-  // which it generates `tokens`.
-  int64_t Through(int64_t steps) const;
-  int64_t StepsOf(int64_t tokens) const;
   std::vector<Decode>& DueIn(int32_t rank, int64_t step) {
     return hidden_[rank].due[static_cast<size_t>(step) % hidden_[rank].due.size()];
   }
   void Schedule(int32_t rank, Decode decode);
-  // Both return whether a request was preempted.
+  // Returns whether a request was preempted.
   bool ExtendDecodes(int32_t rank);
-  void ComputePrompts(int32_t rank, int64_t most, bool begin, BatchLoad& load);
+  void ReturnOverflow(int32_t rank, ServeStep& step);
+  void ComputePrompts(int32_t rank, int64_t most, bool begin, ServeStep& step);
   int64_t PromptTokensWithin(int32_t rank, double level_s) const;
   // Sets the times of a step from its batches.
   void Time(ServeStep& step);
@@ -228,7 +240,12 @@ class ServeGroup {
   const int64_t slots_;
   const GroupCost cost_;
   const bool barrier_;
-  const double jitter_, tokens_per_step_;
+  const double jitter_;
+  const int64_t decode_rows_;
+  // Above 0: the limit of tokens beyond which requests return to the router.
+  const int64_t return_above_;
+  const std::function<void(ServeStep&)> time_;
+  Drift drift_;
   Rng rng_;
   std::vector<ServeRequest>* const requests_;
   BatchCost known_;
@@ -237,6 +254,7 @@ class ServeGroup {
   int64_t active_ = 0, preemptions_ = 0;
   // By stepper; and the one that has ended.
   std::vector<ServeStep> steps_;
+  std::vector<bool> in_step_;
   ServeStep ended_;
 };
 

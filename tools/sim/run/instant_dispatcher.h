@@ -14,26 +14,32 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
 #include "router/core/model/snapshot.h"
 #include "router/core/policy/policy.h"
-#include "tools/sim/run/dispatcher.h"
+#include "router/core/scheduler/events.h"
+#include "tools/sim/rank/engine_run.h"
 
 namespace bfio::sim {
 
-class InstantDispatcher final : public Dispatcher {
+class InstantDispatcher final : public EngineDispatcher {
  public:
-  static absl::StatusOr<std::unique_ptr<Dispatcher>> Create(const SimOptions& options,
-                                                            std::vector<core::WorkerSpec> workers);
+  // The others outlive the dispatcher.
+  InstantDispatcher(std::unique_ptr<core::Policy> policy, int32_t report_delay,
+                    std::vector<core::WorkerSpec> workers, ServeGroup* group,
+                    const std::vector<ServeRequest>* requests);
 
-  absl::Status Enqueue(const core::RequestSpec& request) override;
-  absl::Status Start(int64_t step, std::vector<Started>& started) override;
-  absl::Status OnReport(GroupReport report) override;
+  void Arrived(ServeRequestIndex index) override;
+  absl::Status Decide(double now_s) override;
+  bool Order(int32_t stepper, std::vector<RankOrder>& orders) override;
+  void Stepped(int32_t stepper, const ServeStep& step, double now_s) override;
   int64_t waiting() const override { return static_cast<int64_t>(fresh_.size()) + queued_; }
 
  private:
   // A request at a worker, until a report with its end is processed.
   struct Sent {
     core::RequestId id = 0;
+    ServeRequestIndex index = 0;
     int64_t prefill_tokens = 0;
     int64_t kv_reserve_tokens = 0;
     // 0 while it waits in the queue.
@@ -53,18 +59,27 @@ class InstantDispatcher final : public Dispatcher {
     int32_t unseen = 0;
   };
 
-  InstantDispatcher(std::unique_ptr<core::Policy> policy, int32_t report_delay,
-                    std::vector<core::WorkerSpec> workers);
-  absl::Status Dispatch(int64_t step);
-  void StartQueued(core::WorkerIndex g, int64_t step, std::vector<Started>& started);
+  // The reports of all workers after a step, by rank.
+  struct GroupReport {
+    int64_t step = 0;
+    std::vector<int64_t> loads;
+    std::vector<std::vector<core::RequestId>> finished;
+  };
+
+  void StartQueued(core::WorkerIndex g);
   void Learn(const GroupReport& report);
 
   std::unique_ptr<core::Policy> policy_;
   std::vector<Worker> workers_;
-  ReportDelay delay_;
-  int64_t reported_step_ = 0;
+  ServeGroup* const group_;
+  const std::vector<ServeRequest>* const requests_;
+  const int32_t report_delay_;
+  // Reports that have not been processed.
+  std::deque<GroupReport> reports_;
+  int64_t step_ = 1, reported_step_ = 0;
   // Requests not yet sent to a worker.
   std::vector<core::WaitingView> fresh_;
+  std::vector<ServeRequestIndex> fresh_indices_;
   // Requests that run, or have finished without a processed report of it.
   absl::flat_hash_map<core::RequestId, Sent> running_;
   // Requests in the order in which they started, until a report covers their first step.

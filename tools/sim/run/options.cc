@@ -7,7 +7,7 @@
 #include "common/base/status_macros.h"
 #include "router/core/admission/admission_text.h"
 #include "router/core/lookahead/lookahead.h"
-#include "tools/sim/run/drift.h"
+#include "tools/sim/rank/drift.h"
 
 namespace bfio::sim {
 namespace {

@@ -4,17 +4,19 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/clock.h"
 #include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
+#include "router/core/admission/admission_text.h"
+#include "router/core/lookahead/lookahead.h"
+#include "tools/sim/run/instant_dispatcher.h"
 
 namespace bfio::sim {
 namespace {
 
-// The paper's model has no KV limit. Large enough that it never binds, small enough that sums do not
-// overflow.
-constexpr int64_t kUnlimitedKv = std::numeric_limits<int64_t>::max() / 4;
+// Above saturation the pool grows, as it should in such a run; this limit protects the machine's memory.
+constexpr int64_t kMostWaiting = 2'000'000;
 
 // Longer than any delay between a free slot and the plan that fills it.
 constexpr int64_t kMostStuckSteps = 1000;
@@ -45,6 +47,31 @@ std::vector<core::WorkerSpec> WorkerSpecs(const SimOptions& options) {
   return specs;
 }
 
+core::PolicySetting PolicyOf(const SimOptions& options) {
+  core::PolicySetting policy{.name = options.policy};
+  policy.options.seed = options.seed;
+  policy.options.horizon = options.horizon;
+  policy.options.objective = options.objective;
+  policy.options.discount = options.discount;
+  policy.options.wait_ratio = options.wait_ratio;
+  return policy;
+}
+
+core::SchedulerOptions SchedulerOptionsOf(const SimOptions& options) {
+  core::SchedulerOptions result;
+  if (options.plan_mode == "pipelined") result.plan_mode = core::PlanMode::kPipelined;
+  result.max_waiting = kMostWaiting;
+  result.window = options.window > 0 ? options.window : std::max(result.window, options.reveal);
+  result.report_delay_steps = options.report_delay;
+  const core::AdmissionSetting admission = *core::ParseAdmission(options.admission);
+  result.admission = admission.kv;
+  result.wait = admission.wait;
+  // The cost of a step is known here; a cost in the settings takes precedence.
+  if (!absl::StrContains(options.admission, "tokens=") && options.cost.tl_s_per_token > 0)
+    result.wait.fixed_tokens = std::max(1.0, options.cost.c_s / options.cost.tl_s_per_token);
+  return result;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Simulation>> Simulation::Create(const SimOptions& options,
@@ -55,127 +82,121 @@ absl::StatusOr<std::unique_ptr<Simulation>> Simulation::Create(const SimOptions&
     return absl::InvalidArgumentError(
         absl::StrCat(trace.source, " has no arrival times; --mode=arrivals needs them"));
   }
-  BFIO_ASSIGN_OR_RETURN(Drift drift, Drift::Parse(options.drift, options.seed));
-  BFIO_ASSIGN_OR_RETURN(std::unique_ptr<Dispatcher> dispatcher,
-                        MakeDispatcher(options, WorkerSpecs(options)));
-  std::unique_ptr<Simulation> simulation(new Simulation(options, trace, std::move(drift)));
-  simulation->dispatcher_ = std::move(dispatcher);
+  BFIO_ASSIGN_OR_RETURN(const Drift drift, Drift::Parse(options.drift, options.seed));
+  std::unique_ptr<Simulation> simulation(new Simulation(options, trace, drift));
+  BFIO_RETURN_IF_ERROR(simulation->MakeDispatcher());
   return simulation;
 }
 
-Simulation::Simulation(const SimOptions& options, const Trace& trace, Drift drift)
+Simulation::Simulation(const SimOptions& options, const Trace& trace, const Drift& drift)
     : options_(options),
       trace_(trace),
       source_(trace, options.load, options.requests),
       max_new_tokens_(options.max_new_tokens > 0 ? options.max_new_tokens : LongestOutput(trace)),
       local_time_(options),
-      group_(options.workers, max_new_tokens_, std::move(drift)),
       hints_{options.hint_lead, options.hint_noise, options.seed},
+      group_({.ranks = options.workers,
+              .slots = options.batch,
+              .longest_output = max_new_tokens_,
+              .kv_tokens = options.kv_tokens,
+              .returns_requests = true,
+              .drift = drift,
+              .time = [this](ServeStep& step) { Begin(step); }},
+             &requests_),
       prefill_(options.workers),
-      active_(options.workers) {}
+      loads_(options.workers),
+      active_(options.workers),
+      finished_(options.workers),
+      hints_of_(options.workers) {}
+
+absl::Status Simulation::MakeDispatcher() {
+  const core::PolicySetting policy = PolicyOf(options_);
+  if (options_.dispatch == "instant") {
+    BFIO_ASSIGN_OR_RETURN(auto made, core::MakePolicy(policy.name, policy.options));
+    dispatcher_ = std::make_unique<InstantDispatcher>(std::move(made), options_.report_delay,
+                                                      WorkerSpecs(options_), &group_, &requests_);
+    return absl::OkStatus();
+  }
+  ClusterDispatcher::Options router{.policy = policy,
+                                    .kind = ClusterDispatcher::Kind::kDecode,
+                                    .token_budget = std::numeric_limits<int64_t>::max(),
+                                    .scheduler = SchedulerOptionsOf(options_),
+                                    .workers = WorkerSpecs(options_)};
+  router.describe = [this](const ServeRequest& request, core::RequestSpec& spec) { Describe(request, spec); };
+  if (options_.lookahead == "hint") router.hints = [this](int32_t rank) { return Hints(rank); };
+  BFIO_ASSIGN_OR_RETURN(std::unique_ptr<core::Lookahead> lookahead, core::MakeLookahead(options_.lookahead));
+  BFIO_ASSIGN_OR_RETURN(auto made,
+                        ClusterDispatcher::Make(router, &group_, &requests_, std::move(lookahead)));
+  cluster_ = made.get();
+  dispatcher_ = std::move(made);
+  return absl::OkStatus();
+}
 
 absl::StatusOr<nlohmann::ordered_json> Simulation::Run(const Progress& progress, const StepTap& tap) {
-  while (!Done()) {
-    BFIO_RETURN_IF_ERROR(Step(tap));
-    if (progress && !progress(step_ - 1)) return absl::CancelledError("stopped by a signal");
-  }
-  for (const auto& [id, waiting] : waiting_) statistics_.AddStillWaiting(step_ - 1 - waiting.since_step);
+  progress_ = progress;
+  tap_ = tap;
+  BFIO_RETURN_IF_ERROR(RunEngines(group_, *this, *dispatcher_));
+  BFIO_RETURN_IF_ERROR(status_);
+  for (const Record& record : records_)
+    if (record.waits) statistics_.AddStillWaiting(step_ - 1 - record.since_step);
   nlohmann::ordered_json run = statistics_.ToJson(options_, trace_.source);
   run["overloaded_fraction"] = overload_.share();
-  if (const core::RuleChooser* const chooser = dispatcher_->chooser()) {
-    run["placement"] = {{"rule", core::PlacementRuleName(chooser->rule())},
-                        {"switches", chooser->switches()}};
+  if (cluster_ != nullptr && cluster_->scheduler().chooser().chooses()) {
+    const core::RuleChooser& chooser = cluster_->scheduler().chooser();
+    run["placement"] = {{"rule", core::PlacementRuleName(chooser.rule())}, {"switches", chooser.switches()}};
     // Time of the slowest worker, in tokens of an ordinary one; 0: not known yet.
-    for (const core::RuleChooser::Candidate& candidate : chooser->candidates()) {
+    for (const core::RuleChooser::Candidate& candidate : chooser.candidates()) {
       run["placement"]["time"][std::string(core::PlacementRuleName(candidate.rule))] = candidate.time;
     }
   }
   return run;
 }
 
-bool Simulation::Done() const {
+bool Simulation::Done(double) const {
+  if (!status_.ok()) return true;
   if (options_.steps > 0 && step_ > options_.warmup + options_.steps) return true;
-  return source_.Exhausted() && waiting_.empty() && group_.active() == 0;
+  return source_.Exhausted() && in_system_ == 0;
 }
 
-absl::Status Simulation::Step(const StepTap& tap) {
-  BFIO_RETURN_IF_ERROR(Reveal());
-  if (Done()) return absl::OkStatus();  // the last requests were refused
-  if (step_ > options_.warmup) {
-    overload_.Decide(int64_t{options_.workers} * options_.batch - group_.active());
-  }
-  started_.clear();
-  const absl::Time before = MonotonicNow();
-  absl::Status status = dispatcher_->Start(step_, started_);
-  const absl::Duration decide = MonotonicNow() - before;
-  status.Update(Admit());
-  if (!status.ok()) return status;
-  if (options_.admission != "none") PreemptOverflow();
+// --- arrivals ---
 
-  StepView view;
-  view.step = step_;
-  view.begin_s = now_s_;
-  view.loads = group_.Loads(step_);
-  for (core::WorkerIndex g = 0; g < options_.workers; ++g) active_[g] = group_.ActiveOn(g);
-  view.active = active_;
-  if (status = CheckLimits(view.loads); !status.ok()) return status;
-  const std::vector<double>& local = local_time_.Measure(view.loads, prefill_);
-  view.local_s = local;
-  view.seconds = *std::max_element(local.begin(), local.end()) + options_.overhead_s;
-  view.balanced_s = local_time_.Balanced(view.loads, prefill_) + options_.overhead_s;
-  view.tokens = group_.Tokens(step_);
-  view.residents = group_.active();
-  view.waiting = static_cast<int64_t>(waiting_.size());
-  view.started = started_;
-  now_s_ += view.seconds;
-  // The group empties: there are no more requests to choose from.
-  const bool draining = source_.Exhausted() && waiting_.empty();
-  if (step_ > options_.warmup && (options_.count_drain || !draining)) {
-    Count(view, absl::ToDoubleMicroseconds(decide));
-  }
-  GroupReport report = MakeReport(view);
-  view.finished = report.finished;
-  if (tap) tap(view);
-  ++step_;
-  return dispatcher_->OnReport(std::move(report));
+double Simulation::NextArrival() const {
+  // Requests are revealed between steps.
+  if (!status_.ok() || source_.Exhausted() || group_.in_step(0)) return kNever;
+  if (options_.mode == "arrivals") return source_.NextArrival();
+  const bool wanted = options_.mode == "overload" ? dispatcher_->waiting() < options_.reveal
+                                                  : in_system_ < options_.concurrency;
+  return wanted ? 0 : kNever;
 }
 
-absl::Status Simulation::Reveal() {
-  const auto wanted = [&] {
-    if (source_.Exhausted()) return false;
-    if (options_.mode == "overload") return dispatcher_->waiting() < options_.reveal;
-    if (options_.mode == "closed") {
-      return static_cast<int64_t>(waiting_.size()) + group_.active() < options_.concurrency;
-    }
-    return source_.NextArrival() <= now_s_;
-  };
-  // No request runs or waits: time passes until the next arrival, without steps.
-  if (options_.mode == "arrivals" && group_.active() == 0 && waiting_.empty() && !source_.Exhausted()) {
-    now_s_ = std::max(now_s_, source_.NextArrival());
-  }
-  while (wanted()) {
-    SimRequest request = source_.Next();
-    if (options_.mode != "arrivals") request.arrival_s = now_s_;
-    BFIO_RETURN_IF_ERROR(Enqueue(request));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Simulation::Enqueue(SimRequest request) {
-  request.output_tokens = std::min(request.output_tokens, max_new_tokens_);
-  const core::RequestSpec spec = SpecOf(request);
-  if (spec.kv_reserve_tokens() > KvTokens(options_)) {
+std::optional<ServeRequestIndex> Simulation::Arrive(double now_s) {
+  ServeRequest request = source_.Next();
+  if (options_.mode != "arrivals") request.arrival_s = now_s;
+  request.output = std::min(request.output, max_new_tokens_);
+  request.max_new_tokens = max_new_tokens_;
+  if (request.prompt + max_new_tokens_ - 1 > KvTokens(options_)) {
     statistics_.AddRefused();
     // No request of a whole repetition of the trace fits, so none ever will.
-    if (++refused_in_a_row_ < static_cast<int64_t>(trace_.requests.size())) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--kv_tokens=", options_.kv_tokens, ": the limit is too small, no request of ", trace_.source,
-        " fits with its prompt and the ", max_new_tokens_, " tokens that it may generate"));
+    if (std::cmp_greater_equal(++refused_in_a_row_, trace_.requests.size())) {
+      status_ = absl::InvalidArgumentError(absl::StrCat(
+          "--kv_tokens=", options_.kv_tokens, ": the limit is too small, no request of ", trace_.source,
+          " fits with its prompt and the ", max_new_tokens_, " tokens that it may generate"));
+    }
+    return std::nullopt;
   }
   refused_in_a_row_ = 0;
-  waiting_[request.id] = {request, step_};
-  overload_.Add(request.prefill_tokens);
-  return dispatcher_->Enqueue(spec);
+  ++in_system_;
+  overload_.Add(request.prompt);
+  if (unused_.empty()) {
+    unused_.push_back(static_cast<ServeRequestIndex>(requests_.size()));
+    requests_.emplace_back();
+    records_.emplace_back();
+  }
+  const ServeRequestIndex index = unused_.back();
+  unused_.pop_back();
+  requests_[index] = std::move(request);
+  records_[index] = {.since_step = step_};
+  return index;
 }
 
 int32_t Simulation::Part(core::RequestId id, uint64_t stream, int32_t parts) const {
@@ -184,73 +205,114 @@ int32_t Simulation::Part(core::RequestId id, uint64_t stream, int32_t parts) con
   return drawn < parts - 1 ? 1 + static_cast<int32_t>(drawn) : 0;
 }
 
-core::RequestSpec Simulation::SpecOf(const SimRequest& request) const {
-  core::RequestSpec spec;
-  spec.id = request.id;
-  spec.prefill_tokens = request.prefill_tokens;
-  // All requests have the same limit: only the oracle lookahead is given the actual lengths.
-  spec.max_new_tokens = max_new_tokens_ - request.made;
-  spec.generated_tokens = request.made;
-  spec.waited_steps = request.waited_steps;
+void Simulation::Describe(const ServeRequest& request, core::RequestSpec& spec) const {
   // As in the router, preempted requests come before all new ones.
   spec.priority = request.made > 0 ? options_.classes : Part(request.id, kClass, options_.classes);
   spec.tenant = static_cast<uint32_t>(Part(request.id, kTenant, options_.tenants));
-  if (options_.lookahead == "oracle") {
-    double told = static_cast<double>(request.made + request.output_tokens);
-    if (options_.prediction_error > 0) {
-      told *= 1 + options_.prediction_error * (2 * Rng(options_.seed).Fork(request.id).Uniform() - 1);
-    }
-    spec.predicted_output_tokens =
-        std::clamp<int64_t>(std::llround(told) - request.made, 1, spec.max_new_tokens);
+  spec.waited_steps = records_[static_cast<size_t>(&request - requests_.data())].waited_steps;
+  // All requests have the same limit: only the oracle lookahead is given the actual lengths.
+  if (options_.lookahead != "oracle") return;
+  double told = static_cast<double>(request.made + request.output);
+  if (options_.prediction_error > 0) {
+    told *= 1 + options_.prediction_error * (2 * Rng(options_.seed).Fork(request.id).Uniform() - 1);
   }
-  return spec;
+  spec.predicted_output_tokens =
+      std::clamp<int64_t>(std::llround(told) - request.made, 1, spec.max_new_tokens);
 }
 
-absl::Status Simulation::Admit() {
-  admitted_.clear();
-  std::fill(prefill_.begin(), prefill_.end(), 0);
-  for (const Started& started : started_) {
-    const auto it = waiting_.find(started.id);
-    if (it == waiting_.end()) {
-      return absl::InternalError(absl::StrCat("request ", started.id, " was started twice or never arrived"));
-    }
-    admitted_.push_back(it->second);
-    overload_.Remove(it->second.request.prefill_tokens);
-    prefill_[started.worker] += it->second.request.prefill_tokens;
-    SimRequest& request = it->second.request;
-    request.waited_steps = request.waited_steps.value_or(0) + step_ - it->second.since_step;
-    group_.Admit(request, started.worker, step_, now_s_);
-    waiting_.erase(it);
-  }
-  stuck_steps_ = group_.active() == 0 && !waiting_.empty() ? stuck_steps_ + 1 : 0;
-  if (stuck_steps_ > kMostStuckSteps + options_.report_delay) {
-    return absl::InternalError(absl::StrCat(waiting_.size(), " requests wait and the policy starts none"));
-  }
-  return absl::OkStatus();
+// --- steps ---
+
+void Simulation::Deciding(double now_s) {
+  begin_s_ = now_s;
+  if (step_ > options_.warmup && in_system_ > 0)
+    overload_.Decide(int64_t{options_.workers} * options_.batch - group_.active());
 }
 
-void Simulation::PreemptOverflow() {
-  preempted_.assign(options_.workers, {});
-  const int64_t capacity = KvTokens(options_);
-  for (core::WorkerIndex g = 0; g < options_.workers; ++g) {
-    bool over = false;
-    while (group_.Loads(step_)[g] > capacity) {
-      Resident resident = group_.PreemptYoungest(g, step_);
-      const bool began_now = resident.first_step == step_;
-      if (began_now) {  // no token was computed
-        prefill_[g] -= resident.request.prefill_tokens;
-        std::erase_if(admitted_,
-                      [&](const Waiting& waiting) { return waiting.request.id == resident.request.id; });
-      }
-      if (resident.request.made > 0 && !resident.request.began_s) resident.request.began_s = resident.start_s;
-      preempted_[g].push_back(SpecOf(resident.request));
-      waiting_[resident.request.id] = {resident.request, step_};
-      overload_.Add(resident.request.prefill_tokens);
-      if (step_ > options_.warmup) {
-        statistics_.AddPreemption(began_now ? 0 : resident.request.prefill_tokens, !over);
-      }
-      over = true;
+void Simulation::Begin(ServeStep& step) {
+  started_.clear();
+  const auto place = [&](ServeRequestIndex index) {
+    Record& record = records_[index];
+    record.waited_steps = record.waited_steps.value_or(0) + step_ - record.since_step;
+    record.waits = false;
+    record.start_s = begin_s_;
+    overload_.Remove(requests_[index].prompt);
+  };
+  for (const auto& [index, rank] : step.began) {
+    started_.push_back({requests_[index].id, rank});
+    place(index);
+  }
+  int32_t last = -1;
+  for (const auto& [index, rank] : step.returned) {
+    Record& record = records_[index];
+    // Where it would have begun now, no token was computed.
+    const bool began_now = record.waits;
+    if (began_now) place(index);
+    if (requests_[index].made > 0 && !record.began_s) record.began_s = record.start_s;
+    record.since_step = step_;
+    record.waits = true;
+    overload_.Add(requests_[index].prompt);
+    if (step_ > options_.warmup)
+      statistics_.AddPreemption(began_now ? 0 : requests_[index].prompt, rank != last);
+    last = rank;
+  }
+  draining_ = source_.Exhausted() && waiting() == 0;
+  for (size_t g = 0; g < prefill_.size(); ++g) {
+    prefill_[g] = step.loads[g].tokens - step.decode_loads[g].tokens;
+    loads_[g] = group_.ranks()[g].resident_tokens();
+  }
+  step.rank_s = local_time_.Measure(loads_, prefill_);
+  step.seconds = *std::max_element(step.rank_s.begin(), step.rank_s.end()) + options_.overhead_s;
+}
+
+void Simulation::Stepped(const ServeStep& step, double now_s) {
+  for (std::vector<core::RequestId>& ended : finished_) ended.clear();
+  for (size_t g = 0; g < active_.size(); ++g) active_[g] = group_.ranks()[g].running();
+  for (const auto& [index, rank] : step.ended) {
+    finished_[rank].push_back(requests_[index].id);
+    ++active_[rank];
+  }
+  StepView view;
+  view.step = step_;
+  view.begin_s = begin_s_;
+  view.loads = step.resident_tokens;
+  view.active = active_;
+  view.local_s = step.rank_s;
+  view.seconds = step.seconds;
+  view.balanced_s = local_time_.Balanced(view.loads, prefill_) + options_.overhead_s;
+  view.tokens = step.tokens;
+  view.residents = group_.active() + std::ssize(step.ended);
+  view.waiting = waiting() - std::ssize(step.ended);
+  view.started = started_;
+  view.finished = finished_;
+  status_ = CheckLimits(view.loads);
+  stuck_steps_ = view.residents == 0 && view.waiting > 0 ? stuck_steps_ + 1 : 0;
+  if (stuck_steps_ > kMostStuckSteps + options_.report_delay)
+    status_ = absl::InternalError(absl::StrCat(view.waiting, " requests wait and the policy starts none"));
+  if (step_ > options_.warmup) Count(view, step, now_s);
+  if (tap_) tap_(view);
+  for (const auto& [index, rank] : step.ended) {
+    records_[index].waits = false;
+    unused_.push_back(index);
+    --in_system_;
+  }
+  ++step_;
+  if (progress_ && !progress_(step_ - 1)) status_ = absl::CancelledError("stopped by a signal");
+}
+
+void Simulation::Count(const StepView& view, const ServeStep& step, double now_s) {
+  if (options_.count_drain || !draining_) {
+    statistics_.AddStep(view);
+    statistics_.AddDecision(decide_us_);
+    for (const auto& [index, rank] : step.began) {
+      if (requests_[index].made > 0) continue;
+      statistics_.AddAdmission(step_ - records_[index].since_step);
+      statistics_.AddFirstToken(now_s - requests_[index].arrival_s);
     }
+  }
+  for (const auto& [index, rank] : step.ended) {
+    const ServeRequest& request = requests_[index];
+    statistics_.AddFinish((now_s - records_[index].began_s.value_or(records_[index].start_s)) /
+                          static_cast<double>(request.made + request.output));
   }
 }
 
@@ -268,41 +330,15 @@ absl::Status Simulation::CheckLimits(absl::Span<const int64_t> loads) const {
   return absl::OkStatus();
 }
 
-void Simulation::Count(const StepView& view, double decide_us) {
-  statistics_.AddStep(view);
-  statistics_.AddDecision(decide_us);
-  for (const Waiting& admitted : admitted_) {
-    if (admitted.request.made > 0) continue;
-    statistics_.AddAdmission(step_ - admitted.since_step);
-    statistics_.AddFirstToken(now_s_ - admitted.request.arrival_s);
-  }
-}
-
-// The reports of all workers for the step, with the requests that finish in it.
-GroupReport Simulation::MakeReport(const StepView& view) {
-  GroupReport report;
-  report.step = step_;
-  report.loads.assign(view.loads.begin(), view.loads.end());
-  report.finished.resize(options_.workers);
-  for (const Resident& resident : group_.Finish(step_)) {
-    report.finished[resident.worker].push_back(resident.request.id);
-    if (step_ > options_.warmup) {
-      const SimRequest& request = resident.request;
-      statistics_.AddFinish((now_s_ - request.began_s.value_or(resident.start_s)) /
-                            static_cast<double>(request.made + request.output_tokens));
-    }
-  }
-  if (options_.lookahead == "hint") {
-    report.hints.resize(options_.workers);
-    group_.ForEachResident(step_, [&](const Resident& resident, int64_t tokens_left) {
-      if (const auto shown = hints_.Show(resident.request.id, step_, tokens_left)) {
-        report.hints[resident.worker].push_back({resident.request.id, *shown});
-      }
+std::vector<core::CompletionHint> Simulation::Hints(int32_t rank) {
+  if (rank == 0) {
+    for (std::vector<core::CompletionHint>& hints : hints_of_) hints.clear();
+    group_.ForEachDecode([&](ServeRequestIndex index, int32_t on, int64_t left) {
+      const core::RequestId id = requests_[index].id;
+      if (const auto shown = hints_.Show(id, step_, left)) hints_of_[on].push_back({id, *shown});
     });
   }
-  report.preempted = std::exchange(preempted_, {});
-  report.idle = group_.active() == 0;
-  return report;
+  return hints_of_[rank];
 }
 
 void OverloadWatch::Add(int64_t prompt_tokens) {

@@ -1,8 +1,9 @@
-// Runs one simulation: a simulated group, controlled by the router's own decision code. One step, in this
-// order: reveal; decide; admit; measure the loads, a newly admitted request counting s; advance time by the
-// slowest worker's C + t_l * L_g (local_time.h has the other terms); every active request generates a token
-// (or more: drift.h); requests with all their tokens complete; the workers report. A worker without enough KV
-// memory for a step first preempts its youngest requests, which wait again, before all others.
+// Runs one simulation in the BF-IO paper's model: a prompt takes one step, and all residents generate in
+// every step; the group is controlled by the router's own decision code. One step, in this order: reveal;
+// decide; admit; measure the loads, a newly admitted request counting s; advance time by the slowest worker's
+// C + t_l * L_g (local_time.h has the other terms); every active request generates a token (or more:
+// drift.h); requests with all their tokens complete; the workers report. A worker without enough KV memory
+// for a step first preempts its youngest requests, which wait again, before all others.
 //
 // Invariants, whose violation ends the run with INTERNAL: no worker has more requests than slots or more
 // tokens than its KV capacity; every request is admitted once, and once more after each preemption; an
@@ -25,10 +26,9 @@
 #include "common/workload/trace.h"
 #include "nlohmann/json_fwd.hpp"
 #include "router/core/model/request.h"
-#include "tools/sim/run/dispatcher.h"
+#include "tools/sim/rank/cluster_dispatcher.h"
 #include "tools/sim/run/local_time.h"
 #include "tools/sim/run/options.h"
-#include "tools/sim/run/sim_group.h"
 #include "tools/sim/run/statistics.h"
 #include "tools/sim/run/workload.h"
 
@@ -89,7 +89,7 @@ using Progress = std::function<bool(int64_t steps_done)>;
 // Called with every step, including those of the warm-up, for tests, plots and dumps.
 using StepTap = std::function<void(const StepView& view)>;
 
-class Simulation {
+class Simulation final : private Traffic {
  public:
   // INVALID_ARGUMENT for bad options, or a trace that lacks what the mode needs. Borrows the trace.
   static absl::StatusOr<std::unique_ptr<Simulation>> Create(const SimOptions& options, const Trace& trace);
@@ -98,51 +98,72 @@ class Simulation {
   absl::StatusOr<nlohmann::ordered_json> Run(const Progress& progress = {}, const StepTap& tap = {});
 
  private:
-  Simulation(const SimOptions& options, const Trace& trace, Drift drift);
+  // What the simulator knows about a request beside ServeRequest.
+  struct Record {
+    // The step in which it began to wait for its present placement.
+    int64_t since_step = 0;
+    // Steps waited before all its placements so far; empty until it is first placed.
+    std::optional<int64_t> waited_steps;
+    // When its first step began, and that of its present placement.
+    std::optional<double> began_s;
+    double start_s = 0;
+    bool waits = true;
+  };
 
-  bool Done() const;
-  absl::Status Step(const StepTap& tap);
-  absl::Status Reveal();
-  absl::Status Enqueue(SimRequest request);
-  core::RequestSpec SpecOf(const SimRequest& request) const;
+  Simulation(const SimOptions& options, const Trace& trace, const Drift& drift);
+  absl::Status MakeDispatcher();
+
+  double NextArrival() const override;
+  std::optional<ServeRequestIndex> Arrive(double now_s) override;
+  void Deciding(double now_s) override;
+  void Decided(double seconds) override { decide_us_ = seconds * 1e6; }
+  void Stepped(const ServeStep& step, double now_s) override;
+  bool Done(double now_s) const override;
+
+  // Books requests that begin or are preempted in a step, and sets its times.
+  void Begin(ServeStep& step);
+  void Count(const StepView& view, const ServeStep& step, double now_s);
+  absl::Status CheckLimits(absl::Span<const int64_t> loads) const;
+  // Sets what the router knows about a request beside its lengths.
+  void Describe(const ServeRequest& request, core::RequestSpec& spec) const;
   // The class or tenant of a request, of this many.
   int32_t Part(core::RequestId id, uint64_t stream, int32_t parts) const;
-  absl::Status Admit();
-  // Workers with more tokens than KV capacity preempt their youngest requests.
-  void PreemptOverflow();
-  absl::Status CheckLimits(absl::Span<const int64_t> loads) const;
-  void Count(const StepView& view, double decide_us);
-  GroupReport MakeReport(const StepView& view);
+  std::vector<core::CompletionHint> Hints(int32_t rank);
+  int64_t waiting() const { return in_system_ - group_.active(); }
 
   SimOptions options_;
   const Trace& trace_;
   RequestSource source_;
   int64_t max_new_tokens_;
   LocalTime local_time_;
-  SimGroup group_;
   HintModel hints_;
-  std::unique_ptr<Dispatcher> dispatcher_;
   Statistics statistics_;
   OverloadWatch overload_;
-  // Requests that have not started. Their arrival times and lengths are known only to the simulator.
-  struct Waiting {
-    SimRequest request;
-    int64_t since_step = 0;
-  };
-  absl::flat_hash_map<core::RequestId, Waiting> waiting_;
+  // By index; those of requests that have ended are used again.
+  std::vector<ServeRequest> requests_;
+  std::vector<Record> records_;
+  std::vector<ServeRequestIndex> unused_;
+  ServeGroup group_;
+  std::unique_ptr<EngineDispatcher> dispatcher_;
+  // Null with instant dispatch.
+  const ClusterDispatcher* cluster_ = nullptr;
+  Progress progress_;
+  StepTap tap_;
+  absl::Status status_;
   // The current step, from 1, and the simulated time at which it begins.
   int64_t step_ = 1;
-  double now_s_ = 0;
-  int64_t refused_in_a_row_ = 0;
+  double begin_s_ = 0, decide_us_ = 0;
+  int64_t in_system_ = 0, refused_in_a_row_ = 0;
   // Consecutive steps in which requests waited and none ran.
   int64_t stuck_steps_ = 0;
+  // No request waited or was to come when the step began.
+  bool draining_ = false;
 
   // Scratch of the current step.
   std::vector<Started> started_;
-  std::vector<Waiting> admitted_;
-  std::vector<int64_t> prefill_;
-  std::vector<int64_t> active_;
-  std::vector<std::vector<core::RequestSpec>> preempted_;
+  std::vector<int64_t> prefill_, loads_, active_;
+  std::vector<std::vector<core::RequestId>> finished_;
+  std::vector<std::vector<core::CompletionHint>> hints_of_;
 };
 
 }  // namespace bfio::sim

@@ -17,7 +17,7 @@
 #include "absl/types/span.h"
 #include "common/stats/histogram.h"
 #include "nlohmann/json_fwd.hpp"
-#include "tools/sim/run/dispatcher.h"
+#include "router/core/model/request.h"
 #include "tools/sim/run/options.h"
 
 namespace bfio::sim {
@@ -99,6 +99,12 @@ class WaitCounts {
   std::vector<int64_t> counts_;
   int64_t count_ = 0;
   int64_t sum_ = 0;
+};
+
+// Request `id` runs on `worker` from the current step on.
+struct Started {
+  core::RequestId id = 0;
+  core::WorkerIndex worker = 0;
 };
 
 // One step. Spans are by rank and borrowed.

@@ -89,13 +89,10 @@ double RequestSource::NextArrival() const {
   return (trace_.requests[revealed_ % size].arrival_s + round * span_s_) / load_;
 }
 
-SimRequest RequestSource::Next() {
+ServeRequest RequestSource::Next() {
   const TraceRequest& row = trace_.requests[revealed_ % static_cast<int64_t>(trace_.requests.size())];
-  SimRequest request;
-  request.arrival_s = NextArrival();
+  ServeRequest request{NextArrival(), row.prompt_tokens, row.output_tokens};
   request.id = static_cast<core::RequestId>(++revealed_);
-  request.prefill_tokens = row.prompt_tokens;
-  request.output_tokens = row.output_tokens;
   return request;
 }
 

@@ -5,26 +5,12 @@
 #define BFIO_TOOLS_SIM_RUN_WORKLOAD_H_
 
 #include <cstdint>
-#include <optional>
 
 #include "common/cost/step_time.h"
 #include "common/workload/trace.h"
-#include "router/core/model/request.h"
+#include "tools/sim/rank/serve_group.h"
 
 namespace bfio::sim {
-
-struct SimRequest {
-  core::RequestId id = 0;
-  int64_t prefill_tokens = 0;
-  int64_t output_tokens = 0;
-  // Simulated seconds. In overload mode set when the request is revealed.
-  double arrival_s = 0;
-  // Tokens generated before the last preemption, which are now part of the prompt, and when it first started.
-  int64_t made = 0;
-  std::optional<double> began_s;
-  // Steps waited before all its placements so far; empty until it is first placed.
-  std::optional<int64_t> waited_steps;
-};
 
 // The source of the simulated requests: a trace that is repeated without end, revealed in its order. Arrival
 // times are those of the trace divided by the load factor; every repetition is shifted by the trace's span.
@@ -38,7 +24,7 @@ class RequestSource {
   bool Exhausted() const { return limit_ > 0 && revealed_ >= limit_; }
 
   // The next request, whenever it arrives. REQUIRES: not exhausted.
-  SimRequest Next();
+  ServeRequest Next();
 
   // Arrival time of the next request.
   double NextArrival() const;

@@ -48,7 +48,10 @@ class RuleDispatcher final : public EngineDispatcher {
       : rule_(std::move(rule)), options_(options), group_(group), requests_(requests) {}
 
   void Arrived(ServeRequestIndex request) override { pool_.push_back(request); }
-  void Decide(double now_s) override { now_s_ = now_s; }
+  absl::Status Decide(double now_s) override {
+    now_s_ = now_s;
+    return absl::OkStatus();
+  }
   bool Order(int32_t stepper, std::vector<RankOrder>& orders) override {
     if (pool_.empty() && !group_->HasWork(stepper)) return false;
     ServePlan plan;
@@ -90,7 +93,8 @@ class Run final : public Traffic {
                 .jitter = options.jitter,
                 .seed = options.seed,
                 .longest_output = longest_output_,
-                .tokens_per_step = options.tokens_per_step},
+                .drift = Drift::Steady(options.tokens_per_step),
+                .decode_rows = static_cast<int64_t>(std::ceil(options.tokens_per_step))},
                &requests_) {
     const LengthMoments moments = MomentsOf(trace);
     result_.capacity = CapacityOf(moments, options.cost.batch, options.workers, options.slots);
@@ -110,7 +114,7 @@ class Run final : public Traffic {
 
   absl::StatusOr<ServeResult> Go() {
     BFIO_RETURN_IF_ERROR(MakeDispatcher());
-    BFIO_RETURN_IF_ERROR(RunEngines(group_, requests_, *this, *dispatcher_));
+    BFIO_RETURN_IF_ERROR(RunEngines(group_, *this, *dispatcher_));
     if (overloaded_) {
       return absl::ResourceExhaustedError(
           absl::StrCat(options_.rule, " is overloaded at --load=", options_.load, ": after ", end_s_, " s ",
@@ -124,14 +128,16 @@ class Run final : public Traffic {
     return options_.closed && in_system_ >= Population() ? kNever : next_arrival_s_;
   }
 
-  std::optional<ServeRequest> Arrive(double now_s) override {
+  std::optional<ServeRequestIndex> Arrive(double now_s) override {
     const TraceRequest& row = trace_.requests[row_++ % trace_.requests.size()];
     ServeRequest request{options_.closed ? now_s : next_arrival_s_, row.prompt_tokens, row.output_tokens};
     request.max_new_tokens = longest_output_;
+    request.id = requests_.size() + 1;
     ++in_system_;
     counted_left_ += IsCounted(request) ? 1 : 0;
     if (!options_.closed) next_arrival_s_ += rng_.Exponential() / result_.arrivals_per_s;
-    return request;
+    requests_.push_back(std::move(request));
+    return std::ssize(requests_) - 1;
   }
 
   bool Done(double now_s) const override {
@@ -163,13 +169,18 @@ class Run final : public Traffic {
       dispatcher_ = std::make_unique<RuleDispatcher>(std::move(rule), options_, &group_, &requests_);
       return absl::OkStatus();
     }
-    const bool releases = options_.rule == "bf_io_release";
-    ClusterDispatcher::Options router{.token_budget = releases ? options_.budget : kUnlimitedTokens,
-                                      .pipelined = options_.lag > 1,
+    ClusterDispatcher::Options router{.policy = {.name = "bf_io_auto", .options = {.seed = options_.seed}},
+                                      .kind = ClusterDispatcher::Kind::kOwn,
+                                      .token_budget = kUnlimitedTokens,
                                       .ttft_objective_s = options_.ttft_objective_s,
                                       .cost = known_};
-    router.kind = releases ? ClusterDispatcher::Kind::kPlain : ClusterDispatcher::Kind::kOwn;
-    router.policy = {.name = "bf_io_auto", .options = {.seed = options_.seed}};
+    router.scheduler.max_waiting = kUnlimitedTokens;
+    if (options_.lag > 1) router.scheduler.plan_mode = core::PlanMode::kPipelined;
+    router.worker.kv_tokens = kUnlimitedKv;
+    if (options_.rule == "bf_io_release") {
+      router.kind = ClusterDispatcher::Kind::kPlain;
+      router.token_budget = options_.budget;
+    }
     BFIO_ASSIGN_OR_RETURN(dispatcher_, ClusterDispatcher::Make(router, &group_, &requests_));
     return absl::OkStatus();
   }

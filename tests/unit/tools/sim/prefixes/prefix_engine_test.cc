@@ -120,7 +120,7 @@ TEST(RankMemoryTest, TheLeastRecentlyUsedGoFirstLastBlocksBeforeFirstOnes) {
 // With and without several tokens per step.
 TEST(RankMemoryTest, ShortOfMemoryAllRequestsEndAndAllBlocksAreFree) {
   for (const double tokens_per_step : {1.0, 2.3}) {
-    Engine engine({.kv_tokens = 40 * kEngineBlockTokens, .tokens_per_step = tokens_per_step}, 64);
+    Engine engine({.kv_tokens = 40 * kEngineBlockTokens, .drift = Drift::Steady(tokens_per_step)}, 64);
     Rng rng(5);
     int64_t generated = 0, wanted = 0;
     for (uint64_t id = 1; id <= 100; ++id) {

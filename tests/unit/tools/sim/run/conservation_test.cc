@@ -11,7 +11,7 @@
 #include "common/workload/trace.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "tools/sim/run/drift.h"
+#include "tools/sim/rank/drift.h"
 #include "tools/sim/run/simulation.h"
 
 namespace bfio::sim {

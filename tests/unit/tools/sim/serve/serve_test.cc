@@ -141,12 +141,17 @@ TEST(ServeGroupTest, NoMoreRunThanThereAreSlotsAndAStepWithoutDecodesMakesTheirG
 
 TEST(ServeGroupTest, SeveralTokensPerStepHaveAsManyRows) {
   std::vector<ServeRequest> requests = {{0, 5, 8}};
-  ServeGroup group({.ranks = 1, .slots = 1, .cost = {Cost()}, .longest_output = 8, .tokens_per_step = 2.5},
+  ServeGroup group({.ranks = 1,
+                    .slots = 1,
+                    .cost = {Cost()},
+                    .longest_output = 8,
+                    .drift = Drift::Steady(2.5),
+                    .decode_rows = 3},
                    &requests);
   group.Bind(0, 0);
-  EXPECT_EQ(Step(group, {{5}}, 0).tokens, 1);
-  // 2, 3 and the last 2 of 7 tokens, with 3 rows each.
-  for (const int64_t tokens : {2, 3, 2}) {
+  EXPECT_EQ(Step(group, {{5}}, 0).tokens, 2);
+  // 3, 2 and the last of 8 tokens.
+  for (const int64_t tokens : {3, 2, 1}) {
     EXPECT_EQ(requests[0].end_s, -1);
     const auto context = static_cast<double>(group.ranks()[0].decode_context);
     const ServeStep& step = Step(group, {{0}}, 0);

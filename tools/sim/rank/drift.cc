@@ -1,4 +1,4 @@
-#include "tools/sim/run/drift.h"
+#include "tools/sim/rank/drift.h"
 
 #include <algorithm>
 #include <cmath>
@@ -60,6 +60,14 @@ absl::StatusOr<Drift> Drift::Parse(const std::string& text, uint64_t seed) {
   return bad("unknown drift");
 }
 
+Drift Drift::Steady(double tokens_per_step) {
+  Drift drift(0);
+  if (tokens_per_step == 1) return drift;
+  drift.kind_ = Kind::kSteady;
+  drift.share_ = tokens_per_step;
+  return drift;
+}
+
 int64_t Drift::GrowthThrough(int64_t step) {
   switch (kind_) {
     case Kind::kConstant:
@@ -71,6 +79,7 @@ int64_t Drift::GrowthThrough(int64_t step) {
       return step / size * round_.back() + (rest == 0 ? 0 : round_[static_cast<size_t>(rest) - 1]);
     }
     case Kind::kGrowth:
+    case Kind::kSteady:
     case Kind::kSpeculative:
       return TokensThrough(step);
   }
@@ -78,16 +87,21 @@ int64_t Drift::GrowthThrough(int64_t step) {
 }
 
 int64_t Drift::TokensThrough(int64_t step) {
+  if (kind_ == Kind::kSteady) return static_cast<int64_t>(share_ * static_cast<double>(step) + 1e-6);
   if (kind_ != Kind::kSpeculative) return step;
   DrawThrough(step);
   return drawn_[static_cast<size_t>(step)];
 }
 
-int64_t Drift::LastStep(int64_t first_step, int64_t output_tokens) {
-  if (kind_ != Kind::kSpeculative) return first_step + output_tokens - 1;
-  DrawThrough(first_step + output_tokens - 1);
-  const int64_t goal = drawn_[static_cast<size_t>(first_step) - 1] + output_tokens;
-  return std::lower_bound(drawn_.begin() + first_step, drawn_.end(), goal) - drawn_.begin();
+int64_t Drift::StepWith(int64_t tokens) {
+  if (kind_ == Kind::kSteady) {
+    auto step = static_cast<int64_t>(static_cast<double>(tokens) / share_);
+    while (TokensThrough(step) < tokens) ++step;
+    return step;
+  }
+  if (kind_ != Kind::kSpeculative) return tokens;
+  while (drawn_.back() < tokens) DrawThrough(static_cast<int64_t>(drawn_.size()));
+  return std::lower_bound(drawn_.begin(), drawn_.end(), tokens) - drawn_.begin();
 }
 
 void Drift::DrawThrough(int64_t step) {

@@ -14,8 +14,8 @@
 //
 // Threads: none; one run owns it. Memory: none for growth, constant and throttled; 8 bytes per step
 // otherwise. Deterministic for a seed.
-#ifndef BFIO_TOOLS_SIM_RUN_DRIFT_H_
-#define BFIO_TOOLS_SIM_RUN_DRIFT_H_
+#ifndef BFIO_TOOLS_SIM_RANK_DRIFT_H_
+#define BFIO_TOOLS_SIM_RANK_DRIFT_H_
 
 #include <cstdint>
 #include <string>
@@ -31,21 +31,23 @@ class Drift {
   // INVALID_ARGUMENT for text that has none of the forms above.
   static absl::StatusOr<Drift> Parse(const std::string& text, uint64_t seed);
 
+  // As growth, but A(k) = D(k) = the whole tokens of k * tokens_per_step. REQUIRES: tokens_per_step >= 1.
+  static Drift Steady(double tokens_per_step);
+
   // D(step) and A(step), in tokens; 0 for step 0.
   int64_t GrowthThrough(int64_t step);
   int64_t TokensThrough(int64_t step);
-
-  // The step in which a request of `output_tokens` that first runs in `first_step` generates its last token;
-  // at most first_step + output_tokens - 1.
-  int64_t LastStep(int64_t first_step, int64_t output_tokens);
+  // The first step with A(step) >= tokens.
+  int64_t StepWith(int64_t tokens);
 
  private:
-  enum class Kind { kGrowth, kConstant, kSpeculative, kThrottled, kSequence };
+  enum class Kind { kGrowth, kConstant, kSpeculative, kThrottled, kSequence, kSteady };
   explicit Drift(uint64_t seed) : rng_(Rng(seed).Fork(0xd21f7)) {}
 
   void DrawThrough(int64_t step);
 
   Kind kind_ = Kind::kGrowth;
+  // throttled: the share; steady: tokens per step.
   double share_ = 1;
   int64_t draft_ = 0;
   double accept_ = 0;
@@ -58,4 +60,4 @@ class Drift {
 
 }  // namespace bfio::sim
 
-#endif  // BFIO_TOOLS_SIM_RUN_DRIFT_H_
+#endif  // BFIO_TOOLS_SIM_RANK_DRIFT_H_
