@@ -42,7 +42,7 @@ ClusterDispatcher::ClusterDispatcher(const Options& options, ServeGroup* group,
   for (size_t g = 0; g < steps_.size(); ++g) {
     core::WorkerSpec& spec = open.members.emplace_back().spec;
     spec = options.workers.empty() ? options.worker : options.workers[g];
-    spec.slots = static_cast<int32_t>(group->slots());
+    if (spec.slots == 0) spec.slots = static_cast<int32_t>(group->slots());
     spec.member = g + 1;
     members.push_back({spec.member, spec.prefix_cache, spec.kv_tokens});
   }

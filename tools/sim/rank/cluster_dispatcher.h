@@ -44,7 +44,7 @@ class ClusterDispatcher final : public EngineDispatcher {
     int64_t token_budget = 2048;
     // Its plan mode and report delay also apply to engines without plans.
     core::SchedulerOptions scheduler;
-    // Every rank.
+    // Every rank; without slots, it has those of the group.
     core::WorkerSpec worker;
     // Replaces `worker`, by rank.
     std::vector<core::WorkerSpec> workers = {};

@@ -43,6 +43,7 @@ absl::Status CheckInstant(const SimOptions& options) {
     return absl::InvalidArgumentError(
         "--plan_mode=pipelined needs --dispatch=pool, because instant dispatch makes no plans");
   }
+  if (options.kv_tokens > 0) return absl::InvalidArgumentError("--kv_tokens needs --dispatch=pool");
   return absl::OkStatus();
 }
 

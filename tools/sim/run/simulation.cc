@@ -10,7 +10,6 @@
 #include "nlohmann/json.hpp"
 #include "router/core/admission/admission_text.h"
 #include "router/core/lookahead/lookahead.h"
-#include "tools/sim/run/instant_dispatcher.h"
 
 namespace bfio::sim {
 namespace {
@@ -20,6 +19,8 @@ constexpr int64_t kMostWaiting = 2'000'000;
 
 // Longer than any delay between a free slot and the plan that fills it.
 constexpr int64_t kMostStuckSteps = 1000;
+
+constexpr int32_t kInstantSlots = 1 << 20;
 
 // Random streams of a request.
 constexpr uint64_t kClass = 1, kTenant = 2;
@@ -110,25 +111,21 @@ Simulation::Simulation(const SimOptions& options, const Trace& trace, const Drif
       hints_of_(options.workers) {}
 
 absl::Status Simulation::MakeDispatcher() {
-  const core::PolicySetting policy = PolicyOf(options_);
-  if (options_.dispatch == "instant") {
-    BFIO_ASSIGN_OR_RETURN(auto made, core::MakePolicy(policy.name, policy.options));
-    dispatcher_ = std::make_unique<InstantDispatcher>(std::move(made), options_.report_delay,
-                                                      WorkerSpecs(options_), &group_, &requests_);
-    return absl::OkStatus();
-  }
-  ClusterDispatcher::Options router{.policy = policy,
+  ClusterDispatcher::Options router{.policy = PolicyOf(options_),
                                     .kind = ClusterDispatcher::Kind::kDecode,
                                     .token_budget = std::numeric_limits<int64_t>::max(),
                                     .scheduler = SchedulerOptionsOf(options_),
                                     .workers = WorkerSpecs(options_)};
+  if (instant()) {
+    // Requests queue in the workers, so that for the router there are slots for all.
+    router.kind = ClusterDispatcher::Kind::kPlain;
+    for (core::WorkerSpec& worker : router.workers) worker.slots = kInstantSlots;
+  }
   router.describe = [this](const ServeRequest& request, core::RequestSpec& spec) { Describe(request, spec); };
   if (options_.lookahead == "hint") router.hints = [this](int32_t rank) { return Hints(rank); };
   BFIO_ASSIGN_OR_RETURN(std::unique_ptr<core::Lookahead> lookahead, core::MakeLookahead(options_.lookahead));
-  BFIO_ASSIGN_OR_RETURN(auto made,
+  BFIO_ASSIGN_OR_RETURN(dispatcher_,
                         ClusterDispatcher::Make(router, &group_, &requests_, std::move(lookahead)));
-  cluster_ = made.get();
-  dispatcher_ = std::move(made);
   return absl::OkStatus();
 }
 
@@ -141,8 +138,7 @@ absl::StatusOr<nlohmann::ordered_json> Simulation::Run(const Progress& progress,
     if (record.waits) statistics_.AddStillWaiting(step_ - 1 - record.since_step);
   nlohmann::ordered_json run = statistics_.ToJson(options_, trace_.source);
   run["overloaded_fraction"] = overload_.share();
-  if (cluster_ != nullptr && cluster_->scheduler().chooser().chooses()) {
-    const core::RuleChooser& chooser = cluster_->scheduler().chooser();
+  if (const core::RuleChooser& chooser = dispatcher_->scheduler().chooser(); chooser.chooses()) {
     run["placement"] = {{"rule", core::PlacementRuleName(chooser.rule())}, {"switches", chooser.switches()}};
     // Time of the slowest worker, in tokens of an ordinary one; 0: not known yet.
     for (const core::RuleChooser::Candidate& candidate : chooser.candidates()) {
@@ -164,8 +160,9 @@ double Simulation::NextArrival() const {
   // Requests are revealed between steps.
   if (!status_.ok() || source_.Exhausted() || group_.in_step(0)) return kNever;
   if (options_.mode == "arrivals") return source_.NextArrival();
-  const bool wanted = options_.mode == "overload" ? dispatcher_->waiting() < options_.reveal
-                                                  : in_system_ < options_.concurrency;
+  const bool wanted = options_.mode == "overload"
+                          ? (instant() ? waiting_ : dispatcher_->waiting()) < options_.reveal
+                          : in_system_ < options_.concurrency;
   return wanted ? 0 : kNever;
 }
 
@@ -186,6 +183,7 @@ std::optional<ServeRequestIndex> Simulation::Arrive(double now_s) {
   }
   refused_in_a_row_ = 0;
   ++in_system_;
+  ++waiting_;
   overload_.Add(request.prompt);
   if (unused_.empty()) {
     unused_.push_back(static_cast<ServeRequestIndex>(requests_.size()));
@@ -225,7 +223,7 @@ void Simulation::Describe(const ServeRequest& request, core::RequestSpec& spec) 
 void Simulation::Deciding(double now_s) {
   begin_s_ = now_s;
   if (step_ > options_.warmup && in_system_ > 0)
-    overload_.Decide(int64_t{options_.workers} * options_.batch - group_.active());
+    overload_.Decide(int64_t{options_.workers} * options_.batch - (in_system_ - waiting_));
 }
 
 void Simulation::Begin(ServeStep& step) {
@@ -235,6 +233,7 @@ void Simulation::Begin(ServeStep& step) {
     record.waited_steps = record.waited_steps.value_or(0) + step_ - record.since_step;
     record.waits = false;
     record.start_s = begin_s_;
+    --waiting_;
     overload_.Remove(requests_[index].prompt);
   };
   for (const auto& [index, rank] : step.began) {
@@ -250,15 +249,16 @@ void Simulation::Begin(ServeStep& step) {
     if (requests_[index].made > 0 && !record.began_s) record.began_s = record.start_s;
     record.since_step = step_;
     record.waits = true;
+    ++waiting_;
     overload_.Add(requests_[index].prompt);
     if (step_ > options_.warmup)
       statistics_.AddPreemption(began_now ? 0 : requests_[index].prompt, rank != last);
     last = rank;
   }
-  draining_ = source_.Exhausted() && waiting() == 0;
+  draining_ = source_.Exhausted() && waiting_ == 0;
   for (size_t g = 0; g < prefill_.size(); ++g) {
     prefill_[g] = step.loads[g].tokens - step.decode_loads[g].tokens;
-    loads_[g] = group_.ranks()[g].resident_tokens();
+    loads_[g] = group_.ranks()[g].decode_context + prefill_[g];
   }
   step.rank_s = local_time_.Measure(loads_, prefill_);
   step.seconds = *std::max_element(step.rank_s.begin(), step.rank_s.end()) + options_.overhead_s;
@@ -274,14 +274,14 @@ void Simulation::Stepped(const ServeStep& step, double now_s) {
   StepView view;
   view.step = step_;
   view.begin_s = begin_s_;
-  view.loads = step.resident_tokens;
+  view.loads = loads_;
   view.active = active_;
   view.local_s = step.rank_s;
   view.seconds = step.seconds;
   view.balanced_s = local_time_.Balanced(view.loads, prefill_) + options_.overhead_s;
   view.tokens = step.tokens;
-  view.residents = group_.active() + std::ssize(step.ended);
-  view.waiting = waiting() - std::ssize(step.ended);
+  view.residents = in_system_ - waiting_;
+  view.waiting = waiting_;
   view.started = started_;
   view.finished = finished_;
   status_ = CheckLimits(view.loads);

@@ -129,7 +129,7 @@ class Simulation final : private Traffic {
   // The class or tenant of a request, of this many.
   int32_t Part(core::RequestId id, uint64_t stream, int32_t parts) const;
   std::vector<core::CompletionHint> Hints(int32_t rank);
-  int64_t waiting() const { return in_system_ - group_.active(); }
+  bool instant() const { return options_.dispatch == "instant"; }
 
   SimOptions options_;
   const Trace& trace_;
@@ -144,16 +144,16 @@ class Simulation final : private Traffic {
   std::vector<Record> records_;
   std::vector<ServeRequestIndex> unused_;
   ServeGroup group_;
-  std::unique_ptr<EngineDispatcher> dispatcher_;
-  // Null with instant dispatch.
-  const ClusterDispatcher* cluster_ = nullptr;
+  std::unique_ptr<ClusterDispatcher> dispatcher_;
   Progress progress_;
   StepTap tap_;
   absl::Status status_;
   // The current step, from 1, and the simulated time at which it begins.
   int64_t step_ = 1;
   double begin_s_ = 0, decide_us_ = 0;
-  int64_t in_system_ = 0, refused_in_a_row_ = 0;
+  // Requests that have not ended, and those of them that have not begun.
+  int64_t in_system_ = 0, waiting_ = 0;
+  int64_t refused_in_a_row_ = 0;
   // Consecutive steps in which requests waited and none ran.
   int64_t stuck_steps_ = 0;
   // No request waited or was to come when the step began.

@@ -125,8 +125,6 @@ std::vector<Setting> Settings() {
         [&](SimOptions& o) { o.report_delay = delay, o.dispatch = "instant", o.policy = "least_tokens"; });
   }
   add("kv", [](SimOptions& o) { o.kv_tokens = 2'500; });
-  add("kv_instant",
-      [](SimOptions& o) { o.kv_tokens = 2'500, o.dispatch = "instant", o.policy = "least_requests"; });
   add("unequal", [](SimOptions& o) { o.speeds = {1, 0.5, 1.25}; });
   add("unequal_untold", [](SimOptions& o) { o.speeds = {1, 0.5}, o.tell_speeds = false; });
   add("prefill_overhead", [](SimOptions& o) { o.cost.prefill_s_per_token = 1e-5, o.overhead_s = 1e-3; });

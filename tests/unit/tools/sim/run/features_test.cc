@@ -256,7 +256,8 @@ TEST(OptionsTest, EndlessAndInvalidOptionsAreRefused) {
            },
            [](SimOptions& o) { o.jitter = -1; }, [](SimOptions& o) { o.prediction_error = 1.5; },
            [](SimOptions& o) { o.kv_tokens = 1000, o.drift = "sequence:5"; },
-           [](SimOptions& o) { o.dispatch = "instant", o.plan_mode = "pipelined"; }}) {
+           [](SimOptions& o) { o.dispatch = "instant", o.plan_mode = "pipelined"; },
+           [](SimOptions& o) { o.dispatch = "instant", o.kv_tokens = 1000; }}) {
     EXPECT_TRUE(refused(change));
   }
 }
