@@ -24,6 +24,11 @@ constexpr double kWarnCondition = 5;
 // Minimum number of a worker's rows from which it is judged.
 constexpr int64_t kMinWorkerRows = 20;
 
+constexpr size_t kMinBatchRows = 100;
+// Fits use a sample, evenly spaced, of at most this many rows, because there are several fits.
+constexpr size_t kMaxRows = 20'000;
+constexpr int64_t kB0[] = {0, 8, 16, 32, 64, 128, 256};
+
 double Spread(const StepRows& rows) {
   std::vector<double> loads;
   loads.reserve(rows.samples.size());
@@ -84,6 +89,57 @@ void SetWorkers(const StepRows& rows, const std::vector<double>& residuals, Cali
   }
 }
 
+struct Steps {
+  std::vector<double> tokens, pairs, context, local_s;
+};
+
+Steps StepsOf(const StepRows& rows) {
+  std::vector<const StepSample*> usable;
+  for (const StepSample& sample : rows.samples) {
+    if (sample.batch && sample.batch->tokens > 0) usable.push_back(&sample);
+  }
+  Steps steps;
+  const size_t stride = 1 + usable.size() / kMaxRows;
+  for (size_t i = 0; i < usable.size(); i += stride) {
+    steps.tokens.push_back(usable[i]->batch->tokens);
+    steps.pairs.push_back(usable[i]->batch->prefill_pairs);
+    steps.context.push_back(usable[i]->batch->decode_context);
+    steps.local_s.push_back(usable[i]->local_s);
+  }
+  return steps;
+}
+
+struct Candidate {
+  RobustFit fit;
+  int64_t b0 = 0;
+  bool k1 = false, k2 = false;
+  // Sum of absolute residuals, which outliers influence little.
+  double distance = 0;
+};
+
+// Fits models from the one with most terms down. Returns the first whose coefficients the data determines and
+// none of which is negative.
+std::optional<Candidate> FitWith(const Steps& steps, int64_t b0) {
+  std::vector<double> beyond;
+  for (const double tokens : steps.tokens) beyond.push_back(std::max(0.0, tokens - static_cast<double>(b0)));
+  for (const auto& [k1, k2] :
+       {std::pair(true, true), std::pair(false, true), std::pair(true, false), std::pair(false, false)}) {
+    std::vector<std::vector<double>> columns = {beyond};
+    if (k1) columns.push_back(steps.pairs);
+    if (k2) columns.push_back(steps.context);
+    auto fit = FitRobustly(columns, steps.local_s);
+    if (!fit.ok()) continue;
+    const auto& coefficients = fit->coefficients;
+    if (std::any_of(coefficients.begin(), coefficients.end(), [](double value) { return !(value >= 0); })) {
+      continue;
+    }
+    Candidate candidate{*std::move(fit), b0, k1, k2};
+    for (const double residual : candidate.fit.residuals) candidate.distance += std::abs(residual);
+    return candidate;
+  }
+  return std::nullopt;
+}
+
 nlohmann::ordered_json ToJson(const std::optional<Coefficient>& coefficient) {
   if (!coefficient) return nullptr;
   return {{"value", coefficient->value}, {"standard_error", coefficient->standard_error}};
@@ -92,6 +148,20 @@ nlohmann::ordered_json ToJson(const std::optional<Coefficient>& coefficient) {
 nlohmann::ordered_json ToJson(const std::optional<double>& value) {
   if (!value) return nullptr;
   return *value;
+}
+
+nlohmann::ordered_json ToJson(const std::optional<BatchCalibration>& batch) {
+  if (!batch) return nullptr;
+  return {{"rows", batch->rows},
+          {"outliers", batch->outliers},
+          {"c_s", ToJson(std::optional(batch->c))},
+          {"a_s_per_token", ToJson(std::optional(batch->a))},
+          {"b0_tokens", batch->b0_tokens},
+          {"k1_s_per_pair", ToJson(batch->k1)},
+          {"k2_s_per_token", ToJson(batch->k2)},
+          {"r_squared", batch->r_squared},
+          {"median_error", batch->median_error},
+          {"p95_error", batch->p95_error}};
 }
 
 std::string Line(const char* name, const std::optional<Coefficient>& value, double unit,
@@ -103,6 +173,37 @@ std::string Line(const char* name, const std::optional<Coefficient>& value, doub
 }
 
 }  // namespace
+
+std::optional<BatchCalibration> CalibrateBatches(const StepRows& rows) {
+  const Steps steps = StepsOf(rows);
+  if (steps.tokens.size() < kMinBatchRows) return std::nullopt;
+  std::optional<Candidate> best;
+  for (const int64_t b0 : kB0) {
+    auto candidate = FitWith(steps, b0);
+    if (candidate && (!best || candidate->distance < best->distance)) best = std::move(candidate);
+  }
+  if (!best) return std::nullopt;
+  BatchCalibration out;
+  const auto coefficient = [&](size_t i) {
+    return Coefficient{best->fit.coefficients[i], best->fit.standard_errors[i]};
+  };
+  out.rows = static_cast<int64_t>(steps.tokens.size());
+  out.outliers = best->fit.outliers;
+  out.b0_tokens = best->b0;
+  out.c = coefficient(0);
+  out.a = coefficient(1);
+  if (best->k1) out.k1 = coefficient(2);
+  if (best->k2) out.k2 = coefficient(best->k1 ? 3 : 2);
+  out.r_squared = best->fit.r_squared;
+  std::vector<double> errors;
+  for (size_t i = 0; i < steps.local_s.size(); ++i) {
+    const double fitted = steps.local_s[i] - best->fit.residuals[i];
+    if (fitted > 0) errors.push_back(std::abs(best->fit.residuals[i]) / fitted);
+  }
+  out.median_error = QuantileOf(errors, 0.5);
+  out.p95_error = QuantileOf(errors, 0.95);
+  return out;
+}
 
 absl::StatusOr<Calibration> Calibrate(const StepRows& rows) {
   if (rows.samples.size() < kMinRows) {
@@ -192,7 +293,7 @@ nlohmann::ordered_json CalibrationJson(const StepRows& rows, const Calibration& 
     json["workers"].push_back(
         {{"worker", worker.worker}, {"rows", worker.rows}, {"slower", worker.slower}, {"slow", worker.slow}});
   }
-  json["batch"] = calibration.batch ? BatchJson(*calibration.batch) : nlohmann::ordered_json(nullptr);
+  json["batch"] = ToJson(calibration.batch);
   json["warnings"] = calibration.warnings;
   json["sim_flags"] = SimFlags(calibration);
   return json;
@@ -230,7 +331,19 @@ std::string CalibrationText(const StepRows& rows, const Calibration& calibration
   if (rows.bad_lines > 0) {
     absl::StrAppendFormat(&text, "unusable lines %d, first: %s\n", rows.bad_lines, rows.first_bad);
   }
-  if (calibration.batch) absl::StrAppend(&text, BatchText(*calibration.batch));
+  if (const std::optional<BatchCalibration>& batch = calibration.batch) {
+    absl::StrAppendFormat(
+        &text,
+        "\nlocal time = c + a max(0, x - b0) + k1 pairs + k2 context, x the batch's tokens, from %d rows\n",
+        batch->rows);
+    absl::StrAppend(&text, Line("c", batch->c, 1e6, "us"), Line("a", batch->a, 1e9, "ns per token"));
+    absl::StrAppendFormat(&text, "%-10s %12d tokens\n", "b0", batch->b0_tokens);
+    absl::StrAppend(&text, Line("k1", batch->k1, 1e12, "ps per pair"),
+                    Line("k2", batch->k2, 1e9, "ns per cached token"));
+    absl::StrAppendFormat(
+        &text, "R^2        %12.4f, %d outliers, error of a step's time: median %.1f %%, p95 %.1f %%\n",
+        batch->r_squared, batch->outliers, 100 * batch->median_error, 100 * batch->p95_error);
+  }
   for (const std::string& warning : calibration.warnings) absl::StrAppend(&text, "warning: ", warning, "\n");
   absl::StrAppend(&text, "\nbfio_sim ", SimFlags(calibration), "\n");
   return text;

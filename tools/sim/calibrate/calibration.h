@@ -1,7 +1,7 @@
 // The time of a step, fitted to the workers' step logs: C, t_l and the prefill cost for the simulator. Local
 // time = C + t_l * L + c_p * prefill, fitted robustly; a term that the data does not determine is left out
-// with a warning. A second fit is by the batch's tokens (batch_calibration.h). Also reports which workers are
-// slower than the others, and the time of the barrier and of the gap between steps. Pure. Any thread.
+// with a warning. A second fit is by the batch's tokens. Also reports which workers are slower than the
+// others, and the time of the barrier and of the gap between steps. Pure. Any thread.
 #ifndef BFIO_TOOLS_SIM_CALIBRATE_CALIBRATION_H_
 #define BFIO_TOOLS_SIM_CALIBRATE_CALIBRATION_H_
 
@@ -12,10 +12,29 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "tools/sim/calibrate/batch_calibration.h"
 #include "tools/sim/calibrate/step_rows.h"
 
 namespace bfio::sim {
+
+struct Coefficient {
+  double value = 0;
+  double standard_error = 0;
+};
+
+// A step's time by its batch's tokens (common/cost/batch_time.h), fitted for each of several b0; the fit with
+// the smallest residuals is used. Coefficients that the data does not determine, or that would be negative,
+// are left out.
+struct BatchCalibration {
+  int64_t rows = 0;
+  int64_t outliers = 0;
+  // Seconds; per token beyond b0; per pair of prompt tokens; per cached token of a decode.
+  Coefficient c, a;
+  int64_t b0_tokens = 0;
+  std::optional<Coefficient> k1, k2;
+  double r_squared = 0;
+  // |local time / fit - 1| over the steps with tokens, including outliers.
+  double median_error = 0, p95_error = 0;
+};
 
 struct WorkerDeviation {
   std::string worker;
@@ -56,6 +75,9 @@ struct Calibration {
 
   double overhead_s() const { return barrier_s.value_or(0) + gap_s.value_or(0); }
 };
+
+// Empty when fewer than 100 steps have batch columns, or all of them are alike.
+std::optional<BatchCalibration> CalibrateBatches(const StepRows& rows);
 
 // INVALID_ARGUMENT when there are too few rows.
 absl::StatusOr<Calibration> Calibrate(const StepRows& rows);

@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/rng.h"
-#include "tools/sim/calibrate/batch_calibration.h"
 #include "tools/sim/calibrate/robust_fit.h"
 
 namespace bfio::sim {
@@ -172,8 +171,7 @@ TEST(BatchCalibrationTest, KnownBatchCostsAreFound) {
     EXPECT_NEAR(found->k1->value / 1e-9, 1, 0.05);
     EXPECT_NEAR(found->k2->value / 3e-8, 1, 0.05);
     EXPECT_NEAR(found->median_error, 0.0067, 0.002);
-    EXPECT_THAT(BatchText(*found), HasSubstr("ns per cached token"));
-    EXPECT_TRUE(Calibrate(rows)->batch.has_value());
+    EXPECT_THAT(CalibrationText(rows, *Calibrate(rows)), HasSubstr("ns per cached token"));
   }
 }
 

@@ -145,8 +145,7 @@ TEST(RankMemoryTest, ShortOfMemoryAllRequestsEndAndAllBlocksAreFree) {
     EXPECT_GT(engine.group.preemptions(), 0);
     EXPECT_EQ(generated, wanted) << "each ends with its last token";
     EXPECT_EQ(engine.group.UsedTokens(0), 0);
-    EXPECT_EQ(engine.group.ranks()[0].decode_context, 0);
-    EXPECT_EQ(engine.group.ranks()[0].bound_tokens, 0);
+    EXPECT_EQ(engine.group.ranks()[0].resident_tokens(), 0);
     for (ServeRequestIndex i = 0; i < 100; ++i) {
       EXPECT_EQ(first[i], 1);
       EXPECT_EQ(ended[i], 1);
