@@ -70,7 +70,7 @@ core::RequestSpec ClusterDispatcher::SpecOf(const ServeRequest& request) const {
 
 void ClusterDispatcher::Arrived(ServeRequestIndex index) {
   indices_[Of(index).id] = index;
-  cluster_.Apply(core::Enqueue{SpecOf(Of(index))});
+  if (status_.ok()) status_ = cluster_.Apply(core::Enqueue{SpecOf(Of(index))}).status;
 }
 
 // --- reports ---

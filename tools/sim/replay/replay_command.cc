@@ -9,6 +9,7 @@
 #include "tools/sim/commands.h"
 #include "tools/sim/replay/replay_report.h"
 #include "tools/sim/replay/session_replay.h"
+#include "tools/sim/run/simulation.h"
 
 namespace bfio::sim {
 namespace {
@@ -52,20 +53,6 @@ absl::Status TakeAll(record::LogReader& reader, Take take) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::optional<core::PolicySetting>> WhatIf(const std::string& policy,
-                                                          const SimOptions& options) {
-  if (policy.empty()) return std::optional<core::PolicySetting>();
-  core::PolicySetting setting;
-  setting.name = policy;
-  setting.options.seed = options.seed;
-  setting.options.horizon = options.horizon;
-  setting.options.objective = options.objective;
-  setting.options.discount = options.discount;
-  setting.options.wait_ratio = options.wait_ratio;
-  BFIO_RETURN_IF_ERROR(core::MakePolicy(setting.name, setting.options).status());
-  return setting;
-}
-
 }  // namespace
 
 absl::Status RunReplayCommand(const ReadOptions& read) {
@@ -82,7 +69,12 @@ absl::Status RunReplayCommand(const ReadOptions& read) {
   AddJson(table, json);
   read(table);
   if (path.empty()) return absl::InvalidArgumentError("replay needs --log=PATH of a decision log");
-  BFIO_ASSIGN_OR_RETURN(const std::optional<core::PolicySetting> what_if, WhatIf(policy, options));
+  std::optional<core::PolicySetting> what_if;
+  if (!policy.empty()) {
+    options.policy = policy;
+    what_if = PolicyOf(options);
+    BFIO_RETURN_IF_ERROR(core::MakePolicy(policy, what_if->options).status());
+  }
   BFIO_ASSIGN_OR_RETURN(record::LogReader reader, record::LogReader::Open(path));
   if (print) {
     return TakeAll(reader, [](const record::Record& record) {

@@ -20,6 +20,7 @@ constexpr int64_t kMostWaiting = 2'000'000;
 // Longer than any delay between a free slot and the plan that fills it.
 constexpr int64_t kMostStuckSteps = 1000;
 
+// With instant dispatch, more than requests ever queue at a worker.
 constexpr int32_t kInstantSlots = 1 << 20;
 
 // Random streams of a request.
@@ -48,16 +49,6 @@ std::vector<core::WorkerSpec> WorkerSpecs(const SimOptions& options) {
   return specs;
 }
 
-core::PolicySetting PolicyOf(const SimOptions& options) {
-  core::PolicySetting policy{.name = options.policy};
-  policy.options.seed = options.seed;
-  policy.options.horizon = options.horizon;
-  policy.options.objective = options.objective;
-  policy.options.discount = options.discount;
-  policy.options.wait_ratio = options.wait_ratio;
-  return policy;
-}
-
 core::SchedulerOptions SchedulerOptionsOf(const SimOptions& options) {
   core::SchedulerOptions result;
   if (options.plan_mode == "pipelined") result.plan_mode = core::PlanMode::kPipelined;
@@ -74,6 +65,16 @@ core::SchedulerOptions SchedulerOptionsOf(const SimOptions& options) {
 }
 
 }  // namespace
+
+core::PolicySetting PolicyOf(const SimOptions& options) {
+  core::PolicySetting policy{.name = options.policy};
+  policy.options.seed = options.seed;
+  policy.options.horizon = options.horizon;
+  policy.options.objective = options.objective;
+  policy.options.discount = options.discount;
+  policy.options.wait_ratio = options.wait_ratio;
+  return policy;
+}
 
 absl::StatusOr<std::unique_ptr<Simulation>> Simulation::Create(const SimOptions& options,
                                                                const Trace& trace) {

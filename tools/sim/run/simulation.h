@@ -84,6 +84,9 @@ struct HintModel {
   }
 };
 
+// The policy that the options name, with its settings.
+core::PolicySetting PolicyOf(const SimOptions& options);
+
 // Called after each step with the number of steps done; returning false stops the run.
 using Progress = std::function<bool(int64_t steps_done)>;
 // Called with every step, including those of the warm-up, for tests, plots and dumps.
