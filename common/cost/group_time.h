@@ -26,7 +26,8 @@ namespace bfio {
 struct StepMode {
   // Rows that every rank has at least; 0: ranks are not padded.
   int64_t padded_rows = 0;
-  // E and E', where they apply.
+  // Whether E and E' apply, and their sum.
+  bool prompts = false, eager = false;
   double extra_s = 0;
 };
 
@@ -40,17 +41,18 @@ struct GroupTerms {
   double prompt_s = 0;
   double eager_s = 0;
 
+  bool operator==(const GroupTerms&) const = default;
+
   StepMode ModeOf(absl::Span<const BatchLoad> ranks) const {
     StepMode mode;
     int64_t most = 0;
-    bool prompts = false;
     for (const BatchLoad& rank : ranks) {
       most = std::max(most, rank.tokens);
-      prompts = prompts || rank.prefill_pairs > 0;
+      mode.prompts = mode.prompts || rank.prefill_pairs > 0;
     }
-    const bool eager = most > captured_rows;
-    if (padded && !eager) mode.padded_rows = most;
-    mode.extra_s = (prompts ? prompt_s : 0) + (eager ? eager_s : 0);
+    mode.eager = most > captured_rows;
+    if (padded && !mode.eager) mode.padded_rows = most;
+    mode.extra_s = (mode.prompts ? prompt_s : 0) + (mode.eager ? eager_s : 0);
     return mode;
   }
 };

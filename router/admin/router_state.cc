@@ -193,6 +193,7 @@ void Fill(const GroupView& from, v1::GroupState& out) {
   out.set_ready(from.ready);
   out.set_model(from.model);
   if (from.placement) Fill(*from.placement, *out.mutable_placement());
+  if (from.step_predicted_ratio) out.set_step_predicted_ratio(*from.step_predicted_ratio);
   Fill(from.steps, *out.mutable_steps());
   Fill(from.scheduler, *out.mutable_steps());
   Fill(from.distributions, *out.mutable_step_times());

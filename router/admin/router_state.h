@@ -59,6 +59,8 @@ struct GroupView {
   core::SchedulerTotals scheduler;
   // Empty where the policy has no choice of rules.
   std::optional<PlacementView> placement;
+  // Group::predicted_ratio.
+  std::optional<double> step_predicted_ratio;
 };
 
 struct RouterState {

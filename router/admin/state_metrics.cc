@@ -401,7 +401,14 @@ constexpr MetricInfo kPlacementStepRatio = {
 constexpr MetricInfo kPlacementSwitches = {"bfio:placement_switches_total", kCounter, "group",
                                            "changes of the placement rule"};
 
-void AddPlacement(const v1::GroupState& group, Exposition& out) {
+constexpr MetricInfo kStepPredictedRatio = {"bfio:step_predicted_ratio", kGauge, "group",
+                                            "time of recent steps as the fitted cost predicts it, over the "
+                                            "measured time; far from 1: the fit is wrong; "
+                                            "absent where the batches of all ranks are not known"};
+
+void AddGroup(const v1::GroupState& group, Exposition& out) {
+  if (group.has_step_predicted_ratio())
+    out.Add(kStepPredictedRatio, group.step_predicted_ratio(), {group.name()});
   if (!group.has_placement()) return;
   const v1::PlacementState& placement = group.placement();
   if (placement.candidates().empty()) out.Add(kPlacementRule, 1, {group.name(), placement.rule()});
@@ -430,8 +437,9 @@ constexpr MetricInfo kPolicyInfo = {"bfio:policy_info", kGauge, "policy",
 
 absl::Span<const MetricInfo> RouterMetrics() {
   static const auto* const all = [] {
-    auto* infos = new std::vector<MetricInfo>{kBuildInfo,     kIsLeader,           kPolicyInfo,
-                                              kPlacementRule, kPlacementStepRatio, kPlacementSwitches};
+    auto* infos = new std::vector<MetricInfo>{kBuildInfo,         kIsLeader,           kPolicyInfo,
+                                              kPlacementRule,     kPlacementStepRatio, kPlacementSwitches,
+                                              kStepPredictedRatio};
     for (const auto& metric : kVllm) infos->push_back(metric.info);
     for (const auto& metric : kStates) infos->push_back(metric.info);
     for (const auto& metric : kReasons) infos->push_back(metric.info);
@@ -451,7 +459,7 @@ std::string MetricsText(const ClusterState& state) {
   out.Add(kBuildInfo, 1, state.version());
   out.Add(kIsLeader, 1);
   out.Add(kPolicyInfo, 1, state.policy().name());
-  for (const v1::GroupState& group : state.groups()) AddPlacement(group, out);
+  for (const v1::GroupState& group : state.groups()) AddGroup(group, out);
   for (const auto& metric : kVllm) out.Add(metric.info, metric.Value(state), state.served_model_name());
   for (const auto& metric : kStates) out.Add(metric.info, metric.Value(state));
   for (const auto& metric : kReasons) {

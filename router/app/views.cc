@@ -60,6 +60,7 @@ RouterState DecisionThread::MakeState() const {
       worker.member = std::move(member);
     }
     view.steps = group->steps().totals();
+    view.step_predicted_ratio = group->predicted_ratio();
     view.distributions = group->steps().distributions();
     if (scheduler == nullptr) continue;
     view.placement = PlacementOf(scheduler->chooser());

@@ -11,28 +11,26 @@ constexpr double kUnlikeWeight = 1.0 / 64;
 }  // namespace
 
 void BarrierCost::Add(uint64_t rank, const BatchLoad& batch, absl::Duration step) {
-  const bool next_step =
-      std::any_of(entries_.begin(), entries_.end(), [&](const Entry& entry) { return entry.rank == rank; });
-  if (next_step) {
-    // Without a fit, the batch with most tokens counts as the slowest.
-    const auto seconds = [&](const Entry& entry) {
-      return cost_ ? cost_->Seconds(entry.batch) : static_cast<double>(entry.batch.tokens);
-    };
-    const auto slowest =
-        std::max_element(entries_.begin(), entries_.end(),
-                         [&](const Entry& a, const Entry& b) { return seconds(a) < seconds(b); });
-    double took = absl::ToDoubleSeconds(slowest->step);
-    if (cost_ && steps_ >= kMature) {
-      const double expected = cost_->Seconds(slowest->batch);
-      const double near = std::clamp(took, expected / kUnlike, kUnlike * expected);
-      unlike_ += kUnlikeWeight * ((near != took ? 1 : 0) - unlike_);
-      if (unlike_ < 0.5) took = near;
-    }
-    fit_.Add(slowest->batch, took);
-    if (++steps_ % BatchFit::kMinBatches == 0) cost_ = fit_.cost();
-    entries_.clear();
+  if (std::find(ranks_.begin(), ranks_.end(), rank) != ranks_.end()) EndStep();
+  ranks_.push_back(rank);
+  batches_.push_back(batch);
+  took_s_.push_back(absl::ToDoubleSeconds(step));
+}
+
+void BarrierCost::EndStep() {
+  const auto median = took_s_.begin() + std::ssize(took_s_) / 2;
+  std::nth_element(took_s_.begin(), median, took_s_.end());
+  double took_s = *median;
+  if (fit_.cost() && version() >= kMatureVersion) {
+    const double expected = fit_.cost()->Seconds(batches_);
+    const double near = std::clamp(took_s, expected / kUnlike, kUnlike * expected);
+    unlike_ += kUnlikeWeight * ((near != took_s ? 1 : 0) - unlike_);
+    if (unlike_ < 0.5) took_s = near;
   }
-  entries_.push_back({rank, batch, step});
+  fit_.Add(batches_, took_s);
+  ranks_.clear();
+  batches_.clear();
+  took_s_.clear();
 }
 
 void BarrierWatch::OnStep(uint64_t rank, bool decodes) {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "common/cost/batch_fit.h"
-#include "common/cost/batch_time.h"
+#include "common/cost/group_fit.h"
+#include "common/cost/group_time.h"
 
 namespace bfio::router {
 
@@ -72,42 +72,36 @@ class BarrierWatch {
   bool told_ = false;
 };
 
-// The cost of steps, fitted from outside. A step takes as long as the slowest rank's batch. The batches of
-// one step are gathered over the ranks; the fit gets the step's time, and the batch that should take longest
-// by the fit so far. All ranks have the same cost. It changes only every BatchFit::kMinBatches steps, because
-// two fits that explain the steps equally well may give very different times for a rank's part. Steps are
-// timed by the arrival of tokens, so some are far from the fit: a time above kUnlike times the expected one,
-// or below 1 / kUnlike of it, counts as that bound while most steps are nearer.
+// The cost of steps, fitted from outside. The batches of one step are gathered over the ranks; the step took
+// the median of the times that they report. All ranks have the same cost. Steps are timed by the arrival of
+// tokens, so some are far from the fit: a time above kUnlike times the expected one, or below 1 / kUnlike of
+// it, counts as that bound while most steps are nearer.
 class BarrierCost {
  public:
   static constexpr double kUnlike = 1.5;
-  // Number of steps after which the fit is good enough to bound steps in this way.
-  static constexpr int64_t kMature = 512;
+  // The version after which the fit is good enough to bound steps in this way.
+  static constexpr int64_t kMatureVersion = 16;
 
   // A rank has ended a step with that batch. A rank's second batch begins the next step. `rank`: any number
   // that identifies the rank.
   void Add(uint64_t rank, const BatchLoad& batch, absl::Duration step);
 
   // Empty until the steps determine it.
-  std::optional<BatchCost> cost() const { return cost_; }
+  const std::optional<GroupCost>& cost() const { return fit_.cost(); }
+  double predicted_ratio() const { return fit_.predicted_ratio(); }
   // Changes with the cost.
-  int64_t version() const { return steps_ / BatchFit::kMinBatches; }
+  int64_t version() const { return fit_.version(); }
 
  private:
-  struct Entry {
-    uint64_t rank;
-    BatchLoad batch;
-    absl::Duration step;
-  };
+  void EndStep();
 
-  // The batches of the present step.
-  std::vector<Entry> entries_;
-  int64_t steps_ = 0;
+  // Of the present step.
+  std::vector<uint64_t> ranks_;
+  std::vector<BatchLoad> batches_;
+  std::vector<double> took_s_;
   // The recent share of steps outside kUnlike.
   double unlike_ = 0;
-  BatchFit fit_;
-  // The cost of the last version.
-  std::optional<BatchCost> cost_;
+  GroupFit fit_;
 };
 
 // The state of a barrier in which ranks meet.

@@ -270,7 +270,7 @@ void EngineRank::OnStep(const EngineStep& step, absl::Time now, Output& out) {
 
 std::optional<int64_t> EngineRank::Allotment() const {
   if (!level_s_ || step_ - level_step_ >= kLevelSteps || options_.barrier == nullptr) return std::nullopt;
-  const std::optional<BatchCost> cost = options_.barrier->cost();
+  const std::optional<GroupCost>& cost = options_.barrier->cost();
   if (!cost) return std::nullopt;
   std::vector<PromptLeft> prompts;
   for (const auto& [number, call] : calls_) {
@@ -279,7 +279,7 @@ std::optional<int64_t> EngineRank::Allotment() const {
   }
   // Stands for prompts that the engine gets in the meantime; the same level applies to them.
   prompts.push_back({token_budget_, 0});
-  return TokensWithin({*cost, decodes_, static_cast<double>(decode_context_), prompts}, *level_s_);
+  return TokensWithin({cost->batch, decodes_, static_cast<double>(decode_context_), prompts}, *level_s_);
 }
 
 // --- steps ---
@@ -457,8 +457,10 @@ void EngineRank::EndStep(absl::Time now, Output& out) {
     }
     if (options_.barrier != nullptr) {
       if (took && !follows) options_.barrier->Add(options_.number, batch, *took);
-      if (std::exchange(told_cost_, options_.barrier->version()) != options_.barrier->version())
+      if (std::exchange(told_cost_, options_.barrier->version()) != options_.barrier->version()) {
         report.batch_cost = options_.barrier->cost();
+        report.predicted_ratio = options_.barrier->predicted_ratio();
+      }
     }
     last_tokens_at_ = at;
   }

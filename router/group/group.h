@@ -152,6 +152,8 @@ class Group {
   // Lower bound of the duration of a step in this epoch; empty until enough steps were timed.
   std::optional<absl::Duration> shortest_step() const;
   const StepStatistics& steps() const { return steps_; }
+  // Predicted over measured time of recent steps; empty: not known.
+  std::optional<double> predicted_ratio() const { return predicted_ratio_; }
 
   // The member with that worker_id; empty when there is none.
   std::optional<MemberId> FindWorker(absl::string_view worker_id) const;
@@ -319,6 +321,10 @@ class Group {
   // Emits the commands about the requests that FindPlaced found.
   void EmitRequests(const StepReport& report, Commands& out) const;
   void TakeTelemetry(Member& member, const StepReport& report, Commands& out);
+  // The rank's own fit; that of the group's steps where it shows padding or prices, which no rank can see,
+  // unless the ranks differ in speed.
+  const std::optional<GroupCost>& CostOf(const Member& member) const;
+  void ApplyCost(const Member& member);
   // Passes to the scheduler the measured step costs of the present epoch's workers, where they have changed.
   void UpdateTimes(Commands& out);
   // Sets the mean service time of a request on each rank; true when one has changed. `costs` is empty before
@@ -341,6 +347,8 @@ class Group {
   // Shortest step of this epoch so far, and the number of reports that it is the minimum of.
   std::optional<absl::Duration> shortest_step_;
   int64_t steps_timed_ = 0;
+  int64_t fit_version_ = 0;
+  std::optional<double> predicted_ratio_;
   // The plan whose duration Decided reports.
   core::Plan last_plan_;
 

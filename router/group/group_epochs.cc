@@ -244,7 +244,10 @@ core::EpochMember Group::EpochMemberOf(Member& member, Commands& out) {
   to.spec.time_offset = member.telemetry.time.time_offset;
   to.spec.prefill_time = member.telemetry.time.prefill_time;
   to.spec.service_time = member.telemetry.service_time;
-  to.spec.cost = member.telemetry.batch_cost;
+  if (const std::optional<GroupCost>& cost = CostOf(member)) {
+    to.spec.cost = cost->batch;
+    to.spec.terms = cost->terms;
+  }
   // The last token needs no KV memory.
   to.spec.max_sequence_tokens = std::min(member.hello.max_sequence_tokens, member.hello.kv_tokens + 1);
   // The scheduler has this router's own requests. Those of another router have ids of their own: the edge

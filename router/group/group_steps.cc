@@ -28,6 +28,10 @@ void Group::OnReport(MemberId id, const StepReport& report, absl::Time now, Comm
   StepStatistics::Summaries done;
   RecordStep(rank, report, now, done);
   EmitSteps(done, out);
+  if (std::exchange(fit_version_, steps_.fit().version()) != steps_.fit().version()) {
+    predicted_ratio_ = steps_.fit().predicted_ratio();
+    for (const Member* each : ranks_) ApplyCost(*each);
+  }
   // The slowest rank's local time is a lower bound of the step's duration.
   if (report.group_max_local > absl::ZeroDuration() && report.barrier_error.empty()) {
     ++steps_timed_;
@@ -133,13 +137,27 @@ void Group::TakeTelemetry(Member& member, const StepReport& report, Commands& ou
   for (const core::CachedPrompt& cached : report.cached) member.telemetry.prefix_cache_hits += cached.tokens;
   if (report.batch_cost) {
     member.telemetry.batch_cost = report.batch_cost;
-    // Only for a rank of the present epoch; the next epoch starts with the stored value.
-    if (member.rank && member.rank_epoch == epoch_)
-      cluster_->Apply(core::SetCost{options_.index, *member.rank, *report.batch_cost});
+    ApplyCost(member);
   }
+  if (report.predicted_ratio) predicted_ratio_ = report.predicted_ratio;
   if (!report.cost) return;
   member.telemetry.cost = report.cost;
   UpdateTimes(out);
+}
+
+const std::optional<GroupCost>& Group::CostOf(const Member& member) const {
+  const std::optional<GroupCost>& fitted = steps_.fit().cost();
+  const bool alike = std::all_of(ranks_.begin(), ranks_.end(), [](const Member* rank) {
+    return rank->telemetry.time.time_per_token == core::WorkerTime().time_per_token;
+  });
+  return fitted && alike && fitted->terms != GroupTerms() ? fitted : member.telemetry.batch_cost;
+}
+
+void Group::ApplyCost(const Member& member) {
+  // Only for a rank of the present epoch; the next epoch starts with the stored value.
+  if (!member.rank || member.rank_epoch != epoch_) return;
+  if (const std::optional<GroupCost>& cost = CostOf(member))
+    cluster_->Apply(core::SetCost{options_.index, *member.rank, cost->batch, cost->terms});
 }
 
 bool Group::SetServiceTimes(absl::Span<const core::WorkerCost> costs) {

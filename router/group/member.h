@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "common/cost/batch_time.h"
+#include "common/cost/group_time.h"
 #include "common/cost/online_fit.h"
 #include "router/core/model/request.h"
 #include "router/core/scheduler/worker_speeds.h"
@@ -21,7 +21,7 @@ namespace bfio::router {
 // checks the values. Plain data. Threads: the group's.
 struct WorkerTelemetry {
   std::optional<StepCostEstimate> cost;
-  std::optional<BatchCost> batch_cost;
+  std::optional<GroupCost> batch_cost;
   // The times that plans use.
   core::WorkerTime time;
   // Mean service time of a request on this worker (core::WorkerSpec::service_time).

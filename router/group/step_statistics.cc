@@ -119,6 +119,11 @@ void StepStatistics::OnReport(int32_t rank, const StepReport& report, absl::Time
   summary.active_requests[rank] = report.active_requests;
   summary.local[rank] = report.local;
   summary.barrier_wait[rank] = report.barrier_wait;
+  if (report.batch) {
+    partial.batches.resize(static_cast<size_t>(ranks_));
+    partial.batches[rank] = *report.batch;
+    ++partial.batches_known;
+  }
   if (++partial.reports < ranks_) return;
   Complete(partial);
   partial_.erase(report.step);
@@ -138,6 +143,11 @@ void StepStatistics::Complete(Partial& partial) {
   totals_.max_load_tokens += static_cast<double>(max);
   totals_.mean_load_tokens += static_cast<double>(sum) / ranks_;
   totals_.max_local_s += absl::ToDoubleSeconds(*slowest);
+  if (partial.batches_known == ranks_) {
+    // One rank of each step, in turn.
+    const size_t rank = static_cast<size_t>(summary.step) % summary.local.size();
+    fit_.Add(partial.batches, absl::ToDoubleSeconds(summary.local[rank]), rank);
+  }
   complete_.push_back(std::make_shared<StepSummary>(std::move(summary)));
 }
 

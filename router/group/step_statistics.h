@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "common/cost/group_fit.h"
 #include "common/telemetry/metrics/distribution.h"
 #include "router/core/model/request.h"
 #include "router/core/scheduler/cluster.h"
@@ -109,6 +110,8 @@ class StepStatistics {
 
   const StepTotals& totals() const { return totals_; }
   const StepDistributions& distributions() const { return distributions_; }
+  // Of the steps whose ranks all report their batches.
+  const GroupFit& fit() const { return fit_; }
   double tokens_per_second(int32_t rank, absl::Time now) const;
   // Steps of this epoch in which the rank was the slowest.
   int64_t straggler_steps(int32_t rank) const;
@@ -117,6 +120,9 @@ class StepStatistics {
   struct Partial {
     int32_t reports = 0;
     StepSummary summary;
+    // By rank.
+    std::vector<BatchLoad> batches;
+    int32_t batches_known = 0;
   };
   StepSummary NewSummary(int64_t step) const;
   // Adds the sums that every report counts towards. False: the report belongs to no step of this epoch.
@@ -135,6 +141,7 @@ class StepStatistics {
   std::vector<int64_t> stragglers_;
   StepTotals totals_;
   StepDistributions distributions_;
+  GroupFit fit_;
 };
 
 }  // namespace bfio::router

@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "common/cost/batch_time.h"
+#include "common/cost/group_time.h"
 #include "common/cost/online_fit.h"
 #include "router/core/scheduler/events.h"
 #include "router/requests/request.h"
@@ -161,7 +161,12 @@ struct StepReport {
   // Prompt tokens computed in the step.
   int64_t prefill_tokens = 0;
   std::optional<StepCostEstimate> cost;
-  std::optional<BatchCost> batch_cost;
+  // The terms are the default's where the rank does not see the others' batches.
+  std::optional<GroupCost> batch_cost;
+  // Predicted over measured time of recent steps, where the rank sees the others' batches.
+  std::optional<double> predicted_ratio;
+  // What it has computed; empty: not reported.
+  std::optional<BatchLoad> batch;
   std::optional<EnergyReading> energy;
   std::optional<core::PrefillReport> prefill;
   // The latest; empty: not requested, or not reported.

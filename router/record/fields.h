@@ -143,9 +143,18 @@ void Fields(A& a, Of<A, BatchCost> cost) {
 }
 
 template <class A>
+void Fields(A& a, Of<A, GroupTerms> terms) {
+  auto& [padded, captured_rows, prompt_s, eager_s] = terms;
+  a.Int("padded", padded);
+  a.Int("captured_rows", captured_rows, 0, kMaxTokens);
+  a.Real("prompt_s", prompt_s, 0.0, kMaxTime);
+  a.Real("eager_s", eager_s, 0.0, kMaxTime);
+}
+
+template <class A>
 void Fields(A& a, Of<A, core::WorkerSpec> spec) {
   auto& [slots, kv_tokens, accepts_new, time_per_token, time_offset, prefill_time, service_time, prefix_cache,
-         member, cost, max_sequence_tokens] = spec;
+         member, cost, max_sequence_tokens, terms] = spec;
   a.Int("slots", slots, 1, kMaxSlots);
   a.Int("kv_tokens", kv_tokens, 1, kMaxKvTokens);
   a.Int("accepts_new", accepts_new);
@@ -157,6 +166,7 @@ void Fields(A& a, Of<A, core::WorkerSpec> spec) {
   a.Int("member", member);
   a.OptionalStruct("cost", cost);
   a.Int("max_sequence_tokens", max_sequence_tokens, 0, kMaxKvTokens);
+  Fields(a, terms);
 }
 
 template <class A>
@@ -300,10 +310,11 @@ void Fields(A& a, Of<A, core::SetServiceTime> event) {
 
 template <class A>
 void Fields(A& a, Of<A, core::SetCost> event) {
-  auto& [group, worker, cost] = event;
+  auto& [group, worker, cost, terms] = event;
   a.Int("group", group);
   a.Int("worker", worker);
   Fields(a, cost);
+  Fields(a, terms);
 }
 
 template <class A>

@@ -263,8 +263,8 @@ absl::StatusOr<StepReport> ToStepReport(const v1::StepReport& report, int32_t sl
   if (report.has_cost()) converted.cost = ToCost(report.cost());
   if (report.has_energy()) converted.energy = ToEnergy(report.energy());
   converted.prefill_tokens = static_cast<int64_t>(report.prefill_tokens());
-  if (report.has_cost() && report.cost().has_batch())
-    converted.batch_cost = ToBatchCost(report.cost().batch());
+  if (const auto cost = ToBatchCost(report.cost().batch())) converted.batch_cost = {*cost, {}};
+  if (report.has_batch()) converted.batch = ToBatch(report.batch());
   if (report.has_token_budget()) {
     core::PrefillReport& prefill = converted.prefill.emplace();
     prefill.token_budget = report.token_budget();
@@ -302,6 +302,16 @@ std::optional<BatchCost> ToBatchCost(const v1::BatchCost& cost) {
                    .b0_tokens = cost.b0_tokens(),
                    .k1_s_per_pair = cost.k1_s_per_pair(),
                    .k2_s_per_token = cost.k2_s_per_token()};
+}
+
+std::optional<BatchLoad> ToBatch(const v1::Batch& batch) {
+  constexpr double kMost = 1e18;
+  const bool good = batch.tokens() <= kMaxKvTokens && IsAmount(batch.prefill_pairs(), kMost) &&
+                    IsAmount(batch.decode_context(), kMost);
+  if (!good) return std::nullopt;
+  return BatchLoad{.tokens = static_cast<int64_t>(batch.tokens()),
+                   .prefill_pairs = batch.prefill_pairs(),
+                   .decode_context = batch.decode_context()};
 }
 
 std::optional<EnergyReading> ToEnergy(const v1::Energy& energy) {

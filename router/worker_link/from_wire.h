@@ -29,6 +29,8 @@ absl::StatusOr<StepReport> ToStepReport(const v1::StepReport& report, int32_t sl
 std::optional<StepCostEstimate> ToCost(const v1::StepCost& cost);
 // Empty when a value is out of range, or a token has no cost.
 std::optional<BatchCost> ToBatchCost(const v1::BatchCost& cost);
+// Empty when a value is out of range.
+std::optional<BatchLoad> ToBatch(const v1::Batch& batch);
 // Empty when the device has no name, or a value is not a finite number of at least 0.
 std::optional<EnergyReading> ToEnergy(const v1::Energy& energy);
 

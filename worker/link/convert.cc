@@ -180,6 +180,9 @@ void Fill(const StepReport& report, v1::WorkerMessage& out) {
   if (report.cost.has_value()) Fill(*report.cost, to->mutable_cost());
   if (report.batch_cost.has_value()) Fill(*report.batch_cost, to->mutable_cost()->mutable_batch());
   if (report.energy.has_value()) Fill(*report.energy, to->mutable_energy());
+  to->mutable_batch()->set_tokens(static_cast<uint64_t>(report.output.batch.tokens));
+  to->mutable_batch()->set_prefill_pairs(report.output.batch.prefill_pairs);
+  to->mutable_batch()->set_decode_context(report.output.batch.decode_context);
   if (report.prefill.has_value()) {
     to->set_token_budget(static_cast<uint32_t>(report.prefill->token_budget));
     for (const PendingPrompt& prompt : report.prefill->prompts) {

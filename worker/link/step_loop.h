@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/cost/batch_fit.h"
+#include "common/cost/group_fit.h"
 #include "common/cost/online_fit.h"
 #include "common/telemetry/line_limiter.h"
 #include "worker/barrier/barrier.h"

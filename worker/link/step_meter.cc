@@ -9,7 +9,7 @@ void StepMeter::Take(StepReport& report) {
   if (fit_.blocks() != reported_blocks_) {
     reported_blocks_ = fit_.blocks();
     report.cost = fit_.estimate();
-    report.batch_cost = batches_.cost();
+    report.batch_cost = batch_cost();
   }
   if (energy_ == nullptr) return;
   energy_->AddStep(report.local_ns, report.barrier_wait_ns + report.gap_ns.value_or(0));

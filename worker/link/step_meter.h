@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "common/cost/batch_fit.h"
+#include "common/cost/group_fit.h"
 #include "common/cost/online_fit.h"
 #include "worker/energy/energy_monitor.h"
 #include "worker/link/messages.h"
@@ -26,11 +26,13 @@ class StepMeter {
   // changed.
   void Take(StepReport& report);
   // Absent until the cost is known.
-  std::optional<BatchCost> batch_cost() const { return batches_.cost(); }
+  std::optional<BatchCost> batch_cost() const {
+    return batches_.cost() ? std::optional(batches_.cost()->batch) : std::nullopt;
+  }
 
  private:
   OnlineStepFit fit_;
-  BatchFit batches_;
+  GroupFit batches_{{.prices = false}};
   EnergyMonitor* const energy_;
   int64_t reported_blocks_ = 0;
 };

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/cost/group_time.h"
 #include "router/core/prefill/prefill_planner.h"
 
 namespace bfio::core {
@@ -15,6 +16,7 @@ struct PrefillView {
   // By rank; free_slots as in Snapshot::workers.
   std::vector<PrefillRank> ranks;
   PrefillTraffic traffic;
+  GroupTerms terms;
   // Token budget of a rank's step, including decodes; the minimum over the ranks.
   int64_t token_budget = 0;
   // Ranks fill their budget independently of the plan, which can only release prompts (release_planner.h).

@@ -100,7 +100,10 @@ Outcome Cluster::Dispatch(const SetServiceTime& event, Scheduler& group) {
 }
 
 Outcome Cluster::Dispatch(const SetCost& event, Scheduler& group) {
-  if (WorkerSpec* const spec = group.Spec(event.worker)) spec->cost = event.cost;
+  if (WorkerSpec* const spec = group.Spec(event.worker)) {
+    spec->cost = event.cost;
+    spec->terms = event.terms;
+  }
   UpdateCost();
   return {};
 }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "common/cost/batch_time.h"
+#include "common/cost/group_time.h"
 #include "router/core/model/request.h"
 
 namespace bfio::core {
@@ -59,6 +59,8 @@ struct WorkerSpec {
   std::optional<BatchCost> cost;
   // Longest prompt + output of a request here; 0: no limit.
   int64_t max_sequence_tokens = 0;
+  // What its group's steps cost beside batches, where that has been reported with `cost`.
+  GroupTerms terms;
 
   int64_t longest() const {
     return max_sequence_tokens == 0 ? std::numeric_limits<int64_t>::max() : max_sequence_tokens;

@@ -84,6 +84,19 @@ void FillTraffic(const PromptTraffic& seen, PrefillView& view) {
   view.traffic.mean_output_tokens = seen.output_tokens.value;
 }
 
+// What all ranks report.
+GroupTerms CommonTerms(const GroupAccounts& accounts) {
+  GroupTerms common = accounts.worker(0).spec.terms;
+  for (const GroupAccounts::Worker& worker : accounts.workers()) {
+    const GroupTerms& terms = worker.spec.terms;
+    common.padded = common.padded && terms.padded;
+    common.captured_rows = std::max(common.captured_rows, terms.captured_rows);
+    common.prompt_s = std::min(common.prompt_s, terms.prompt_s);
+    common.eager_s = std::min(common.eager_s, terms.eager_s);
+  }
+  return common;
+}
+
 }  // namespace
 
 bool ForecastPrefill(const GroupAccounts& accounts, const PlanSteps& steps, PrefillView& view) {
@@ -99,6 +112,7 @@ bool ForecastPrefill(const GroupAccounts& accounts, const PlanSteps& steps, Pref
     Forecast(accounts, g, view.ranks[g])
         .Advance(steps.targets[g], steps.clock, accounts.traffic().step_s.value);
   }
+  view.terms = CommonTerms(accounts);
   FillTraffic(accounts.traffic(), view);
   view.traffic.lag_steps = static_cast<int32_t>(std::max<int64_t>(0, steps.step - steps.reported - 1));
   return true;

@@ -96,12 +96,13 @@ struct SetServiceTime {
   double service_time = 1;
 };
 
-// From the next plan on, the worker's batches are assumed to have this cost. REQUIRES: finite, at least 0,
-// a_s_per_token above 0.
+// From the next plan on, the worker's batches are assumed to have this cost, and its group's steps these
+// terms. REQUIRES: finite, at least 0, a_s_per_token above 0.
 struct SetCost {
   GroupIndex group = 0;
   WorkerIndex worker = 0;
   BatchCost cost;
+  GroupTerms terms;
 };
 
 // --- steps ---

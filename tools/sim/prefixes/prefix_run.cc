@@ -62,7 +62,7 @@ class SessionTraffic final : public Traffic {
           .kind = engine.metered ? ClusterDispatcher::Kind::kMetered : ClusterDispatcher::Kind::kPlain,
           .token_budget = engine.token_budget,
           .ttft_objective_s = options_.ttft_objective_s,
-          .cost = engine.cost};
+          .cost = GroupCost{engine.cost}};
       router.scheduler.max_waiting = int64_t{1} << 40;
       router.scheduler.admission = {.kind = core::KvAdmissionOptions::Kind::kProtection, .alpha = kFreeShare};
       router.worker.kv_tokens = engine.kv_tokens;

@@ -51,9 +51,9 @@ ClusterDispatcher::ClusterDispatcher(const Options& options, ServeGroup* group,
   expectations_.Open(members);
 }
 
-void ClusterDispatcher::SetCost(const BatchCost& cost) {
+void ClusterDispatcher::SetCost(const GroupCost& cost) {
   for (size_t g = 0; g < steps_.size(); ++g)
-    cluster_.Apply(core::SetCost{0, static_cast<core::WorkerIndex>(g), cost});
+    cluster_.Apply(core::SetCost{0, static_cast<core::WorkerIndex>(g), cost.batch, cost.terms});
 }
 
 core::RequestSpec ClusterDispatcher::SpecOf(const ServeRequest& request) const {

@@ -51,7 +51,7 @@ class ClusterDispatcher final : public EngineDispatcher {
     // Objective of every request for its first token, in seconds; 0: none.
     double ttft_objective_s = 0;
     // As the router knows it, until SetCost.
-    std::optional<BatchCost> cost;
+    std::optional<GroupCost> cost;
     // Sets what the router knows about a request beside its lengths.
     std::function<void(const ServeRequest&, core::RequestSpec&)> describe = {};
     // Hints of a rank's requests after a step.
@@ -69,7 +69,7 @@ class ClusterDispatcher final : public EngineDispatcher {
   bool Order(int32_t stepper, std::vector<RankOrder>& orders) override;
   bool ahead() const override { return pipelined() && !barrier(); }
   int64_t waiting() const override { return cluster_.waiting(); }
-  void SetCost(const BatchCost& cost) override;
+  void SetCost(const GroupCost& cost) override;
 
   const core::Scheduler& scheduler() const { return *cluster_.group(0); }
   // Prompt tokens expected in the ranks' caches, and how many of them were there.

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/cost/batch_time.h"
+#include "common/cost/group_time.h"
 #include "tools/sim/rank/serve_group.h"
 
 namespace bfio::sim {
@@ -55,7 +55,7 @@ class EngineDispatcher {
   // Requests that are bound to no rank.
   virtual int64_t waiting() const { return 0; }
   // Ranks have measured this cost.
-  virtual void SetCost(const BatchCost& cost) {}
+  virtual void SetCost(const GroupCost& cost) {}
 };
 
 // INTERNAL when the dispatcher makes no runnable plan although requests are there.

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/rng.h"
 #include "common/base/status_macros.h"
-#include "common/cost/batch_fit.h"
+#include "common/cost/group_fit.h"
 #include "nlohmann/json.hpp"
 #include "tools/sim/rank/cluster_dispatcher.h"
 #include "tools/sim/serve/serve_rule.h"
@@ -85,7 +85,9 @@ class Run final : public Traffic {
       : options_(options),
         trace_(trace),
         longest_output_(LongestOutput(trace)),
-        known_(options.cost.batch),
+        known_(options.cost),
+        fit_({.pairs = options.known_cost != KnownCost::kFittedWithoutK1,
+              .captured_rows = options.cost.terms.captured_rows}),
         rng_(Rng(options.seed).Fork(kArrivalStream)),
         group_({.ranks = options.workers,
                 .slots = options.slots,
@@ -96,6 +98,8 @@ class Run final : public Traffic {
                 .drift = Drift::Steady(options.tokens_per_step),
                 .decode_rows = static_cast<int64_t>(std::ceil(options.tokens_per_step))},
                &requests_) {
+    if (options.known_cost != KnownCost::kTrue)
+      known_.terms = {.captured_rows = options.cost.terms.captured_rows};
     const LengthMoments moments = MomentsOf(trace);
     result_.capacity = CapacityOf(moments, options.cost.batch, options.workers, options.slots);
     result_.arrivals_per_s = options.load * result_.capacity.requests_per_s;
@@ -198,14 +202,12 @@ class Run final : public Traffic {
 
   void Learn(const ServeStep& step) {
     if (options_.known_cost == KnownCost::kTrue) return;
-    for (size_t g = 0; g < step.loads.size(); ++g) {
-      BatchLoad load = step.loads[g];
-      if (options_.known_cost == KnownCost::kFittedWithoutK1) load.prefill_pairs = 0;
-      fit_.Add(load, step.rank_s[g]);
-    }
+    // As workers report them, one rank of each step in turn.
+    const size_t rank = static_cast<size_t>(fitted_steps_) % step.loads.size();
+    fit_.Add(step.loads, step.rank_s[rank], rank);
     if (++fitted_steps_ % kFitSteps != 0) return;
     known_ = fit_.cost().value_or(known_);
-    group_.SetKnownCost(known_);
+    group_.SetKnownCost(known_.batch);
     dispatcher_->SetCost(known_);
   }
 
@@ -230,8 +232,8 @@ class Run final : public Traffic {
   const ServeOptions& options_;
   const Trace& trace_;
   const int64_t longest_output_;
-  BatchCost known_;
-  BatchFit fit_;
+  GroupCost known_;
+  GroupFit fit_;
   int64_t fitted_steps_ = 0;
   Rng rng_;
   ServeResult result_;

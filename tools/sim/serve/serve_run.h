@@ -19,8 +19,8 @@
 
 namespace bfio::sim {
 
-// The step cost that the rule uses: the true one, or one fitted to the steps as workers do, with or without
-// the term for the attention of prompts (K1).
+// The step cost that the rule uses: the true one, or one fitted to the times of whole steps, with or
+// without the term for the attention of prompts (K1).
 enum class KnownCost { kTrue, kFitted, kFittedWithoutK1 };
 
 struct ServeOptions {

@@ -29,7 +29,7 @@ v1::ClusterState State() {
       workers { rank: 1 worker_id: "vllm://10.0.0.1:50100#0" group: "0" slots: 8 kv_tokens: 1000 load_tokens: 100
                 reserved_kv_tokens: 900 active_requests: 3 inflight_requests: 1 }
       workers { worker_id: "joining" }
-      groups { name: "0" placement { rule: "horizon" switches: 2 candidates { rule: "horizon" step_ratio: 1 }
+      groups { name: "0" step_predicted_ratio: 0.5 placement { rule: "horizon" switches: 2 candidates { rule: "horizon" step_ratio: 1 }
                                      candidates { rule: "headroom" step_ratio: 1.25 }
                                      watched { rule: "fcfs" step_ratio: 1.5 } } }
       tenants { tenant: "acme" } tenants { tenant: "other" } ports { port: "client" } energy { busy_j: 8 })";
@@ -61,7 +61,7 @@ TEST(StateMetricsTest, MetricsOfAGroup) {
        "tenant_requests_accepted_total{tenant=\"acme\"} 0\n", "energy_busy_joules_total 8\n",
        "rank_info{group=\"0\",rank=\"0\",worker=\"vllm://10.0.0.1:50100#1\"} 1\n"
        "bfio:rank_info{group=\"0\",rank=\"1\",worker=\"vllm://10.0.0.1:50100#0\"} 1\n",
-       "is_leader 1\n"});
+       "is_leader 1\n", "step_predicted_ratio{group=\"0\"} 0.5\n"});
   EXPECT_THAT(text, Not(HasSubstr("joining"))) << "it has no rank";
   // Autoscalers know the names that vLLM has given.
   for (const char* metric : {"num_requests_running{model_name=\"Qwen/Qwen3-0.6B\"} 8\n",

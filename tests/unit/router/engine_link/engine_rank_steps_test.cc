@@ -191,8 +191,8 @@ TEST_F(FollowingRankTest, AttentionOfPromptsIsPartOfTheFittedCost) {
     Step(1, i % 5 * 40, {}, chunk.prefill_pairs);
   }
   ASSERT_TRUE(barrier_.cost().has_value());
-  EXPECT_NEAR(barrier_.cost()->k1_s_per_pair, 1e-9, 1e-11);
-  EXPECT_NEAR(barrier_.cost()->a_s_per_token, 100e-6, 1e-6);
+  EXPECT_NEAR(barrier_.cost()->batch.k1_s_per_pair, 1e-9, 1e-11);
+  EXPECT_NEAR(barrier_.cost()->batch.a_s_per_token, 100e-6, 1e-6);
 }
 
 TEST_F(FollowingRankTest, ALevelHoldsForSomeSteps) {
@@ -235,24 +235,30 @@ BatchLoad Decodes(Rng& rng) {
 // With two ranks, the time of a step is that of the slower one, whichever that is.
 TEST(BarrierCostTest, TheSlowestBatchesCostIsFitted) {
   constexpr BatchCost kTrue = {.c_s = 20e-3, .a_s_per_token = 50e-6, .b0_tokens = 0, .k2_s_per_token = 1e-7};
-  Rng rng(3);
-  BarrierCost barrier;
-  for (int step = 0; step < 2'000; ++step) {
-    BatchLoad batches[2];
-    double seconds = 0;
-    for (BatchLoad& batch : batches) {
-      batch = Decodes(rng);
-      if (rng.Below(4) == 0) batch.AddPrefill(static_cast<int64_t>(rng.Below(1'000)), 0);
-      batch.prefill_pairs = 0;
-      seconds = std::max(seconds, kTrue.Seconds(batch));
+  for (const GroupTerms& terms : {GroupTerms(), GroupTerms{.padded = true, .prompt_s = 5e-3}}) {
+    SCOPED_TRACE(terms.padded);
+    Rng rng(3);
+    BarrierCost barrier;
+    for (int step = 0; step < 2'000; ++step) {
+      BatchLoad batches[3];
+      for (BatchLoad& batch : batches) {
+        batch = Decodes(rng);
+        if (rng.Below(4) == 0) batch.AddPrefill(static_cast<int64_t>(rng.Below(500)), 0);
+      }
+      const double seconds = GroupCost{kTrue, terms}.Seconds(batches);
+      // Now and then the tokens of one rank come late.
+      for (uint64_t rank = 0; rank < 3; ++rank)
+        barrier.Add(rank, batches[rank], absl::Seconds(seconds * (rng.Below(20) == 0 ? 1.5 : 1)));
     }
-    for (uint64_t rank = 0; rank < 2; ++rank) barrier.Add(rank, batches[rank], absl::Seconds(seconds));
+    ASSERT_TRUE(barrier.cost().has_value());
+    EXPECT_NEAR(barrier.cost()->batch.c_s, kTrue.c_s, 0.1 * kTrue.c_s);
+    EXPECT_NEAR(barrier.cost()->batch.a_s_per_token, kTrue.a_s_per_token, 0.05 * kTrue.a_s_per_token);
+    EXPECT_NEAR(barrier.cost()->batch.k2_s_per_token, kTrue.k2_s_per_token, 0.2 * kTrue.k2_s_per_token);
+    EXPECT_EQ(barrier.cost()->terms.padded, terms.padded);
+    EXPECT_NEAR(barrier.cost()->terms.prompt_s, terms.prompt_s, 0.5e-3);
+    EXPECT_NEAR(barrier.predicted_ratio(), 1, 0.02);
+    EXPECT_GT(barrier.version(), 0);
   }
-  ASSERT_TRUE(barrier.cost().has_value());
-  EXPECT_NEAR(barrier.cost()->c_s, kTrue.c_s, 0.1 * kTrue.c_s);
-  EXPECT_NEAR(barrier.cost()->a_s_per_token, kTrue.a_s_per_token, 0.05 * kTrue.a_s_per_token);
-  EXPECT_NEAR(barrier.cost()->k2_s_per_token, kTrue.k2_s_per_token, 0.2 * kTrue.k2_s_per_token);
-  EXPECT_GT(barrier.version(), 0);
 }
 
 // Tokens of some streams arrive after the step's report: two reports, and one step of that length.
@@ -293,23 +299,24 @@ TEST(BarrierCostTest, ExceptionsDoNotSpoilTheFitAndNewTimesAreLearnt) {
   };
   run(1'000, 1, false);
   run(4'000, 1, true);
-  EXPECT_GT(barrier.cost()->k2_s_per_token, 0.6 * kTrue.k2_s_per_token);
+  EXPECT_GT(barrier.cost()->batch.k2_s_per_token, 0.6 * kTrue.k2_s_per_token);
   run(20'000, 3, false);
-  EXPECT_GT(barrier.cost()->c_s, 2.5 * kTrue.c_s);
-  EXPECT_GT(barrier.cost()->k2_s_per_token, 2.5 * kTrue.k2_s_per_token);
+  EXPECT_GT(barrier.cost()->batch.c_s, 2.5 * kTrue.c_s);
+  EXPECT_GT(barrier.cost()->batch.k2_s_per_token, 2.5 * kTrue.k2_s_per_token);
 }
 
 // Ranks are compared by this cost, so all of them must see the same fit, whenever they ask.
 TEST(BarrierCostTest, TheCostChangesOnlyWithItsVersion) {
   Rng rng(4);
   BarrierCost barrier;
-  std::optional<BatchCost> last;
+  std::optional<GroupCost> last;
   int64_t version = barrier.version(), changes = 0;
   for (int step = 0; step < 400; ++step) {
     barrier.Add(1, Decodes(rng), absl::Milliseconds(20 + static_cast<int64_t>(rng.Below(9))));
-    const std::optional<BatchCost> now = barrier.cost();
+    const std::optional<GroupCost> now = barrier.cost();
     const bool same = now.has_value() == last.has_value() &&
-                      (!now || (now->c_s == last->c_s && now->k2_s_per_token == last->k2_s_per_token));
+                      (!now || (now->batch.c_s == last->batch.c_s &&
+                                now->batch.k2_s_per_token == last->batch.k2_s_per_token));
     EXPECT_TRUE(same || barrier.version() != version) << step;
     changes += !same;
     last = now;

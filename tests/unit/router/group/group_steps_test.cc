@@ -1,7 +1,10 @@
 // The steps of a group with a barrier: late plans, refusals by workers, step reports to observers, and
 // workers of different speed.
+#include <map>
 #include <vector>
 
+#include "common/base/rng.h"
+#include "common/cost/group_time.h"
 #include "tests/unit/router/group/group_world_test.h"
 
 namespace bfio::router {
@@ -196,7 +199,7 @@ TEST_F(GroupTest, ReportedMeasurementsAreForwardedAndBatchCostsApplyToLaterEpoch
   alter = [](SimWorker& worker, StepReport& report) {
     report.prefill_tokens = 7;
     if (worker.name == "b") report.energy = EnergyReading{"gpu", 1, 2, 3};
-    if (worker.name == "b") report.batch_cost = BatchCost{.c_s = 0.01, .a_s_per_token = 3e-5};
+    if (worker.name == "b") report.batch_cost = GroupCost{{.c_s = 0.01, .a_s_per_token = 3e-5}};
   };
   Submit(1, 8, 100);
   Steps(3);
@@ -217,6 +220,43 @@ TEST_F(GroupTest, ReportedMeasurementsAreForwardedAndBatchCostsApplyToLaterEpoch
     ASSERT_TRUE(cost(1).has_value());
     EXPECT_EQ(cost(1)->a_s_per_token, 3e-5);
   }
+}
+
+// Ranks report their own times and batches; only the group sees that one rank's prompt holds up all of them.
+TEST_F(GroupTest, WhatAStepCostsAllRanksIsFittedAndPlannedWith) {
+  const GroupCost cost{{.c_s = 0.01, .a_s_per_token = 1e-4, .b0_tokens = 0, .k2_s_per_token = 1e-6},
+                       {.padded = true, .prompt_s = 5e-3}};
+  BeginWith({"a", "b"});
+  Rng rng(1);
+  std::map<int64_t, std::vector<BatchLoad>> steps;
+  alter = [&](SimWorker& worker, StepReport& report) {
+    std::vector<BatchLoad>& batches = steps[report.step];
+    while (batches.size() < 2) {
+      BatchLoad& batch = batches.emplace_back();
+      for (uint64_t i = 1 + rng.Below(20); i > 0; --i) batch.AddDecode(static_cast<int64_t>(rng.Below(500)));
+      if (rng.Below(4) == 0) batch.AddPrefill(1 + static_cast<int64_t>(rng.Below(300)), 0);
+    }
+    report.batch = batches[worker.name == "b"];
+    report.local = absl::Seconds(cost.RankSeconds(*report.batch, cost.terms.ModeOf(batches)));
+    report.batch_cost = GroupCost{{.c_s = 0.1, .a_s_per_token = 1e-3}};
+  };
+  const auto spec = [&] { return cluster().group(0)->Account(1).spec; };
+  Submit(1, 8, 900);
+  Steps(100);
+  EXPECT_EQ(spec().cost->c_s, 0.1) << "its own fit";
+  EXPECT_EQ(spec().terms, GroupTerms());
+  Steps(600);
+  for (const bool later : {false, true}) {
+    if (later) {
+      Join("c");
+      Wait();
+      Form();
+    }
+    EXPECT_NEAR(spec().cost->c_s, cost.batch.c_s, 1e-3);
+    EXPECT_NEAR(spec().terms.prompt_s, cost.terms.prompt_s, 1e-4);
+    EXPECT_TRUE(spec().terms.padded);
+  }
+  EXPECT_NEAR(*group().predicted_ratio(), 1, 0.01);
 }
 
 class WorkerSpeedsTest : public GroupTest {

@@ -158,7 +158,7 @@ TEST(LogCodec, RereadRecordsAreTheSame) {
       {core::SetAcceptsNew{1, 2, false}, {}},
       {core::SetTime{1, 2, 1.5, -3, 0.25}, {}},
       {core::SetServiceTime{1, 2, 1.0 / 3}, {}},
-      {core::SetCost{1, 2, cost}, {}},
+      {core::SetCost{1, 2, cost, {true, 256, 3e-3, 6e-3}}, {}},
       {core::MakePlan{3, true}, made},
       {core::SetPolicy{{"bf_io", {.seed = ~uint64_t{0}, .discount = 0.9}}}, {}},
   };

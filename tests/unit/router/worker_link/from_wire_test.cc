@@ -209,6 +209,8 @@ TEST(Measurements, InvalidOnesAreDroppedAndTheReportIsKept) {
     for (const char* field : {"c_s", "a_s_per_token", "k1_s_per_pair", "k2_s_per_token"})
       EXPECT_FALSE(ToBatchCost(FromText<v1::BatchCost>(absl::StrCat(kBatchCost, " ", field, ": ", bad))))
           << field;
+    for (const char* field : {"prefill_pairs", "decode_context"})
+      EXPECT_FALSE(ToBatch(FromText<v1::Batch>(absl::StrCat("tokens: 1 ", field, ": ", bad)))) << field;
     for (const char* field : {"busy_j", "parked_s", "watts", "idle_watts"})
       EXPECT_FALSE(ToEnergy(FromText<v1::Energy>(absl::StrCat(kEnergy, " ", field, ": ", bad)))) << field;
   }
@@ -216,6 +218,8 @@ TEST(Measurements, InvalidOnesAreDroppedAndTheReportIsKept) {
   EXPECT_FALSE(ToBatchCost(FromText<v1::BatchCost>(absl::StrCat(kBatchCost, " a_s_per_token: 0"))));
   for (const std::string& device : {std::string(), std::string(1000, 'x')})
     EXPECT_FALSE(ToEnergy(FromText<v1::Energy>(absl::StrCat(kEnergy, " device: '", device, "'"))));
+  EXPECT_FALSE(ToBatch(FromText<v1::Batch>("tokens: 18446744073709551615")));
+  EXPECT_EQ(ToBatch(FromText<v1::Batch>("tokens: 3 decode_context: 4"))->decode_context, 4);
   const auto report = Report("cost { residual_s: -1 batch {} } energy { watts: 1 }");
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_FALSE(report->cost || report->batch_cost || report->energy);

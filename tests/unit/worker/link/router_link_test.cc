@@ -391,6 +391,7 @@ TEST(ConvertTest, WhatIsSentKeepsAllItsFields) {
   report.output.finished = {{2, FinishCause::kStop}};
   report.output.load_tokens = 30;
   report.output.prefill_tokens = 20;
+  report.output.batch = {22, 200, 4};
   report.rejected = {{9, absl::StatusCode::kResourceExhausted, "full"}};
   report.gap_ns = 0;
   report.group = {1, 2, 3, 4, 5};
@@ -399,7 +400,8 @@ TEST(ConvertTest, WhatIsSentKeepsAllItsFields) {
       epoch: 2 step: 5 applied_plan: 4 handles: [1, 2] token_ids: [100, 200] completion_hints: [0.5, 0.25]
       finished { handle: 2 reason: FINISH_REASON_STOP } load_tokens: 30 prefill_tokens: 20
       rejected { handle: 9 code: 8 message: "full" } group_max_load_tokens: 1 group_sum_load_tokens: 2
-      group_max_local_ns: 3 group_sum_local_ns: 4 barrier_error: "e" })";
+      group_max_local_ns: 3 group_sum_local_ns: 4 barrier_error: "e"
+      batch { tokens: 22 prefill_pairs: 200 decode_context: 4 } })";
   EXPECT_EQ(Text(report), Text("step_report { gap_ns: 0" + rest));
   report.gap_ns.reset();
   EXPECT_EQ(Text(report), Text("step_report {" + rest));
