@@ -16,6 +16,7 @@ struct PrefillView {
   // By rank; free_slots as in Snapshot::workers.
   std::vector<PrefillRank> ranks;
   PrefillTraffic traffic;
+  // What a step costs all ranks beside their batches; the default where it is unknown.
   GroupTerms terms;
   // Token budget of a rank's step, including decodes; the minimum over the ranks.
   int64_t token_budget = 0;
