@@ -7,7 +7,7 @@
 //           (Snapshot::prefill)
 // Prefixes  least_work on the same groups; prompts begin with one of 500 prefixes of 50 blocks, of which a
 //           worker has a tenth
-// Release   PlanRelease on the same groups, in front of engines with a budget of 2,048 tokens. "cached":
+// Release   PlanPrefill on the same groups, in front of engines with a budget of 2,048 tokens. "cached":
 //           half of each prompt is in the caches of a tenth of the ranks, for as many prompts as the policy
 //           looks up
 // Spare     bf_io_auto with slots for all, 40 of 72 taken, by each of its rules, with the lengths of the
@@ -29,8 +29,8 @@
 #include "router/core/lookahead/far_outlook.h"
 #include "router/core/lookahead/lookahead.h"
 #include "router/core/policy/policy.h"
+#include "router/core/prefill/prefill_planner.h"
 #include "router/core/prefill/prefill_view.h"
-#include "router/core/prefill/release_planner.h"
 #include "router/core/prefix/prefix_view.h"
 #include "router/core/scheduler/virtual_fcfs.h"
 #include "tests/bench/call_times.h"
@@ -197,8 +197,9 @@ void Release(benchmark::State& state, bool cached) {
     }
   };
   Measure(state, prepare, [&] {
-    const auto bindings = PlanRelease(current->prefill.ranks, waiting, current->prefill.traffic, {});
-    placed += static_cast<double>(bindings.size());
+    const PrefillDecision decision =
+        PlanPrefill(current->prefill.ranks, waiting, current->prefill.traffic, {}, {.step_tokens = 2048});
+    placed += static_cast<double>(decision.bindings.size());
   });
   state.counters["placed"] = placed / static_cast<double>(next);
 }

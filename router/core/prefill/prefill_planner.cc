@@ -2,410 +2,527 @@
 
 #include <cmath>
 #include <numeric>
-
-#include "router/core/prefill/prompt_placement.h"
+#include <utility>
 
 namespace bfio::core {
 namespace {
 
-// A prompt is overdue after this multiple of its intended time. It then gets its share in every step, however
-// few ranks share the rise, so that no prompt starves on a rank that is never below the level.
-constexpr double kOverdue = 2;
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
+// Levels that are compared, few enough for 256 ranks in less than a millisecond. The largest rise is about
+// kRange times the smallest.
+constexpr int kLevels = 32;
+constexpr double kRange = 1e3;
 // Prompts lengthen a step at most by this number of mean prompts or, where these are short, by this multiple
 // of the step without prompts. The fixed part of a step is then a third of it, so that longer steps gain
 // little, but would delay all requests that decode or arrive.
 constexpr double kMostRise = 2;
 // Objectives alone lengthen a step at most by this share, so that later tokens keep two thirds of their rate.
-// Measured on conversation lengths at load 0.8: longer steps keep requests in the group for longer, which
-// exceeds the capacity, and then fewer first tokens are in time.
+// Longer steps keep requests in the group for longer, and then fewer first tokens are in time.
 constexpr double kMostRiseForObjectives = 0.5;
-// A number of tokens that no step can complete.
-constexpr int64_t kNoEnd = int64_t{1} << 40;
+// Longest wait of a prompt for others: in steps, plus a multiple of what it costs the group. With 8 times,
+// plans are less even; with 32 times, first tokens of short prompts take half as long again.
+constexpr double kHeldSteps = 2, kHeldTimes = 16;
+// An objective is at least this number of steps away, unless it needs longer ones: the last may end late.
+constexpr double kStepsToObjective = 4;
+// A released prompt with an objective goes this many steps before the last one that meets it: the rank that
+// takes it may change once.
+constexpr double kDueSteps = 2;
+// The chance that a rank whose last prompt ends loses free rows, where none waits: others arrive at random.
+constexpr double kRunsDry = 0.5;
+constexpr double kRoundingUp = 1 + 1e-9;
+// A prompt that takes several steps with most budgets; the rank where it adds least has most free time.
+constexpr WaitingPrompt kTypical = {.tokens = 1 << 12};
+
+// By rank: the probability that its decodes will take longest, from their expected times. `rows`: the
+// requests of all ranks. The times vary by about the time of sqrt(n) requests, n being a rank's mean number.
+// A rank that is faster than the slowest by that time is 1 / e as likely to be the slowest later.
+std::vector<double> SlowestProbabilities(absl::Span<const double> expected_s, int64_t rows) {
+  const auto ranks = static_cast<double>(expected_s.size());
+  const double most_s = *std::max_element(expected_s.begin(), expected_s.end());
+  const double mean_s = std::accumulate(expected_s.begin(), expected_s.end(), 0.0) / ranks;
+  const double spread_s = rows > 0 ? mean_s / std::sqrt(static_cast<double>(rows) / ranks) : 0;
+  std::vector<double> probabilities;
+  for (const double seconds : expected_s) {
+    probabilities.push_back(spread_s > 0 ? std::exp((seconds - most_s) / spread_s) : 1);
+  }
+  const double sum = std::accumulate(probabilities.begin(), probabilities.end(), 0.0);
+  for (double& probability : probabilities) probability /= sum;
+  return probabilities;
+}
 
 class Planner {
  public:
   Planner(absl::Span<const PrefillRank> ranks, absl::Span<const WaitingPrompt> waiting,
-          const PrefillTraffic& traffic, const PrefillSettings& settings)
-      : ranks_(ranks.begin(), ranks.end()), waiting_(waiting), traffic_(traffic), settings_(settings) {
-    int64_t bound = 0;
-    for (const PrefillRank& rank : ranks_) {
-      decodes_ += rank.decodes;
+          const PrefillTraffic& traffic, const GroupTerms& terms, const PrefillSettings& settings)
+      : waiting_(waiting), traffic_(traffic), terms_(terms), settings_(settings) {
+    int64_t most_rows = 0;
+    for (const PrefillRank& rank : ranks) {
+      most_rows = std::max(most_rows, rank.decodes);
+      decodes_ += static_cast<double>(rank.decodes);
       free_slots_ += std::max<int64_t>(0, rank.free_slots);
-      bound += static_cast<int64_t>(rank.prompts.size());
-      if (rank.decodes > 0) least_s_ = std::max(least_s_, WorkOf(rank).SecondsWithoutPrompts());
+      idle_ = idle_ && rank.decodes == 0 && rank.prompts.empty();
+      const double own_s = RankWork{rank.cost, rank.decodes, rank.decode_context, {}}.SecondsWithoutPrompts();
+      if (rank.decodes > 0) least_s_ = std::max(least_s_, own_s);
     }
-    free_speed_ = FreeSpeed();
-    slots_short_ = static_cast<int64_t>(waiting.size()) > free_slots_;
-    could_run_ = bound + std::min(free_slots_, static_cast<int64_t>(waiting.size()));
-    bound_.resize(waiting.size());
+    padded_rows_ = terms.padded && most_rows <= terms.captured_rows ? most_rows : 0;
+    double free_s = 0, capacity = 0;
+    for (const PrefillRank& rank : ranks) {
+      const Rank& added = ranks_.emplace_back(*this, rank);
+      free_s += added.free_s / static_cast<double>(ranks.size());
+      capacity += static_cast<double>(added.capacity);
+    }
+    // Shares of the ranks' time: needed by arriving prompts, and free in steps with prompts.
+    const double needed = traffic.arrivals_per_s * traffic.mean_prefill_s / static_cast<double>(ranks.size());
+    const double free = least_s_ > 0 ? std::max(0.0, free_s - terms.prompt_s) / least_s_ : 0;
+    const double share = free > 0 ? std::min(1.0, free / needed) : 0;
+    absorbed_ = kRunsDry * share * share;
+    if (releases()) {
+      const double per_step = traffic.arrivals_per_s * traffic.mean_prompt_tokens * traffic.step_s;
+      spare_ = std::max(0.0, 1 - per_step / capacity);
+    }
+    slots_short_ = std::cmp_greater(waiting.size(), free_slots_);
     left_.resize(waiting.size());
     std::iota(left_.begin(), left_.end(), 0);
+    SortLeft();
   }
 
   PrefillDecision Plan() {
-    if (decodes_ == 0) {
-      BindOnce([](const PrefillRank&) { return true; });
-      decision_.level_s = std::numeric_limits<double>::infinity();
+    decision_.level_s = kInfinite;
+    if (releases()) {
+      while (BindRound(BestHeight())) {
+      }
       return std::move(decision_);
     }
-    const double wanted = WantedTokens();
-    const double supply_s = std::max(LevelOfSupply(wanted), LevelOfObjectives());
-    // A rank with exactly the tokens that fit would stop the level's rise.
-    const auto bind_below = [&](double level_s) {
-      return BindOnce([&](const PrefillRank& rank) {
-        const double supply = Supply(rank, level_s);
-        return supply > 0 && static_cast<double>(WorkOf(rank).PromptTokens()) < supply + 1;
-      });
-    };
-    while (bind_below(supply_s)) {
+    if (decodes_ == 0) {
+      BindRound(kInfinite);
+      return std::move(decision_);
     }
-    // A level above the one that the present prompts fill leaves unused time on ranks with fewer prompts.
-    for (bool more = true; more;) {
-      decision_.level_s = std::max(LevelOf(wanted), LevelOfObjectives());
-      for (more = false; bind_below(decision_.level_s); more = true) {
+    const double floor_s = std::max(LevelOfOverdue(), LevelOfObjectives());
+    const Outcome none = Compute(0);
+    double most = floor_s > 0 ? -kInfinite : 0;
+    size_t kept = 0;
+    decision_.level_s = 0;
+    for (const double level_s : Levels(floor_s)) {
+      while (BindRound(std::max(level_s, least_s_))) {
       }
+      const Outcome outcome = Compute(level_s);
+      if (outcome.work_s <= 0 || level_s < floor_s) continue;
+      if (level_s > floor_s && outcome.seconds > longest_s_) continue;
+      // Of work that is computed now, ranks that run dry would have computed a part beside later decodes.
+      const auto more = std::min(static_cast<double>(left_.size()), static_cast<double>(free_slots_));
+      const double dry = std::max(0.0, 1 - more / ranks());
+      const double excess_s =
+          outcome.seconds - none.seconds - (1 - absorbed_ * dry) * outcome.work_s / ranks();
+      const double net = Rent(outcome) - decodes_ * excess_s;
+      if (net < most) continue;
+      most = net;
+      decision_.level_s = level_s;
+      kept = decision_.bindings.size();
     }
+    decision_.bindings.resize(kept);
     return std::move(decision_);
   }
 
  private:
-  static RankWork WorkOf(const PrefillRank& rank) {
-    return {rank.cost, rank.decodes, rank.decode_context, rank.prompts};
-  }
-
-  // --- how much ---
-
-  // Arriving prefill work, in seconds of rank time per second.
-  double Arriving() const { return traffic_.arrivals_per_s * traffic_.mean_prefill_s; }
-
-  // Number of steps in which the best number of prompts in progress arrives. Where that number is below 1, no
-  // other prompt is expected in time; the result is then limited by what computing one prompt at once costs
-  // decodes.
-  double Spread() const {
-    const double most = settings_.prompts_per_rank * static_cast<double>(ranks_.size());
-    const double best = std::sqrt(settings_.pace * Arriving() * static_cast<double>(decodes_));
-    const double per_step = traffic_.arrivals_per_s * traffic_.step_s;
-    if (!(per_step > 0)) return 0;
-    const double alone_s = settings_.pace * traffic_.mean_prefill_s * static_cast<double>(decodes_);
-    return std::min(std::min(most, best) / per_step, alone_s / traffic_.step_s);
-  }
-  double WithLag(double steps) const { return std::max(settings_.least_steps, steps) + traffic_.lag_steps; }
-
-  // tau, steps.
-  double Horizon() const { return WithLag(Spread()); }
-
-  double ShareOfAPrompt() const { return std::max(1.0, traffic_.mean_prompt_tokens / Horizon()); }
-
-  // Tokens of the rank's first prompt that it should compute in a step, so that the prompt takes no longer
-  // than a mean one, as far as free rows suffice and are cheap: a free row still takes the time of attention
-  // to the tokens before it.
-  double OwnShare(const PrefillRank& rank) const {
-    if (rank.prompts.empty()) return 0;
-    const PromptLeft& first = rank.prompts.front();
-    const double attention =
-        rank.cost.k1_s_per_pair * static_cast<double>(first.done) / rank.cost.a_s_per_token;
-    const double cheap = static_cast<double>(WorkOf(rank).FreeRows()) * std::max(0.0, 1 - attention);
-    return std::min(
-        {static_cast<double>(first.left + first.done) / Horizon(), cheap, static_cast<double>(first.left)});
-  }
-
-  // Seconds of work per second that a rank with a prompt computes at the lowest level; mean over the ranks.
-  // Work is measured as the time that its rows would take above the knee. In the time below the slowest
-  // rank's, a rank computes as many tokens as their attention allows, of its first prompt or of half a mean
-  // one.
-  double FreeSpeed() const {
-    double free_s = 0, all_s = 0;
-    for (const PrefillRank& rank : ranks_) {
-      const RankWork work = WorkOf(rank);
-      const PromptLeft next = {.left = kNoEnd,
-                               .done = rank.prompts.empty()
-                                           ? static_cast<int64_t>(traffic_.mean_prompt_tokens / 2)
-                                           : rank.prompts.front().done};
-      const double below_s = std::max(0.0, least_s_ - work.SecondsWithoutPrompts());
-      free_s += rank.cost.a_s_per_token *
-                static_cast<double>(PromptPartWithin(rank.cost, next, work.FreeRows(), below_s));
-      all_s += least_s_;
+  struct Rank {
+    Rank(const Planner& planner, const PrefillRank& from)
+        : view(from), waited_s(from.prompts.size(), from.first_bound_for_s) {
+      own_s = Work().SecondsWithoutPrompts();
+      const int64_t free_rows =
+          std::max<int64_t>(0, std::max(view.cost.b0_tokens, planner.padded_rows_) - view.decodes);
+      capacity = planner.releases() ? std::max<int64_t>(1, planner.settings_.step_tokens - view.decodes)
+                                    : std::numeric_limits<int64_t>::max();
+      free_s = view.cost.a_s_per_token * static_cast<double>(std::min(capacity, free_rows)) +
+               (planner.padded_rows_ > 0 ? 0 : std::max(0.0, planner.least_s_ - own_s));
+      for (const PromptLeft& prompt : view.prompts) Hold(prompt);
     }
-    return all_s > 0 ? free_s / all_s : 0;
-  }
-
-  // prefill_planner.h derives both numbers of ranks.
-  LevelTerms Terms(double wanted) const {
-    const auto ranks = static_cast<double>(ranks_.size());
-    const auto decodes = static_cast<double>(decodes_);
-    const double free = free_speed_, spare = std::max(0.0, free - Arriving() / ranks);
-    const double behind = std::max(1.0, static_cast<double>(could_run_) / ranks);
-    const double company = std::min(ranks, std::sqrt(2 * Arriving() * decodes));
-    const double paced_s = Horizon() * std::max(traffic_.step_s, least_s_);
-    const double paced = paced_s > 0 ? traffic_.mean_prefill_s / paced_s : 0;
-    LevelTerms terms;
-    terms.least_s = least_s_;
-    terms.wanted_tokens = wanted;
-    terms.least_sharing = std::max(settings_.sharing * company, decodes * spare / behind);
-    terms.paying_sharing = decodes * std::max(free, paced);
-    return terms;
-  }
-
-  double WantedTokens() const {
-    const double share = ShareOfAPrompt();
-    double wanted = static_cast<double>(could_run_) * share, most = 0;
-    for (const PrefillRank& rank : ranks_) {
-      wanted += std::max(0.0, OwnShare(rank) - share);
-      most += kMostRise * std::max(traffic_.mean_prompt_tokens, least_s_ / rank.cost.a_s_per_token);
+    RankWork Work() const { return {view.cost, view.decodes, view.decode_context, view.prompts}; }
+    double Seconds(const PromptLeft& prompt) const { return WholePromptSeconds(view.cost, prompt, 0); }
+    void Hold(const PromptLeft& prompt) {
+      held += prompt.left;
+      held_s += Seconds(prompt);
     }
-    return std::min(wanted, most);
+    void Take(const PromptLeft& prompt, double due_s, double waited) {
+      view.Add(prompt, due_s);
+      waited_s.push_back(waited);
+      Hold(prompt);
+      --view.free_slots;
+    }
+    int64_t Steps(int64_t more) const { return (held + more + capacity - 1) / capacity; }
+    // The time that its prompts and this one add to the group's steps, beside what all ranks pay.
+    double Height(const PromptLeft& more = {}) const {
+      return std::max(0.0, held_s + Seconds(more) - static_cast<double>(Steps(more.left)) * free_s);
+    }
+    // What all ranks pay for the steps of its prompts and this one.
+    double Price(const GroupTerms& terms, const PromptLeft& more = {}) const {
+      const bool eager = view.decodes + std::min(held + more.left, capacity) > terms.captured_rows;
+      return static_cast<double>(Steps(more.left)) * (terms.prompt_s + (eager ? terms.eager_s : 0));
+    }
+    // Prompt tokens that end by this time without attention.
+    double Supply(double level_s) const {
+      const double over_s = level_s - own_s;
+      if (over_s < 0) return 0;
+      return static_cast<double>(Work().FreeRows()) + over_s / view.cost.a_s_per_token;
+    }
+
+    PrefillRank view;
+    // By prompt: seconds for which it has waited.
+    std::vector<double> waited_s;
+    // Its time without prompts, and the time for prompts in a step that costs the group nothing.
+    double own_s = 0, free_s = 0;
+    // Prompt tokens of a step if the engine fills it.
+    int64_t capacity = 0;
+    // Its prompts: tokens, and the time that they take.
+    int64_t held = 0;
+    double held_s = 0;
+  };
+
+  bool releases() const { return settings_.step_tokens > 0; }
+  double ranks() const { return static_cast<double>(ranks_.size()); }
+
+  // --- what an extent costs and gains ---
+
+  struct Outcome {
+    // Time of the step; of all prompts computed, on all ranks; waits in proportion to what is computed.
+    double seconds = 0, work_s = 0, waited_s = 0, prompts = 0;
+  };
+
+  Outcome Compute(double level_s) {
+    Outcome outcome;
+    loads_.clear();
+    for (const Rank& rank : ranks_) {
+      BatchLoad& load = loads_.emplace_back(BatchLoad{rank.view.decodes, 0, rank.view.decode_context});
+      int64_t tokens = TokensWithin(rank.Work(), level_s);
+      for (size_t i = 0; tokens > 0; ++i) {
+        const PromptLeft& prompt = rank.view.prompts[i];
+        const int64_t part = std::min(tokens, prompt.left);
+        tokens -= part;
+        load.AddPrefill(part, prompt.done);
+        const double share = static_cast<double>(part) / static_cast<double>(prompt.left + prompt.done);
+        outcome.prompts += share;
+        outcome.waited_s += share * rank.waited_s[i];
+      }
+      outcome.work_s += rank.view.cost.a_s_per_token * static_cast<double>(load.tokens - rank.view.decodes) +
+                        rank.view.cost.k1_s_per_pair * load.prefill_pairs;
+    }
+    const StepMode mode = terms_.ModeOf(loads_);
+    for (size_t g = 0; g < ranks_.size(); ++g) {
+      const GroupCost cost{ranks_[g].view.cost, terms_};
+      outcome.seconds = std::max(outcome.seconds, cost.RankSeconds(loads_[g], mode));
+    }
+    return outcome;
   }
 
-  // --- the level if every rank with a free slot had unlimited prompts; context is not counted ---
-
-  static double Supply(const PrefillRank& rank, double level_s) {
-    const RankWork work = WorkOf(rank);
-    const double over_s = level_s - work.SecondsWithoutPrompts();
-    if (over_s < 0) return 0;
-    return static_cast<double>(work.FreeRows()) + over_s / rank.cost.a_s_per_token;
+  // What these prompts have waited or, if that is more, will have when the next one arrives: too late.
+  double Rent(const Outcome& outcome) const {
+    if (traffic_.arrivals_per_s <= 0) return outcome.waited_s;
+    return std::max(outcome.waited_s,
+                    outcome.prompts * (outcome.prompts + 1) / (2 * traffic_.arrivals_per_s));
   }
 
-  double LevelOfSupply(double wanted) const {
-    // A rank without a free slot may get one soon, and waiting for it costs less than slowing down the
-    // slowest rank. After the life of a mean request that is no longer expected.
-    const double life_s = traffic_.mean_output_tokens * traffic_.step_s;
-    const bool waits = std::none_of(waiting_.begin(), waiting_.end(),
-                                    [&](const WaitingPrompt& prompt) { return prompt.waited_s >= life_s; });
-    std::vector<double> most;
-    for (const PrefillRank& rank : ranks_) {
-      most.push_back(waits || rank.free_slots > 0 ? std::numeric_limits<double>::infinity()
-                                                  : static_cast<double>(WorkOf(rank).PromptTokens()));
-    }
-    const auto supply = [&](double level_s) {
-      double tokens = 0;
-      for (size_t g = 0; g < ranks_.size(); ++g) tokens += std::min(most[g], Supply(ranks_[g], level_s));
-      return tokens;
-    };
-    if (supply(least_s_) >= wanted) return least_s_;
-    double low = least_s_, high = least_s_;
-    for (const PrefillRank& rank : ranks_) {
-      high = std::max(high, WorkOf(rank).SecondsWithoutPrompts() + wanted * rank.cost.a_s_per_token);
-    }
-    for (int i = 0; i < kHalvings; ++i) {
-      const double middle = (low + high) / 2;
-      (supply(middle) < wanted ? low : high) = middle;
-    }
-    return high;
-  }
+  double Waited(int32_t i) const { return waiting_[i].waited_s + traffic_.step_s; }
+  double HeldAtMost(double cost_s) const { return kHeldSteps * traffic_.step_s + kHeldTimes * cost_s; }
 
-  double LevelOf(double wanted) const {
-    std::vector<RankWork> work;
-    std::vector<int64_t> own;
-    for (const PrefillRank& rank : ranks_) {
-      work.push_back(WorkOf(rank));
-      own.push_back(static_cast<int64_t>(OwnShare(rank)));
-    }
-    LevelTerms terms = Terms(wanted);
-    terms.own_tokens = own;
-    const double most_s = least_s_ + kMostRise * std::max(traffic_.mean_prefill_s, least_s_);
-    return std::min(std::max(FillLevel(work, terms).seconds, LevelOfOverdue()), most_s);
-  }
+  // --- levels ---
 
-  // The level at which every rank whose first prompt is overdue computes that prompt's share.
+  std::vector<double> Levels(double floor_s) const {
+    double low_s = least_s_;
+    // Padded ranks have no free time below the slowest rank's, only rows.
+    for (const Rank& rank : ranks_) low_s = padded_rows_ > 0 ? std::min(low_s, rank.own_s) : low_s;
+    constexpr int kBelow = kLevels / 4, kAbove = kLevels - kBelow;
+    std::vector<double> levels;
+    for (int i = 0; i < kBelow && low_s < least_s_; ++i) {
+      levels.push_back(low_s + (least_s_ - low_s) * i / kBelow);
+    }
+    for (int i = 0; i <= kAbove; ++i) {
+      levels.push_back(least_s_ + MostRise() * (std::pow(kRange, 1.0 * i / kAbove) - 1) / (kRange - 1));
+    }
+    if (floor_s > 0) levels.insert(std::upper_bound(levels.begin(), levels.end(), floor_s), floor_s);
+    return levels;
+  }
+  double MostRise() const { return kMostRise * std::max(traffic_.mean_prefill_s, least_s_); }
+
+  // The level at which ranks compute a mean prompt's tokens of an overdue first prompt, or can start one.
   double LevelOfOverdue() const {
     double level_s = 0;
-    for (const PrefillRank& rank : ranks_) {
-      if (rank.prompts.empty()) continue;
-      const PromptLeft& first = rank.prompts.front();
-      const auto whole = static_cast<double>(first.left + first.done);
-      const double means = std::max(1.0, whole / std::max(1.0, traffic_.mean_prompt_tokens));
-      if (rank.first_bound_for_s <= kOverdue * means * Horizon() * traffic_.step_s) continue;
-      const RankWork work = WorkOf(rank);
-      const double share = std::min(static_cast<double>(first.left), std::ceil(ShareOfAPrompt()));
-      level_s = std::max(
-          level_s, work.SecondsWithoutPrompts() +
-                       rank.cost.a_s_per_token * std::max(0.0, share - static_cast<double>(work.FreeRows())) +
-                       rank.cost.k1_s_per_pair * share * (static_cast<double>(first.done) + share / 2));
+    const auto add = [&](const Rank& rank, double from_s, PromptLeft prompt, double held_s,
+                         bool slots_short) {
+      const double cost_s = rank.Seconds({prompt.left + prompt.done, 0}) + terms_.prompt_s;
+      if (held_s <= (slots_short ? decodes_ * cost_s : HeldAtMost(cost_s))) return;
+      prompt.left = std::min(prompt.left, static_cast<int64_t>(traffic_.mean_prompt_tokens) + 1);
+      level_s =
+          std::max(level_s, from_s + WholePromptSeconds(rank.view.cost, prompt, rank.Work().FreeRows()));
+    };
+    for (const Rank& rank : ranks_) {
+      if (rank.held > 0) add(rank, rank.own_s, rank.view.prompts[0], rank.view.first_bound_for_s, false);
     }
-    return level_s;
+    for (const int32_t i : left_) add(ranks_[0], least_s_, waiting_[i].Least(), Waited(i), slots_short_);
+    return std::min(level_s, least_s_ + MostRise());
   }
 
-  // --- objectives ---
-
-  // The level that meets every objective that a permitted level can meet.
-  double LevelOfObjectives() const {
-    const double most_s = (1 + kMostRiseForObjectives) * least_s_;
+  // The level that meets every objective that a permitted level can meet, in steps that prompts' price
+  // lengthens.
+  double LevelOfObjectives() {
+    const double price_s = terms_.prompt_s, most_s = (1 + kMostRiseForObjectives) * least_s_;
     double level_s = 0;
     const auto meet = [&](double other_s, double work_s, double left_s) {
-      const double needed_s = left_s < kNoObjective ? LevelWithin(other_s, least_s_, work_s, left_s) : 0;
-      if (needed_s <= most_s) level_s = std::max(level_s, needed_s);
+      if (left_s == kNoObjective) return;
+      const double needed_s = LevelWithin(other_s + price_s, least_s_ + price_s, work_s, left_s) - price_s;
+      if (needed_s > most_s) return;
+      level_s = std::max({level_s, needed_s, least_s_});
+      longest_s_ = std::min(longest_s_, left_s / kStepsToObjective);
     };
-    const auto ranks = static_cast<double>(ranks_.size());
     BatchCost mean{.a_s_per_token = 0};
     double mean_other_s = 0, before_s = 0;
-    for (const PrefillRank& rank : ranks_) {
-      const RankWork work = WorkOf(rank);
-      const double other_s =
-          work.SecondsWithoutPrompts() - rank.cost.a_s_per_token * static_cast<double>(work.FreeRows());
+    for (const Rank& rank : ranks_) {
+      const BatchCost& cost = rank.view.cost;
+      const double other_s = rank.own_s - cost.a_s_per_token * static_cast<double>(rank.Work().FreeRows());
       double work_s = 0;
-      for (size_t i = 0; i < rank.prompts.size(); ++i) {
-        work_s += WholePromptSeconds(rank.cost, rank.prompts[i], 0);
-        if (i < rank.due_s.size()) meet(other_s, work_s, rank.due_s[i]);
+      for (size_t i = 0; i < rank.view.prompts.size(); ++i) {
+        work_s += rank.Seconds(rank.view.prompts[i]);
+        if (i < rank.view.due_s.size()) meet(other_s, work_s, rank.view.due_s[i]);
       }
-      mean_other_s += other_s / ranks;
-      before_s += work_s / ranks;
-      mean.a_s_per_token += rank.cost.a_s_per_token / ranks;
-      mean.k1_s_per_pair += rank.cost.k1_s_per_pair / ranks;
+      mean_other_s += other_s / ranks();
+      before_s += work_s / ranks();
+      mean.a_s_per_token += cost.a_s_per_token / ranks();
+      mean.k1_s_per_pair += cost.k1_s_per_pair / ranks();
     }
-    for (const int32_t i : NextWithObjectives()) {
-      const double own_s = WholePromptSeconds(mean, waiting_[i].Least(), 0);
-      meet(mean_other_s, before_s + own_s, waiting_[i].due_s);
-      before_s += own_s / ranks;
+    for (size_t next = 0; next < left_.size() && std::cmp_less(next, free_slots_); ++next) {
+      const WaitingPrompt& prompt = waiting_[left_[next]];
+      const double own_s = WholePromptSeconds(mean, prompt.Least(), 0);
+      meet(mean_other_s, before_s + own_s, prompt.due_s);
+      before_s += own_s / ranks();
     }
     return level_s;
   }
 
-  // The waiting prompts for which there are slots, in the order in which they will be bound. Empty where none
-  // has an objective.
-  std::vector<int32_t> NextWithObjectives() const {
-    const auto has = [&](int32_t i) { return waiting_[i].due_s < kNoObjective; };
-    if (std::none_of(left_.begin(), left_.end(), has)) return {};
-    std::vector<int32_t> next = left_;
-    const auto count = std::min(next.size(), static_cast<size_t>(std::max<int64_t>(0, free_slots_)));
-    SortNext(next, count);
-    next.resize(count);
-    return next;
+  // --- releases ---
+
+  // The height up to which it pays to release prompts; negative: none. Where slots are short, only what it
+  // costs decodes bounds a wait, since uneven releases would lengthen the backlog.
+  double BestHeight() const {
+    struct Candidate {
+      double height_s = 0, adds_s = 0, price_s = 0;
+      int32_t waiting = 0;
+      auto operator<=>(const Candidate&) const = default;
+    };
+    double present_s = 0, filled_s = 0, price_s = 0, overdue_s = -1;
+    for (const Rank& rank : ranks_) {
+      present_s = std::max(present_s, rank.Height());
+      filled_s += rank.Height();
+      price_s = std::max(price_s, rank.Price(terms_));
+    }
+    const std::vector<WorkerIndex> takers = Takers(kInfinite);
+    if (takers.empty()) return -1;
+    const WorkerIndex most_slack = Cheapest(kTypical, takers);
+    std::vector<Candidate> candidates;
+    for (const int32_t i : Considered(takers)) {
+      const WaitingPrompt& prompt = waiting_[i];
+      const WorkerIndex g = prompt.cached.empty() ? most_slack : Cheapest(prompt, takers);
+      const double height_s = ranks_[g].Height(prompt.On(g));
+      const double takes_s = static_cast<double>(ranks_[g].Steps(prompt.On(g).left)) * traffic_.step_s;
+      const double pays_s = ranks_[g].Price(terms_, prompt.On(g));
+      candidates.push_back({height_s, height_s - ranks_[g].Height(), pays_s, i});
+      const double early_s = prompt.due_s - height_s - takes_s;
+      const bool due = early_s >= 0 && early_s < kDueSteps * traffic_.step_s;
+      if (slots_short_ || (!due && Waited(i) <= HeldAtMost(height_s + pays_s))) continue;
+      overdue_s = std::max(overdue_s, height_s);
+    }
+    std::sort(candidates.begin(), candidates.end());
+    // What others could avoid if they came later: time of ranks without prompts, as far as budgets have room
+    // then, and the price of steps.
+    const auto avoidable = [&](double height_s) {
+      return spare_ * std::max(0.0, height_s - filled_s / ranks()) + price_s;
+    };
+    const double before_s = avoidable(present_s);
+    double best_s = -1, most = 0;
+    Outcome outcome;
+    for (const Candidate& candidate : candidates) {
+      outcome.waited_s += Waited(candidate.waiting);
+      ++outcome.prompts;
+      filled_s += candidate.adds_s;
+      price_s = std::max(price_s, candidate.price_s);
+      const double height_s = std::max(present_s, candidate.height_s);
+      const double net = Rent(outcome) - decodes_ * (avoidable(height_s) - before_s);
+      if (net < most) continue;
+      most = net;
+      best_s = height_s;
+    }
+    return std::max(best_s, overdue_s);
+  }
+
+  // The taker that would have the smallest height with the prompt.
+  WorkerIndex Cheapest(const WaitingPrompt& prompt, const std::vector<WorkerIndex>& takers) const {
+    const auto height = [&](WorkerIndex g) {
+      return std::pair(ranks_[g].Height(prompt.On(g)), ranks_[g].Seconds(prompt.On(g)));
+    };
+    return *std::min_element(takers.begin(), takers.end(),
+                             [&](WorkerIndex a, WorkerIndex b) { return height(a) < height(b); });
   }
 
   // --- placement ---
 
-  // Gives one more prompt to each rank that has a free slot and for which `wants` is true; false when there
-  // is none.
-  template <class Wants>
-  bool BindOnce(const Wants& wants) {
+  // Ranks that get a prompt: with a level, those with fewer tokens left than they can compute below it, since
+  // until then the prompt can still go to another rank; otherwise those whose next step has room. The rank
+  // with the shortest decodes comes first.
+  std::vector<WorkerIndex> Takers(double extent) const {
     std::vector<WorkerIndex> takers;
     for (WorkerIndex g = 0; g < std::ssize(ranks_); ++g) {
-      const PrefillRank& rank = ranks_[g];
-      if (rank.free_slots > 0 && wants(rank)) takers.push_back(g);
+      const Rank& rank = ranks_[static_cast<size_t>(g)];
+      if (rank.view.free_slots <= 0) continue;
+      const double room = releases() ? static_cast<double>(rank.capacity) - 1 : rank.Supply(extent);
+      // A rank with exactly the tokens that fit would run dry.
+      if (room > 0 && static_cast<double>(rank.held) < room + 1) takers.push_back(g);
     }
-    const std::vector<int32_t> chosen = TakeNext(takers);
+    return takers;
+  }
+
+  // The prompts that could get a slot, the next ones first.
+  std::vector<int32_t> Considered(const std::vector<WorkerIndex>& takers) const {
+    std::vector<int32_t> considered;
+    for (const int32_t i : left_) {
+      if (std::cmp_greater_equal(considered.size(), free_slots_)) break;
+      if (!Awaits(waiting_[i], takers)) considered.push_back(i);
+    }
+    return considered;
+  }
+
+  // Gives at most one more prompt to each rank that takes one; false when none got any.
+  bool BindRound(double extent) {
+    std::vector<WorkerIndex> takers = Takers(extent);
+    if (takers.empty() || left_.empty()) return false;
+    const auto fits = [&](WorkerIndex g, const WaitingPrompt& prompt) {
+      return !releases() || ranks_[g].Height(prompt.On(g)) <= extent * kRoundingUp;
+    };
+    std::vector<int32_t> chosen;
+    const WorkerIndex most_slack = releases() ? Cheapest(kTypical, takers) : 0;
+    for (const int32_t i : Considered(takers)) {
+      if (chosen.size() == takers.size()) break;
+      const WaitingPrompt& prompt = waiting_[i];
+      if (fits(prompt.cached.empty() || !releases() ? most_slack : Cheapest(prompt, takers), prompt)) {
+        chosen.push_back(i);
+      }
+    }
+    std::stable_sort(chosen.begin(), chosen.end(),
+                     [&](int32_t a, int32_t b) { return waiting_[a].tokens > waiting_[b].tokens; });
     std::vector<double> expected_s;
     int64_t rows = 0;
-    for (const PrefillRank& rank : ranks_) {
+    for (const Rank& rank : ranks_) {
       expected_s.push_back(ExpectedSeconds(rank));
-      rows += rank.decodes + std::ssize(rank.prompts);
+      rows += rank.view.decodes + std::ssize(rank.view.prompts);
     }
     std::stable_sort(takers.begin(), takers.end(),
                      [&](WorkerIndex a, WorkerIndex b) { return expected_s[a] < expected_s[b]; });
     const std::vector<double> slowest = SlowestProbabilities(expected_s, rows);
+    const size_t before = decision_.bindings.size();
+    // The longest prompt goes to the rank that will be least loaded, unless caches hold parts of it.
     for (const int32_t i : chosen) {
       const WaitingPrompt& prompt = waiting_[i];
-      // The longest prompt goes to the rank that will be least loaded, unless caches hold parts of it.
-      auto best = takers.begin();
-      if (!prompt.cached.empty()) {
-        const auto cost = [&](WorkerIndex g) {
-          return PlacementCost(SecondsOn(prompt, g), std::ssize(ranks_), traffic_.mean_output_tokens,
-                               slowest[g], AddedSeconds(prompt, g));
-        };
-        best = std::min_element(takers.begin(), takers.end(),
-                                [&](WorkerIndex a, WorkerIndex b) { return cost(a) < cost(b); });
+      if (takers.empty() || Awaits(prompt, takers)) continue;
+      auto best = takers.end();
+      double least = kInfinite;
+      for (auto taker = takers.begin(); taker != takers.end(); ++taker) {
+        if (!fits(*taker, prompt)) continue;
+        const Rank& rank = ranks_[*taker];
+        // What ranks can compute meanwhile, and what its decodes add to the steps of the slowest rank.
+        const double cost = rank.Seconds(prompt.On(*taker)) / ranks() +
+                            traffic_.mean_output_tokens * slowest[*taker] *
+                                (ExpectedSeconds(rank, prompt.On(*taker)) - expected_s[*taker]);
+        if (cost >= least) continue;
+        least = cost;
+        best = taker;
+        if (prompt.cached.empty()) break;
       }
+      if (best == takers.end()) continue;
       decision_.bindings.push_back({i, *best});
-      PrefillRank& rank = ranks_[*best];
-      rank.Add(prompt.On(*best), prompt.due_s);
-      --rank.free_slots;
+      left_.erase(std::find(left_.begin(), left_.end(), i));
+      // Waiting for a slot was not waiting for company.
+      ranks_[*best].Take(prompt.On(*best), prompt.due_s, slots_short_ ? traffic_.step_s : Waited(i));
       --free_slots_;
       takers.erase(best);
     }
-    return !chosen.empty();
-  }
-
-  double SecondsOn(const WaitingPrompt& prompt, WorkerIndex g) const {
-    return WholePromptSeconds(ranks_[g].cost, prompt.On(g), 0);
-  }
-  // By how much the rank's expected decode time grows with the prompt's request.
-  double AddedSeconds(const WaitingPrompt& prompt, WorkerIndex g) const {
-    return ExpectedSeconds(ranks_[g], prompt.On(g)) - ExpectedSeconds(ranks_[g]);
+    return decision_.bindings.size() > before;
   }
 
   // Whether the prompt waits for a rank with a free slot that holds more of it than every taker: no longer
-  // than a taker would compute the difference. False in a group without decodes, where no step would end the
-  // wait.
+  // than a taker would compute the difference. Where slots are short, also for one without. False in an idle
+  // group, where no step would end the wait.
   bool Awaits(const WaitingPrompt& prompt, absl::Span<const WorkerIndex> takers) const {
-    if (prompt.cached.empty() || decodes_ == 0) return false;
-    double least_s = std::numeric_limits<double>::infinity(), taken_s = least_s;
+    if (prompt.cached.empty() || idle_) return false;
+    double least_s = kInfinite, with_slot_s = kInfinite, taken_s = kInfinite;
     for (WorkerIndex g = 0; g < std::ssize(ranks_); ++g) {
-      if (ranks_[g].free_slots > 0) least_s = std::min(least_s, SecondsOn(prompt, g));
+      const double seconds = ranks_[g].Seconds(prompt.On(g));
+      least_s = std::min(least_s, seconds);
+      if (ranks_[g].view.free_slots > 0) with_slot_s = std::min(with_slot_s, seconds);
     }
-    for (const WorkerIndex g : takers) taken_s = std::min(taken_s, SecondsOn(prompt, g));
-    return prompt.waited_s + traffic_.step_s < taken_s - least_s;
+    for (const WorkerIndex g : takers) taken_s = std::min(taken_s, ranks_[g].Seconds(prompt.On(g)));
+    const double wait_s = slots_short_ && least_s < with_slot_s ? settings_.longest_wait_s : 0;
+    return prompt.waited_s + traffic_.step_s < std::max(taken_s - with_slot_s, wait_s);
   }
 
   // Decode time of the rank after its requests, and that of another prompt, have grown by settings_.growth.
-  double ExpectedSeconds(const PrefillRank& rank, const std::optional<PromptLeft>& more = {}) const {
+  double ExpectedSeconds(const Rank& rank, const std::optional<PromptLeft>& more = {}) const {
+    const PrefillRank& view = rank.view;
     const double growth = settings_.growth * traffic_.mean_output_tokens;
-    double context = rank.decode_context + growth * static_cast<double>(rank.decodes);
-    for (const PromptLeft& prompt : rank.prompts) {
+    double context = view.decode_context + growth * static_cast<double>(view.decodes);
+    const auto add = [&](const PromptLeft& prompt) {
       context += static_cast<double>(prompt.left + prompt.done) + growth;
-    }
-    if (more) context += static_cast<double>(more->left + more->done) + growth;
-    const auto rows = rank.decodes + std::ssize(rank.prompts) + (more ? 1 : 0);
-    const auto beyond = static_cast<double>(std::max<int64_t>(0, rows - rank.cost.b0_tokens));
-    return rank.cost.a_s_per_token * beyond + rank.cost.k2_s_per_token * context;
-  }
-
-  // Sorts the next `count` prompts to the front: the oldest where slots are short, otherwise by age over the
-  // square root of the length.
-  void SortNext(std::vector<int32_t>& prompts, size_t count) const {
-    if (slots_short_) return;
-    const auto urgency = [&](int32_t i) {
-      return (waiting_[i].waited_s + traffic_.step_s) /
-             std::sqrt(static_cast<double>(std::max<int64_t>(1, waiting_[i].Least().left)));
     };
-    std::partial_sort(prompts.begin(), prompts.begin() + static_cast<std::ptrdiff_t>(count), prompts.end(),
-                      [&](int32_t a, int32_t b) {
-                        const double of_a = urgency(a), of_b = urgency(b);
-                        return of_a != of_b ? of_a > of_b : a < b;
-                      });
+    for (const PromptLeft& prompt : view.prompts) add(prompt);
+    if (more) add(*more);
+    const auto rows = view.decodes + std::ssize(view.prompts) + (more ? 1 : 0);
+    const auto beyond = static_cast<double>(std::max<int64_t>(0, rows - view.cost.b0_tokens));
+    return view.cost.a_s_per_token * beyond + view.cost.k2_s_per_token * context;
   }
 
-  // Removes the next prompts for these ranks from left_, at most one for each: the longest first.
-  std::vector<int32_t> TakeNext(absl::Span<const WorkerIndex> takers) {
-    if (takers.empty()) return {};
-    std::vector<int32_t> next;
-    for (const int32_t i : left_) {
-      if (!Awaits(waiting_[i], takers)) next.push_back(i);
+  // The oldest first where slots are short, otherwise by age over the root of the length.
+  void SortLeft() {
+    if (slots_short_) return;
+    std::vector<double> urgency;
+    for (size_t i = 0; i < waiting_.size(); ++i) {
+      const auto tokens = static_cast<double>(std::max<int64_t>(1, waiting_[i].Least().left));
+      urgency.push_back(Waited(static_cast<int32_t>(i)) / std::sqrt(tokens));
     }
-    const size_t count = std::min(takers.size(), next.size());
-    SortNext(next, count);
-    next.resize(count);
-    for (const int32_t i : next) bound_[static_cast<size_t>(i)] = 1;
-    std::erase_if(left_, [&](int32_t i) { return bound_[static_cast<size_t>(i)] != 0; });
-    std::stable_sort(next.begin(), next.end(),
-                     [&](int32_t a, int32_t b) { return waiting_[a].tokens > waiting_[b].tokens; });
-    return next;
+    std::stable_sort(left_.begin(), left_.end(),
+                     [&](int32_t a, int32_t b) { return urgency[a] > urgency[b]; });
   }
 
-  static constexpr int kHalvings = 40;
-
-  std::vector<PrefillRank> ranks_;
+  std::vector<Rank> ranks_;
   const absl::Span<const WaitingPrompt> waiting_;
   const PrefillTraffic& traffic_;
+  const GroupTerms& terms_;
   const PrefillSettings& settings_;
-  int64_t decodes_ = 0, free_slots_ = 0;
-  // Number of prompts that are bound, or would get a slot.
-  int64_t could_run_ = 0;
-  // The slowest rank's time without prompts, in seconds.
-  double least_s_ = 0;
-  // FreeSpeed(), which does not depend on bindings.
-  double free_speed_ = 0;
-  bool slots_short_ = false;
-  // Indices into `waiting` that are not bound yet, ascending; by index, whether it is bound.
+  double decodes_ = 0;
+  int64_t free_slots_ = 0;
+  // Rows that every rank has at least; 0: ranks are not padded.
+  int64_t padded_rows_ = 0;
+  // The slowest rank's time without prompts; the longest step that objectives permit.
+  double least_s_ = 0, longest_s_ = kInfinite;
+  // Share of work that free rows of later steps would absorb; share of the budgets that arrivals leave.
+  double absorbed_ = 0, spare_ = 1;
+  // No rank has anything to do; more prompts wait than slots are free.
+  bool idle_ = true, slots_short_ = false;
+  // Indices into `waiting` that are not bound yet, the next one first.
   std::vector<int32_t> left_;
-  std::vector<char> bound_;
+  // Scratch.
+  std::vector<BatchLoad> loads_;
   PrefillDecision decision_;
 };
 
 }  // namespace
 
+double LevelWithin(double other_s, double least_s, double work_s, double left_s) {
+  constexpr double kEarlySteps = 0.5;
+  double steps = left_s / least_s;
+  if (other_s > 0) steps = std::min(steps, (left_s - work_s) / other_s);
+  if (steps < 1) return kInfinite;
+  return other_s + work_s / std::max(1.0, std::floor(steps - kEarlySteps));
+}
+
 PrefillDecision PlanPrefill(absl::Span<const PrefillRank> ranks, absl::Span<const WaitingPrompt> waiting,
-                            const PrefillTraffic& traffic, const PrefillSettings& settings) {
-  return Planner(ranks, waiting, traffic, settings).Plan();
+                            const PrefillTraffic& traffic, const GroupTerms& terms,
+                            const PrefillSettings& settings) {
+  return Planner(ranks, waiting, traffic, terms, settings).Plan();
 }
 
 }  // namespace bfio::core

@@ -1,15 +1,20 @@
-// Which waiting prompt goes to which rank, and up to which step time ranks compute prompts: one plan for
-// prompts and decodes of a group that meets in a barrier. Minimises the mean number of requests in the
+// Which waiting prompt goes to which rank, when, and up to which step time ranks compute prompts: one plan
+// for prompts and decodes of a group that meets in a barrier. Minimises the mean number of requests in the
 // system, which by Little's law is the mean time from arrival to end. A step that is longer by dt delays all
-// N decoding requests by dt, and computes prompt tokens for dt on each of the m ranks that have prompts. So
-// prompts are computed below the time that the slowest rank needs anyway, where they are free, and together
-// with others, which share the cost. docs/design/prompts.md derives the rules, with objectives for first
-// tokens and prefixes.
+// N decoding requests by dt, on however many ranks prompts are computed. So of all extents to which prompts
+// can be computed, including not at all, the plan takes the one with the largest
 //
-// Bounds. No rank computes beyond the level. The level is above the slowest rank's time by at most twice that
-// time, or twice a mean prompt's time if that is more. A prompt that has been bound for twice its intended
-// time gets its share in every step. A prompt that has waited at least sqrt(longest / shortest) times as long
-// as all others goes first. Pure and deterministic; any thread, no state. Units: tokens, seconds, steps.
+//   sum over prompts of the share computed times the wait so far - N (added step time - c work / ranks)
+//
+// docs/design/prompts.md derives this, c, the order of prompts, objectives for first tokens, and prefixes.
+// Where the engines follow a level, an extent is a step time. Otherwise (PrefillSettings::step_tokens) an
+// engine computes what it holds, and an extent is a set of prompts that are released together.
+//
+// Bounds. The level is above the slowest rank's time without prompts by at most twice that time, or twice a
+// mean prompt's time if that is more. A prompt that was held for two steps and 16 times what it costs a group
+// is overdue: its rank computes a mean prompt's tokens in every step; or it is released, if slots suffice. In
+// the pool it is next once it has waited sqrt(longest / shortest) times as long as all others. Pure,
+// deterministic, no state; any thread. Units: tokens, seconds, steps.
 #ifndef BFIO_ROUTER_CORE_PREFILL_PREFILL_PLANNER_H_
 #define BFIO_ROUTER_CORE_PREFILL_PREFILL_PLANNER_H_
 
@@ -21,25 +26,20 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "common/cost/batch_time.h"
+#include "common/cost/group_time.h"
+#include "common/cost/prompt_work.h"
 #include "router/core/model/request.h"
-#include "router/core/prefill/level.h"
 
 namespace bfio::core {
 
 struct PrefillSettings {
-  // Weight of prompts' waits against decodes' delays in k. 1 minimises the mean time from arrival to end;
-  // with a smaller value, first tokens come sooner and steps vary more. Positive.
-  double pace = 0.5;
-  // Limit of the prompts in progress, per rank: with one each, all ranks share a longer step, and further
-  // prompts only wait. Positive.
-  double prompts_per_rank = 1;
-  // Minimum number of steps over which the mean prompt is spread, besides those that a plan takes to arrive:
-  // no prompt takes less than one. Positive.
-  double least_steps = 1;
-  // The share of the best number of prompts that suffices to compute them together, since it takes long until
-  // the last ranks get one. In (0, 1].
-  double sharing = 0.9;
+  // 0: ranks follow the level. Otherwise engines fill their steps independently of the plan, which can only
+  // release prompts to them, and this is their budget: tokens of a rank's step, decodes included (vLLM:
+  // max_num_batched_tokens).
+  int64_t step_tokens = 0;
+  // Where slots are short: how long a prompt lets others go first, if a rank without a slot has more of its
+  // prefix than all ranks with one.
+  double longest_wait_s = 0;
   // Share of a mean output by which the requests of a rank are assumed to grow when prompts are placed. 0.5
   // is the mean over a request's life; less gives the near future more weight. At least 0.
   double growth = 0.3;
@@ -118,15 +118,24 @@ struct PrefillDecision {
     int32_t waiting = 0;
     WorkerIndex rank = 0;
   };
+  // In the order in which ranks must get them.
   std::vector<Binding> bindings;
-  // Ranks compute prompt tokens as long as their step ends by this time; infinite when no request decodes,
-  // since then none is delayed.
+  // Ranks compute prompt tokens as long as their own step (their BatchCost) ends by this time. 0: none.
+  // Infinite: as many as their budgets allow, because no request decodes or engines do not follow a level.
   double level_s = 0;
 };
 
-// REQUIRES: `waiting` is in pool order. O(40 (ranks + bound prompts) + waiting log waiting).
+// The lowest level at which a rank computes prompts of `work_s` within `left_s`, all in seconds; infinite if
+// none is high enough. `other_s`: the time of a step's other rows, less that of its free rows above the knee.
+// So n steps need the level other_s + work_s / n; the largest n that ends in time, half a step early, since
+// steps vary, is chosen. No step is shorter than `least_s`.
+double LevelWithin(double other_s, double least_s, double work_s, double left_s);
+
+// REQUIRES: `waiting` is in pool order. O(waiting log waiting + kExtents (ranks + bound prompts)), and
+// O(ranks) more for each prompt with `cached`. `terms`: what a step costs all ranks beside their batches.
 PrefillDecision PlanPrefill(absl::Span<const PrefillRank> ranks, absl::Span<const WaitingPrompt> waiting,
-                            const PrefillTraffic& traffic, const PrefillSettings& settings);
+                            const PrefillTraffic& traffic, const GroupTerms& terms,
+                            const PrefillSettings& settings);
 
 }  // namespace bfio::core
 

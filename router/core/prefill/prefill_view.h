@@ -1,6 +1,6 @@
-// The prompts on the ranks of a group that meets in a barrier, for a policy. The input of PlanPrefill or
-// PlanRelease about ranks and traffic, as of the plan's step; waiting prompts are in Snapshot::waiting. Plain
-// data. Units: tokens, seconds, steps. Threads: any.
+// The prompts on the ranks of a group that meets in a barrier, for a policy: PlanPrefill's input about ranks
+// and traffic, as of the plan's step; waiting prompts are in Snapshot::waiting. Units: tokens, seconds,
+// steps.
 #ifndef BFIO_ROUTER_CORE_PREFILL_PREFILL_VIEW_H_
 #define BFIO_ROUTER_CORE_PREFILL_PREFILL_VIEW_H_
 
@@ -20,7 +20,7 @@ struct PrefillView {
   GroupTerms terms;
   // Token budget of a rank's step, including decodes; the minimum over the ranks.
   int64_t token_budget = 0;
-  // Ranks fill their budget independently of the plan, which can only release prompts (release_planner.h).
+  // Ranks fill their budget independently of the plan, which can only release prompts.
   bool releases_only = false;
 };
 

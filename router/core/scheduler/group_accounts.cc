@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <limits>
 #include <utility>
 
 namespace bfio::core {
@@ -268,7 +269,8 @@ std::optional<double> GroupAccounts::LevelAt(int64_t step) const {
 
 void GroupAccounts::Planned(int64_t step, std::optional<double> level_s, int64_t placed) {
   traffic_.Planned(placed);
-  if (level_s) traffic_.PlannedSeconds(*level_s);
+  // Level 0: decodes only.
+  if (level_s) traffic_.PlannedSeconds(*level_s > 0 ? *level_s : NextStepSeconds(0));
   int64_t reported = step;
   for (const Worker& worker : workers_) reported = std::min(reported, worker.last_step);
   levels_.push_back({step, level_s});
@@ -278,7 +280,7 @@ void GroupAccounts::Planned(int64_t step, std::optional<double> level_s, int64_t
   levels_.erase(levels_.begin(), levels_.begin() + static_cast<std::ptrdiff_t>(done));
 }
 
-double GroupAccounts::NextStepSeconds() const {
+double GroupAccounts::NextStepSeconds(int64_t most_prompt_tokens) const {
   double seconds = 0;
   for (const Worker& worker : workers_) {
     if (!worker.spec.cost || !worker.prefill || worker.active == 0) continue;
@@ -290,7 +292,8 @@ double GroupAccounts::NextStepSeconds() const {
     const int64_t pending = worker.prefill->pending_tokens();
     const int64_t decodes = worker.active - std::ssize(worker.prefill->prompts);
     BatchLoad load;
-    load.tokens = decodes + std::clamp<int64_t>(worker.prefill->token_budget - decodes, 0, left);
+    load.tokens = decodes + std::clamp<int64_t>(worker.prefill->token_budget - decodes, 0,
+                                                std::min(left, most_prompt_tokens));
     load.decode_context = static_cast<double>(std::max<int64_t>(0, worker.reported_load - pending));
     seconds = std::max(seconds, worker.spec.cost->Seconds(load));
   }
@@ -309,8 +312,9 @@ void GroupAccounts::SetLevel(std::optional<double> level_s) {
 
 void GroupAccounts::CountStep(int64_t placed) {
   traffic_.Planned(placed);
-  double seconds = NextStepSeconds();
-  if (const std::optional<double> level_s = LevelAt(0)) seconds = std::min(seconds, *level_s);
+  const std::optional<double> level_s = LevelAt(0);
+  double seconds = NextStepSeconds(level_s == 0 ? 0 : std::numeric_limits<int64_t>::max());
+  if (level_s > 0) seconds = std::min(seconds, *level_s);
   if (seconds > 0) traffic_.PlannedSeconds(seconds);
 }
 

@@ -274,8 +274,9 @@ class GroupAccounts {
   void TakeDrift(WorkerIndex index, int64_t step, int64_t tokens);
   // Requests without a first token after this step begin a step later.
   void TakePending(WorkerIndex index, const StepReport& report);
-  // Time of the next step by the ranks' batch costs: that of the slowest rank. 0: not known.
-  double NextStepSeconds() const;
+  // Time of the next step by the ranks' batch costs, if each computes at most so many prompt tokens: that of
+  // the slowest rank. 0: not known.
+  double NextStepSeconds(int64_t most_prompt_tokens) const;
   // The number of pending prompt tokens that the step has computed.
   void CountChunks(WorkerIndex index, const StepReport& report);
   // Compares what workers found in their prefix caches with what was expected.

@@ -4,7 +4,7 @@
 // prompts do not apply here. Threads: as Scheduler.
 //
 // Coupled ranks (GroupKind::kCoupled) do step together, in a barrier inside their engine. So the policy also
-// gets the prompts on them and sends further prompts by release_planner.h, and rules of placement are
+// gets the prompts on them and sends further prompts by prefill_planner.h, and rules of placement are
 // replayed once per step, which has ended when as many reports have arrived as ranks have requests. Where all
 // ranks compute prompts up to levels (PrefillReport::metered), prompts are planned as for a barrier that the
 // router times.

@@ -9,7 +9,6 @@
 #include <queue>
 
 #include "router/core/policy/place_in_order.h"
-#include "router/core/prefill/release_planner.h"
 #include "router/core/prefix/prefix_caches.h"
 #include "router/core/prefix/prefix_view.h"
 
@@ -63,8 +62,7 @@ double MeteredPolicy::Bind(const Snapshot& snapshot) {
 
 double MeteredPolicy::BindClass(const Snapshot& snapshot, size_t first, size_t end) {
   const PrefillTraffic& traffic = snapshot.prefill->traffic;
-  // Where slots are short, PlanRelease takes the first requests; PlanPrefill leaves the choice to the other
-  // policy.
+  // Where slots are short, the first requests are released; with a level, the choice is the other policy's.
   const absl::Span<const WaitingView> waiting = snapshot.waiting.subspan(first, end - first);
   if (snapshot.prefill->releases_only) {
     FairOrder(waiting, traffic.mean_output_tokens, order_);
@@ -126,11 +124,13 @@ void MeteredPolicy::FindCached(const Snapshot& snapshot, absl::Span<const Waitin
 
 PrefillDecision MeteredPolicy::Plan(const Snapshot& snapshot, int32_t priority) const {
   const PrefillView& prefill = *snapshot.prefill;
-  if (!prefill.releases_only) return PlanPrefill(ranks_, waiting_, prefill.traffic, PrefillSettings());
-  const double p99_s = static_cast<double>(snapshot.FirstCome(priority).p99) * prefill.traffic.step_s;
-  const ReleaseSettings settings{.step_tokens = std::max<int64_t>(1, prefill.token_budget),
-                                 .longest_wait_s = kLongestReleaseWait * p99_s};
-  return {PlanRelease(ranks_, waiting_, prefill.traffic, settings), std::numeric_limits<double>::infinity()};
+  PrefillSettings settings;
+  if (prefill.releases_only) {
+    const double p99_s = static_cast<double>(snapshot.FirstCome(priority).p99) * prefill.traffic.step_s;
+    settings.step_tokens = std::max<int64_t>(1, prefill.token_budget);
+    settings.longest_wait_s = kLongestReleaseWait * p99_s;
+  }
+  return PlanPrefill(ranks_, waiting_, prefill.traffic, prefill.terms, settings);
 }
 
 void MeteredPolicy::PlaceBindings(const Snapshot& snapshot, Decision& decision) {

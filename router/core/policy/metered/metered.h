@@ -6,9 +6,9 @@
 //   slots for all   its bindings are the plan.
 //   fewer slots     the other policy chooses which request goes where. Each rank offers it as many slots as
 //                   it has bindings.
-// For ranks that fill their steps themselves (PrefillView::releases_only), PlanRelease decides which prompts
-// each rank gets. There is then no level. Classes of priority are strict. Without
-// Snapshot::prefill the other policy decides alone.
+// For ranks that fill their steps themselves (PrefillView::releases_only) there is no level, and PlanPrefill
+// decides which prompts each rank gets. Classes of priority are strict. Without Snapshot::prefill the other
+// policy decides alone.
 //
 // Threads: as Policy. Deterministic.
 #ifndef BFIO_ROUTER_CORE_POLICY_METERED_METERED_H_

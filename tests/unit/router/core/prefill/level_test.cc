@@ -1,13 +1,14 @@
-// Prompt tokens that fit below a step-time level, against counting them one by one; FillLevel's choice
-// against every level.
-#include "router/core/prefill/level.h"
+// Prompt tokens that fit below a step-time level, against counting them one by one, and the level that meets
+// an objective, against every number of steps.
 
 #include <cmath>
 #include <cstdint>
 #include <vector>
 
 #include "common/base/rng.h"
-#include "gmock/gmock.h"
+#include "common/cost/prompt_work.h"
+#include "gtest/gtest.h"
+#include "router/core/prefill/prefill_planner.h"
 
 namespace bfio::core {
 namespace {
@@ -98,84 +99,6 @@ TEST(LevelWithinTest, TheLowestLevelThatIsInTimeHalfAStepEarly) {
     EXPECT_LE(level, lowest + 1e-12) << seed;
   }
   EXPECT_GT(met, 300);
-}
-
-// For any terms: at the level it may stop, and a little below it may not.
-TEST(FillLevelTest, FindsALevelAtWhichItMayStopAndBelowWhichItMayNot) {
-  int raised = 0, paid = 0, for_own = 0;
-  for (uint64_t seed = 1; seed <= 1000; ++seed) {
-    const RandomRanks random(seed);
-    Rng rng = Rng(seed).Fork(2);
-    LevelTerms terms;
-    std::vector<int64_t> own;
-    int64_t all = 0;
-    for (const RankWork& rank : random.ranks) {
-      terms.least_s = std::max(terms.least_s, rank.SecondsWithoutPrompts());
-      all += rank.PromptTokens();
-      own.push_back(static_cast<int64_t>(rng.Uniform() * static_cast<double>(rank.PromptTokens())));
-    }
-    terms.wanted_tokens = static_cast<double>(all) * rng.Uniform();
-    if (rng.Below(2) == 0) terms.own_tokens = own;
-    if (rng.Below(2) == 0) terms.least_sharing = 6 * rng.Uniform();
-    if (rng.Below(2) == 0) terms.paying_sharing = 6 * rng.Uniform();
-    const auto may_stop = [&](double level_s) {
-      int64_t tokens = 0;
-      double sharing = 0;
-      bool each = true;
-      for (size_t g = 0; g < random.ranks.size(); ++g) {
-        const int64_t here = TokensWithin(random.ranks[g], level_s);
-        tokens += here;
-        sharing += SharingAt(random.ranks[g], level_s);
-        each = each && (terms.own_tokens.empty() || here >= own[g]);
-      }
-      if (sharing >= terms.paying_sharing) return false;
-      return sharing < terms.least_sharing || (each && static_cast<double>(tokens) >= terms.wanted_tokens);
-    };
-    const Level level = FillLevel(random.ranks, terms);
-    int64_t tokens = 0;
-    for (const RankWork& rank : random.ranks) tokens += TokensWithin(rank, level.seconds);
-    EXPECT_EQ(level.tokens, tokens) << seed;
-    EXPECT_TRUE(may_stop(level.seconds)) << seed;
-    if (level.seconds == terms.least_s) continue;
-    ++raised;
-    EXPECT_GT(level.seconds, terms.least_s) << seed;
-    EXPECT_FALSE(may_stop(level.seconds - 1e-11)) << seed << ": a lower one does";
-    paid += static_cast<double>(tokens) > terms.wanted_tokens + 100 ? 1 : 0;
-    for_own += static_cast<double>(tokens) > terms.wanted_tokens && !terms.own_tokens.empty() ? 1 : 0;
-  }
-  EXPECT_GT(raised, 300);
-  EXPECT_GT(paid, 50);
-  EXPECT_GT(for_own, 50);
-}
-
-// A free row still takes the time of attention, which the slowest rank cannot absorb: the level rises for it,
-// however few ranks share the rise.
-TEST(FillLevelTest, RisesForAlmostFreeRows) {
-  const std::vector<PromptLeft> prompt = {{1000, 2000}};
-  const std::vector<RankWork> ranks = {{CostOf(0.01, 1e-4, 200, 1e-9, 0), 10, 0, prompt}};
-  const double base = ranks[0].SecondsWithoutPrompts();
-  EXPECT_EQ(TokensWithin(ranks[0], base), 0);
-  EXPECT_GT(SharingAt(ranks[0], base), 40);
-  const Level level = FillLevel(ranks, {base, 1000, 8});
-  EXPECT_NEAR(static_cast<double>(level.tokens), 190, 1) << "up to the knee";
-  EXPECT_LT(level.seconds, base + 1e-3);
-}
-
-TEST(SharingAtTest, IsOneAboveTheKneeAndZeroWithoutPrompts) {
-  for (uint64_t seed = 1; seed <= 100; ++seed) {
-    const RandomRanks random(seed);
-    for (const RankWork& rank : random.ranks) {
-      for (int64_t tokens = 0; tokens <= rank.PromptTokens(); tokens += 29) {
-        const double sharing = SharingAt(rank, SecondsWith(rank, tokens));
-        if (tokens >= rank.PromptTokens()) {
-          EXPECT_EQ(sharing, 0) << seed;
-        } else if (tokens > rank.FreeRows()) {
-          EXPECT_EQ(sharing, 1) << seed;
-        }
-      }
-      EXPECT_EQ(SharingAt(rank, rank.SecondsWithoutPrompts() - 1e-6), 0) << seed;
-    }
-  }
 }
 
 }  // namespace

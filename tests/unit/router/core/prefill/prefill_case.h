@@ -45,6 +45,18 @@ inline std::vector<int32_t> RanksOf(const Bindings& bindings) {
   return ranks;
 }
 
+// What goes now to engines that fill their steps themselves.
+struct ReleaseSettings {
+  int64_t step_tokens = 2048;
+  double longest_wait_s = 0;
+};
+inline Bindings PlanRelease(const std::vector<PrefillRank>& ranks, const std::vector<WaitingPrompt>& waiting,
+                            const PrefillTraffic& traffic, const ReleaseSettings& settings,
+                            const GroupTerms& terms = {}) {
+  return PlanPrefill(ranks, waiting, traffic, terms, {settings.step_tokens, settings.longest_wait_s})
+      .bindings;
+}
+
 // A prompt of which ranks have so many tokens cached.
 inline WaitingPrompt CachedPrompt(int64_t tokens, double waited_s, const std::vector<int64_t>& cached) {
   return {tokens, waited_s, kNoObjective, 0, cached};

@@ -1,7 +1,5 @@
 // When prompts are released to engines that fill their own budgets: cases that are computed by hand, and
 // invariants on random groups. A prompt's height is the time by which it lengthens a step.
-#include "router/core/prefill/release_planner.h"
-
 #include <cmath>
 #include <cstdint>
 #include <set>
@@ -21,8 +19,8 @@ using Prompts = std::vector<WaitingPrompt>;
 
 // The prompts that go now, by index, and their ranks.
 std::vector<int32_t> Released(const Ranks& ranks, const Prompts& waiting, const PrefillTraffic& traffic = {},
-                              const ReleaseSettings& settings = {}) {
-  return WaitingOf(PlanRelease(ranks, waiting, traffic, settings));
+                              const ReleaseSettings& settings = {}, const GroupTerms& terms = {}) {
+  return WaitingOf(PlanRelease(ranks, waiting, traffic, settings, terms));
 }
 std::vector<int32_t> PlacedOn(const Ranks& ranks, const Prompts& waiting, const PrefillTraffic& traffic = {},
                               const ReleaseSettings& settings = {}) {
@@ -54,6 +52,27 @@ TEST(PlanReleaseTest, APromptDoesNotWaitForOneThatComesTooLate) {
   const Ranks three(3, RankOf(5, 500));
   EXPECT_THAT(Released(three, {{200, 0}, {200, 0}}, {.arrivals_per_s = 31}), IsEmpty());
   EXPECT_THAT(Released(three, {{200, 0}, {200, 0}}, {.arrivals_per_s = 29}), ElementsAre(0, 1));
+}
+
+// A price of steps with prompts: 10 decodes pay it once for a wave, and nothing for prompts that join one.
+TEST(PlanReleaseTest, PromptsWaitForEachOtherUntilTheyPayThePriceOfAStep) {
+  const GroupTerms terms = {.prompt_s = 0.02};
+  Ranks ranks = Two(5);
+  for (PrefillRank& rank : ranks) rank.cost.b0_tokens = 300;
+  EXPECT_THAT(Released(ranks, {{200, 0.1}, {200, 0.09}}), ElementsAre(0, 1)) << "free rows";
+  EXPECT_THAT(Released(ranks, {{200, 0.1}, {200, 0.09}}, {}, {}, terms), IsEmpty());
+  EXPECT_THAT(Released(ranks, {{200, 0.1}, {200, 0.11}}, {}, {}, terms), ::testing::SizeIs(2));
+  ranks[0].prompts = {{100, 0}};
+  EXPECT_THAT(Released(ranks, {{200, 0}}, {}, {}, terms), ElementsAre(0)) << "the step has prompts anyway";
+}
+
+// Steps above the captured size cost the eager price.
+TEST(PlanReleaseTest, OnlyStepsAboveTheCapturedSizePayForThem) {
+  const GroupTerms terms = {.captured_rows = 100, .eager_s = 0.1};
+  Ranks ranks = Two(5);
+  for (PrefillRank& rank : ranks) rank.cost.b0_tokens = 300;
+  EXPECT_THAT(Released(ranks, {{95, 0.1}}, {}, {}, terms), ElementsAre(0));
+  EXPECT_THAT(Released(ranks, {{96, 0.1}}, {}, {}, terms), IsEmpty());
 }
 
 // For any number of decodes.

@@ -1,7 +1,7 @@
 // Work conservation of the prompt planner, in the sense of "Throughput-Optimal Scheduling Algorithms for LLM
 // Inference and AI Agents": a batch has b tokens whenever b are available. The planner's b is the tokens that
 // end by a step time, the level, so there are two parts: the ranks compute all that the level holds, and
-// behind a backlog the level is that of a budget. Properties on random groups.
+// behind a backlog the level is the highest. Properties on random groups.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -71,7 +71,7 @@ TEST(WorkConservation, NoRankRunsDryWhileThePoolHasPromptsForIt) {
   int ranks = 0, above = 0;
   for (uint64_t seed = 1; seed <= 2000; ++seed) {
     RandomGroup group(seed, 60, 6);
-    const PrefillDecision decision = PlanPrefill(group.ranks, group.waiting, group.traffic, {});
+    const PrefillDecision decision = PlanPrefill(group.ranks, group.waiting, group.traffic, {}, {});
     group.Carry(decision);
     if (decision.bindings.size() == group.waiting.size()) continue;
     for (const PrefillRank& rank : group.ranks) {
@@ -86,47 +86,25 @@ TEST(WorkConservation, NoRankRunsDryWhileThePoolHasPromptsForIt) {
   EXPECT_GT(above, 1000) << "levels that do not rise say little";
 }
 
-// The paper's b and the time that it takes: W prompt tokens, or a step of three times the decodes' time (or
-// of two more mean prompts).
-TEST(WorkConservation, BehindABacklogTheRanksComputeAWholeBudget) {
-  int checked = 0, whole = 0;
+// Where more prompts wait than all ranks take, none can be computed for less later, so steps are as long as
+// they may be.
+TEST(WorkConservation, BehindABacklogStepsAreAsLongAsTheyMayBe) {
+  int checked = 0;
   for (uint64_t seed = 1; seed <= 400; ++seed) {
     RandomGroup group(seed, 2000, 2000);
-    const auto ranks = static_cast<double>(group.ranks.size());
-    const PrefillTraffic& traffic = group.traffic;
-    // The backlog from which on the property holds.
-    const double spread = ranks / (traffic.arrivals_per_s * traffic.step_s);
-    const double steps = std::max(4.0, spread + traffic.lag_steps);
-    double budget = 0, slots = 0, could_run = 0, free_s = 0;
-    for (const PrefillRank& rank : group.ranks) {
-      budget += kMostRise * std::max(traffic.mean_prompt_tokens, group.least_s / rank.cost.a_s_per_token);
-      slots += static_cast<double>(rank.free_slots);
-      could_run += static_cast<double>(rank.prompts.size());
-      free_s += rank.cost.a_s_per_token * Holds(rank, group.least_s);
-    }
-    could_run += std::min(slots, static_cast<double>(group.waiting.size()));
-    const double free = free_s / ranks / group.least_s;
-    const double backlog = std::max(budget * std::min(1.0, steps / traffic.mean_prompt_tokens),
-                                    static_cast<double>(group.decodes) * free);
-    if (could_run < backlog) continue;
-
-    const PrefillDecision decision = PlanPrefill(group.ranks, group.waiting, traffic, {});
+    const PrefillDecision decision = PlanPrefill(group.ranks, group.waiting, group.traffic, {}, {});
     group.Carry(decision);
-    if (decision.bindings.size() == group.waiting.size()) continue;
+    // As many would wait if the level were higher.
+    if (group.waiting.size() < 2 * decision.bindings.size() + 2 * group.ranks.size()) continue;
     if (std::any_of(group.ranks.begin(), group.ranks.end(),
                     [](const PrefillRank& rank) { return rank.free_slots == 0; })) {
       continue;
     }
     ++checked;
-    int64_t tokens = 0;
-    for (const PrefillRank& rank : group.ranks) tokens += TokensWithin(WorkOf(rank), decision.level_s);
-    const double most_s = group.least_s + kMostRise * std::max(traffic.mean_prefill_s, group.least_s);
-    if (decision.level_s >= most_s * (1 - 1e-9)) continue;
-    ++whole;
-    EXPECT_GE(static_cast<double>(tokens), budget) << seed;
+    const double most_s = group.least_s + kMostRise * std::max(group.traffic.mean_prefill_s, group.least_s);
+    EXPECT_GE(decision.level_s, most_s * (1 - 1e-9)) << seed;
   }
-  EXPECT_GT(checked, 200);
-  EXPECT_GT(whole, 50);
+  EXPECT_GT(checked, 100);
 }
 
 }  // namespace
