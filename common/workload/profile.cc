@@ -117,6 +117,25 @@ constexpr Quantile kCorrelatedOutput[] = {
     {0, 8},      {0.001, 11},  {0.005, 20},   {0.01, 27},   {0.025, 42},   {0.05, 62},     {0.1, 96},
     {0.2, 162},  {0.3, 238},   {0.4, 329},    {0.5, 446},   {0.6, 604},    {0.7, 837},     {0.8, 1224},
     {0.9, 2075}, {0.95, 3209}, {0.975, 4684}, {0.99, 7271}, {0.995, 9808}, {0.999, 16000}, {1, 16000}};
+// One output in ten is a hundred times as long as the others: lognormal about 30 and about 3,000 (standard
+// deviation of the logarithm 0.5). Prompts are those of conversation.
+constexpr Quantile kRareLongOutputs[] = {
+    {0, 8},       {0.009, 9},    {0.045, 13},   {0.09, 16},    {0.18, 20},    {0.315, 25},  {0.45, 30},
+    {0.585, 36},  {0.72, 46},    {0.81, 57},    {0.855, 68},   {0.891, 96},   {0.9, 150},   {0.9, 700},
+    {0.901, 937}, {0.905, 1318}, {0.91, 1581},  {0.92, 1970},  {0.935, 2474}, {0.95, 3000}, {0.965, 3637},
+    {0.98, 4570}, {0.99, 5694},  {0.995, 6828}, {0.999, 9600}, {1, 12000}};
+// Pareto lengths (shape 1.3): prompts from 150 to 60,000, outputs from 50 to 10,000. Long prompts bring long
+// outputs.
+constexpr Quantile kHeavyTailsPrompt[] = {
+    {0, 150},      {0.1, 163},     {0.2, 178},     {0.3, 197},     {0.4, 222},      {0.5, 256},
+    {0.6, 304},    {0.7, 379},     {0.8, 517},     {0.85, 645},    {0.9, 882},      {0.93, 1160},
+    {0.95, 1503},  {0.97, 2226},   {0.98, 3041},   {0.985, 3794},  {0.99, 5183},    {0.993, 6819},
+    {0.995, 8833}, {0.997, 13085}, {0.998, 17874}, {0.999, 30464}, {0.9995, 51921}, {1, 60000}};
+constexpr Quantile kHeavyTailsOutput[] = {
+    {0, 50},       {0.1, 54},     {0.2, 59},     {0.3, 66},      {0.4, 74},       {0.5, 85},
+    {0.6, 101},    {0.7, 126},    {0.8, 172},    {0.85, 215},    {0.9, 294},      {0.93, 387},
+    {0.95, 501},   {0.97, 742},   {0.98, 1014},  {0.985, 1265},  {0.99, 1728},    {0.993, 2273},
+    {0.995, 2944}, {0.997, 4362}, {0.998, 5958}, {0.999, 10000}, {0.9995, 10000}, {1, 10000}};
 // All requests alike: prompts of 512 tokens, outputs of 256. Round robin is optimal here, so every other
 // policy must match it.
 constexpr Quantile kConstantPrompt[] = {{0, 512}, {1, 512}};
@@ -126,6 +145,7 @@ constexpr Quantile kConstantOutput[] = {{0, 256}, {1, 256}};
 // is not Gaussian: its rank correlation is only 0.17, this profile's 0.54. The correlation of the lengths is
 // matched because it determines how loads grow.
 constexpr double kBurstGptCopula = 0.557;
+constexpr double kHeavyTailsCopula = 0.9;
 // For "correlated": the output is nearly a function of the prompt.
 constexpr double kCorrelatedCopula = 0.98;
 
@@ -147,6 +167,8 @@ constexpr Profile kProfiles[] = {{"conversation", kConversationPrompt, kConversa
                                  {"bimodal_outputs", kBimodalOutputsPrompt, kBimodalOutputsOutput},
                                  {"bimodal_prompts", kBimodalPromptsPrompt, kLongPromptsOutput},
                                  {"correlated", kCorrelatedPrompt, kCorrelatedOutput, kCorrelatedCopula},
+                                 {"rare_long_outputs", kConversationPrompt, kRareLongOutputs},
+                                 {"heavy_tails", kHeavyTailsPrompt, kHeavyTailsOutput, kHeavyTailsCopula},
                                  {"constant", kConstantPrompt, kConstantOutput}};
 
 // The quantile at `u` in [0, 1], in whole tokens.

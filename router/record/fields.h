@@ -377,7 +377,7 @@ void Fields(A& a, Of<A, core::Outcome> outcome) {
   a.Int("policy_called", policy_called);
   a.Int("stopped_early", stopped_early);
   int32_t number = rule ? static_cast<int32_t>(*rule) + 1 : 0;
-  a.Int("placement_rule", number, 0, static_cast<int64_t>(core::PlacementRule::kCounts) + 1);
+  a.Int("placement_rule", number, 0, static_cast<int64_t>(core::PlacementRule::kRefill) + 1);
   if constexpr (A::kReads) {
     rule.reset();
     if (number > 0) rule = static_cast<core::PlacementRule>(number - 1);

@@ -31,6 +31,8 @@ absl::string_view PlacementRuleName(PlacementRule rule) {
       return "horizon";
     case PlacementRule::kCounts:
       return "counts";
+    case PlacementRule::kRefill:
+      return "refill";
   }
   return "unknown";
 }
@@ -245,7 +247,7 @@ void ReplayedGroup::Place(Lookahead& lookahead) {
   snapshot.workers = views_;
   snapshot.waiting = shown_;
   snapshot.rule = rule_;
-  if (rule_ == PlacementRule::kHorizon) {
+  if (LooksAhead(rule_)) {
     far_.Begin(static_cast<int32_t>(workers_.size()));
     for (const Worker& worker : workers_) {
       far_.AddWorker(lookahead, {worker.residents, {step_ - 1, step_}, worker.version, 1});

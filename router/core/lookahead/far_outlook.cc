@@ -35,6 +35,7 @@ void FarOutlookBuilder::Begin(int32_t workers) {
   next_ = 0;
   load_.resize(rows_.size() * kKnots);
   variance_.assign(kKnots, 0);
+  arriving_.assign(kKnots, 0);
   curve_of_.clear();
   curves_.clear();
 }
@@ -60,6 +61,7 @@ void FarOutlookBuilder::AddWorker(const Lookahead& lookahead, const Worker& work
   for (size_t k = 0; k < kKnots; ++k) {
     load_[g * kKnots + k] = worker.scale * (row.load[k] + grown * row.active[k]);
     variance_[k] += row.variance[k] / static_cast<double>(rows_.size());
+    arriving_[k] += row.arrived[k] / static_cast<double>(rows_.size());
   }
 }
 
@@ -70,6 +72,7 @@ void FarOutlookBuilder::Sum(const Lookahead& lookahead, const Worker& worker, Ro
   std::fill_n(row.load, kKnots, 0.0);
   std::fill_n(row.active, kKnots, 0.0);
   std::fill_n(row.variance, kKnots, 0.0);
+  std::fill_n(row.arrived, kKnots, 0.0);
   std::array<double, kKnots> alive;
   for (const Resident& resident : worker.residents) {
     const int64_t stay = lookahead.Lifetime(resident, worker.time, steps_, absl::MakeSpan(alive));
@@ -83,7 +86,10 @@ void FarOutlookBuilder::Sum(const Lookahead& lookahead, const Worker& worker, Ro
       row.load[k] += p * then;
       row.active[k] += p;
       row.variance[k] += p * (1 - p) * then * then;
-      if (progress.plan_age < steps_[k]) row.variance[k] += tokens * tokens;
+      if (progress.plan_age < steps_[k]) {
+        row.variance[k] += tokens * tokens;
+        row.arrived[k] += tokens;
+      }
     }
   }
 }
@@ -106,7 +112,7 @@ void FarOutlookBuilder::AddWaiting(Lookahead& lookahead, absl::Span<const Waitin
 }
 
 FarOutlook FarOutlookBuilder::View() {
-  return {steps_, load_, variance_, curve_of_, curves_, mean_stay_};
+  return {steps_, load_, variance_, arriving_, curve_of_, curves_, mean_stay_};
 }
 
 }  // namespace bfio::core

@@ -2,9 +2,9 @@
 // mean stays, where a worker's load is the sum over its residents of p (s + age + h), with p the lookahead's
 // probability that the resident is still active. The variance of the load has two parts: departures, p (1 -
 // p) (s + age + h)^2 of each resident, and arrivals, for which the residents that arrived within the last h
-// steps count (s + age)^2 (Campbell's theorem). A worker's row is summed again when its residents have
-// changed, or after kRefreshSteps steps. Spans of View are valid until the next Begin. Threads: one. Cost:
-// O(residents of changed workers * kKnots) per plan.
+// steps count (s + age)^2 (Campbell's theorem). Their sum of s + age is what the next h steps bring. A
+// worker's row is summed again when its residents have changed, or after kRefreshSteps steps. Spans of View
+// are valid until the next Begin. Threads: one. Cost: O(residents of changed workers * kKnots) per plan.
 #ifndef BFIO_ROUTER_CORE_LOOKAHEAD_FAR_OUTLOOK_H_
 #define BFIO_ROUTER_CORE_LOOKAHEAD_FAR_OUTLOOK_H_
 
@@ -56,6 +56,7 @@ class FarOutlookBuilder {
     // Expected number of active residents.
     double active[kKnots];
     double variance[kKnots];
+    double arrived[kKnots];
   };
 
   void SetKnots();
@@ -67,6 +68,7 @@ class FarOutlookBuilder {
   size_t next_ = 0;
   std::vector<double> load_;
   std::vector<double> variance_;
+  std::vector<double> arriving_;
   std::vector<int32_t> curve_of_;
   std::vector<double> curves_;
   absl::flat_hash_map<uint64_t, int32_t> row_of_key_;

@@ -132,6 +132,9 @@ struct FarOutlook {
   // [k]: variance of a worker's load at step + h_k, caused by the requests that end and arrive until then;
   // the mean over the workers, tokens^2.
   absl::Span<const double> variance;
+  // [k]: load of a worker at step + h_k from requests that arrive until then, tokens: that of the requests
+  // that arrived in as many steps before, in the mean over the workers.
+  absl::Span<const double> arriving;
   // By waiting index the row of `curves`: [c * K + k] is the probability that a request admitted by this plan
   // is still active at step + h_k.
   absl::Span<const int32_t> curve_of;
@@ -152,7 +155,14 @@ enum class PlacementRule : uint8_t {
   kHorizon,
   // Each to the least loaded worker, with even request counts (policy/trtllm).
   kCounts,
+  // As kHorizon, but later arrivals are expected to fill the workers below the mean (horizon.h).
+  kRefill,
 };
+
+// Whether the rule reads Snapshot::far.
+constexpr bool LooksAhead(PlacementRule rule) {
+  return rule == PlacementRule::kHorizon || rule == PlacementRule::kRefill;
+}
 
 // The reference wait of a class: under first come, first served within the class, and in fair order of its
 // tenants, 99 % of its requests admitted recently in any group would have waited at most `p99` steps.

@@ -199,14 +199,15 @@ double DecisionMaker::LoadScale(WorkerIndex worker) const {
 void DecisionMaker::SetRules() {
   const absl::Span<const PlacementRule> rules = policy_->placement_rules();
   std::vector<PlacementRule> possible(rules.begin(), rules.end());
-  if (!pool_->lookahead().predicts()) std::erase(possible, PlacementRule::kHorizon);
+  if (!pool_->lookahead().predicts()) std::erase_if(possible, LooksAhead);
+  // The first rule is followed until the first choice, which groups without a barrier never make.
+  if (kind_ == GroupKind::kIndependent) std::erase(possible, PlacementRule::kRefill);
   chooser_.SetRules(possible);
 }
 
 void DecisionMaker::FollowRule(const PlanSteps& steps, Snapshot& snapshot) {
   snapshot.rule = chooser_.rule();
-  if (snapshot.rule != PlacementRule::kHorizon ||
-      std::cmp_greater(snapshot.waiting.size(), free_.free_slots())) {
+  if (!LooksAhead(snapshot.rule) || std::cmp_greater(snapshot.waiting.size(), free_.free_slots())) {
     return;
   }
   Lookahead& lookahead = pool_->lookahead();

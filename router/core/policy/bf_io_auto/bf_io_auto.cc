@@ -30,6 +30,7 @@ bool BfIoAutoPolicy::PlaceAll(const Snapshot& snapshot, Decision& decision) {
     case PlacementRule::kCounts:
       counts_.Decide(snapshot, decision);
       return decision.assignments.size() == snapshot.waiting.size();
+    case PlacementRule::kRefill:
     case PlacementRule::kHorizon:
       if (!snapshot.far.steps.empty()) return horizon_.Place(snapshot, stop_, free_, decision);
       [[fallthrough]];

@@ -2,10 +2,11 @@
 //
 // Purpose: chooses the requests that enter and their workers, without parameters to tune. Two regimes,
 // distinguished at every decision:
-//   slots for all   all requests enter, by one of three rules: a few workers are kept low for the next large
-//                   request (headroom.h); each request goes where future steps grow least (horizon.h); or
-//                   each goes to the least loaded worker, with even counts (policy/trtllm). The scheduler
-//                   selects the rule with the shortest steps (router/core/choice).
+//   slots for all   all requests enter, by one of four rules: a few workers are kept low for the next large
+//                   request (headroom.h); each request goes where future steps grow least (horizon.h), with
+//                   or without what arrives later; or each goes to the least loaded worker, with even counts
+//                   (policy/trtllm). The scheduler selects the rule with the shortest steps
+//                   (router/core/choice).
 //   fewer slots     the program of bf_io (squared deviations from a common level, less weights) over all that
 //                   wait. The weight of waiting is derived from the waits under a first-come rule
 //                   (urgency.h). Workers are reserved for requests that fit no gap (oversized_requests.h).
@@ -34,8 +35,8 @@ class BfIoAutoPolicy final : public Policy {
   explicit BfIoAutoPolicy(const PolicyOptions& options = {})
       : stop_(options.stop), urgency_(options.wait_ratio), counts_(options.stop), solver_(SolverSettings{}) {}
 
-  static constexpr PlacementRule kRules[] = {PlacementRule::kHorizon, PlacementRule::kHeadroom,
-                                             PlacementRule::kCounts};
+  static constexpr PlacementRule kRules[] = {PlacementRule::kRefill, PlacementRule::kHorizon,
+                                             PlacementRule::kHeadroom, PlacementRule::kCounts};
 
   absl::string_view name() const override { return "bf_io_auto"; }
   absl::Span<const PlacementRule> placement_rules() const override { return kRules; }

@@ -33,7 +33,7 @@ bool Horizon::Place(const Snapshot& snapshot, const StopSignal& stop, FreeCapaci
   });
   const FarOutlook& far = snapshot.far;
   const size_t knots = far.steps.size();
-  steps_.Reset(free.views(), far);
+  steps_.Reset(free.views(), far, snapshot.rule == PlacementRule::kRefill);
   request_.tokens.resize(knots);
   request_.prompt.resize(knots);
   for (size_t at = 0; at < order_.size(); ++at) {
@@ -61,7 +61,7 @@ bool Horizon::Place(const Snapshot& snapshot, const StopSignal& stop, FreeCapaci
   return true;
 }
 
-void ExpectedSteps::Reset(absl::Span<const WorkerView> workers, const FarOutlook& far) {
+void ExpectedSteps::Reset(absl::Span<const WorkerView> workers, const FarOutlook& far, bool refill) {
   knots_ = far.steps.size();
   rates_.clear();
   double rate = 0;
@@ -73,19 +73,25 @@ void ExpectedSteps::Reset(absl::Span<const WorkerView> workers, const FarOutlook
   for (std::vector<double>* of : {&weight_, &tau_, &origin_, &sum_, &by_, &grown_}) of->resize(knots_);
   time_.resize(workers.size() * knots_);
   exp_.resize(time_.size());
-  for (size_t at = 0; at < time_.size(); ++at) time_[at] = workers[at / knots_].TimeAt(far.load[at]);
+  level_.assign(refill ? knots_ : 0, 0);
+  for (size_t at = 0; at < time_.size(); ++at) {
+    time_[at] = workers[at / knots_].TimeAt(far.load[at]);
+    if (refill) level_[at % knots_] += time_[at] / static_cast<double>(workers.size());
+  }
   for (size_t k = 0; k < knots_; ++k) {
     weight_[k] = WeightOf(far.steps, k, far.mean_stay);
     // At least one token, because present loads are known exactly, without variance.
     tau_[k] = rate * std::max(1.0, std::sqrt(far.variance[k]) / spread);
+    if (refill) level_[k] += rate * far.arriving[k];
     SetKnot(k);
   }
 }
 
 void ExpectedSteps::SetKnot(size_t k) {
-  origin_[k] = time_[k];
+  origin_[k] = level_.empty() ? time_[k] : std::max(time_[k], level_[k]);
   for (size_t at = k; at < time_.size(); at += knots_) origin_[k] = std::max(origin_[k], time_[at]);
-  sum_[k] = 0;
+  sum_[k] =
+      level_.empty() ? 0 : static_cast<double>(rates_.size()) * std::exp((level_[k] - origin_[k]) / tau_[k]);
   for (size_t at = k; at < time_.size(); at += knots_) {
     exp_[at] = std::exp((time_[at] - origin_[k]) / tau_[k]);
     sum_[k] += exp_[at];

@@ -6,14 +6,16 @@
 //
 //   m_g(h)   expected time of worker g's step h steps ahead, of its present requests (Snapshot::far)
 //   tau_h    s_h / sqrt(2 log G); s_h^2 is the variance of a worker's time h steps ahead. For normal loads
-//            E max is at most
-//            tau log sum exp(m / tau) + s^2 / (2 tau), and at equal means this tau minimises the bound. tau
-//            grows with h, so that for far steps only large differences matter.
+//            E max <= tau log sum exp(m / tau) + s^2 / (2 tau), and at equal means this tau minimises the
+//            bound. tau grows with h, so that for far steps only large differences matter.
 //   d_h      exp(-h / r), where r is the mean number of steps that a resident still stays. A knot of the
 //            outlook stands for the steps whose ratio to it is closer to 1 than to other knots.
 //
 // So long requests are spread by number rather than by tokens, and a worker whose residents leave soon takes
-// more. The rule has no tuned constant. Threads: one. Cost: that of ExpectedSteps. At a deadline (StopSignal)
+// more. The refill rule adds G exp(l(h) / tau_h) to the sum: l is the mean of m_g(h) and of what arrives
+// until then (FarOutlook::arriving). Later requests fill the workers below that mean, so far differences
+// below it cost nothing. It relies less on predictions; without the term, cohorts of long requests are kept
+// apart better. No constant is tuned. Threads: one. Cost: that of ExpectedSteps. At a deadline (StopSignal)
 // the requests that are left go to the least loaded worker, O(log workers) each.
 #ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_HORIZON_H_
 #define BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_HORIZON_H_
@@ -41,8 +43,8 @@ class ExpectedSteps {
     std::vector<double> prompt;
   };
 
-  // REQUIRES: far has a row for each worker, and steps.
-  void Reset(absl::Span<const WorkerView> workers, const FarOutlook& far);
+  // `refill`: with the term for arrivals. REQUIRES: far has a row for each worker, and steps.
+  void Reset(absl::Span<const WorkerView> workers, const FarOutlook& far, bool refill);
 
   // The sum now, in the unit of WorkerView's times.
   double Value() const;
@@ -78,9 +80,10 @@ class ExpectedSteps {
   // By worker and knot: the time m_g, and exp((m_g - origin_) / tau).
   std::vector<double> time_;
   std::vector<double> exp_;
-  // By knot: a time near the largest; the sum of exp_.
+  // By knot: a time near the largest; the sum of exp_ and of the term for arrivals; l, if `refill`.
   std::vector<double> origin_;
   std::vector<double> sum_;
+  std::vector<double> level_;
 
   // The open request, and the rate for which it is prepared.
   const Request* request_ = nullptr;

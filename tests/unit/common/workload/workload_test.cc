@@ -235,6 +235,12 @@ TEST(ProfileTest, SyntheticProfilesHaveTheirDocumentedShapes) {
   EXPECT_NEAR(count("bimodal_outputs", [](const auto& r) { return r.output_tokens == 2'000; }), 0.1, 0.005);
   EXPECT_NEAR(count("bimodal_outputs", [](const auto& r) { return r.output_tokens == 20; }), 0.9, 0.005);
   EXPECT_NEAR(count("bimodal_prompts", [](const auto& r) { return r.prompt_tokens == 20'000; }), 0.05, 0.003);
+  EXPECT_NEAR(count("rare_long_outputs", [](const auto& r) { return r.output_tokens > 150; }), 0.1, 0.005);
+  EXPECT_NEAR(count("heavy_tails", [](const auto& r) { return r.prompt_tokens > 882; }), 0.1, 0.005);
+  EXPECT_GT(
+      count("heavy_tails", [](const auto& r) { return r.prompt_tokens > 882 && r.output_tokens > 126; }),
+      0.09)
+      << "long prompts bring long outputs";
   EXPECT_NEAR(count("exponential", [](const auto& r) { return r.output_tokens > 1'000; }), std::exp(-1),
               0.01);
   EXPECT_NEAR(count("agentic", [](const auto& r) { return r.prompt_tokens > 4'915; }), 0.5, 0.01);

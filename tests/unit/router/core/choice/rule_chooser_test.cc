@@ -15,10 +15,11 @@
 namespace bfio::core {
 namespace {
 
-constexpr PlacementRule kAll[] = {PlacementRule::kHeadroom, PlacementRule::kHorizon, PlacementRule::kCounts};
+constexpr PlacementRule kAll[] = {PlacementRule::kHeadroom, PlacementRule::kHorizon, PlacementRule::kCounts,
+                                  PlacementRule::kRefill};
 // The same rules in another order.
-constexpr PlacementRule kOthersFirst[] = {PlacementRule::kHorizon, PlacementRule::kCounts,
-                                          PlacementRule::kHeadroom};
+constexpr PlacementRule kOthersFirst[] = {PlacementRule::kRefill, PlacementRule::kHorizon,
+                                          PlacementRule::kCounts, PlacementRule::kHeadroom};
 
 const std::vector<EndedRequest> kNone;
 
@@ -175,7 +176,7 @@ TEST(RuleChooser, ReportsByHowMuchTheChosenRuleLeads) {
   RuleChooser chooser;
   chooser.SetRules(kOthersFirst);
   EXPECT_FALSE(chooser.measured());
-  EXPECT_EQ(DescribeChoice(chooser, PlacementRule::kCounts), "horizon");
+  EXPECT_EQ(DescribeChoice(chooser, PlacementRule::kCounts), "refill");
   LargePrompts(7).Run(chooser, 6'000);
   ASSERT_EQ(chooser.rule(), PlacementRule::kHeadroom);
   ASSERT_TRUE(chooser.measured());

@@ -56,7 +56,7 @@ TEST(FarOutlook, StepsGrowByAFactorUpToThreeMeanStays) {
   }
 }
 
-TEST(FarOutlook, LoadAndVarianceAreSumsOverTheResidents) {
+TEST(FarOutlook, LoadVarianceAndArrivalsAreSumsOverTheResidents) {
   const auto lookahead = Geometric();
   Rng rng(3);
   std::vector<std::vector<Resident>> workers(3);
@@ -69,7 +69,7 @@ TEST(FarOutlook, LoadAndVarianceAreSumsOverTheResidents) {
   builder.Begin(3);
   for (const auto& residents : workers) builder.AddWorker(*lookahead, {residents, {999, 1'000}, 0, 2});
   const FarOutlook far = builder.View();
-  std::vector<double> variance(kKnots);
+  std::vector<double> variance(kKnots), arriving(kKnots);
   for (size_t g = 0; g < 3; ++g) {
     for (size_t k = 0; k < kKnots; ++k) {
       const int64_t h = far.steps[k];
@@ -81,11 +81,15 @@ TEST(FarOutlook, LoadAndVarianceAreSumsOverTheResidents) {
         load += Survives(h) * then;
         variance[k] += Survives(h) * (1 - Survives(h)) * then * then / 3;
         if (age < h) variance[k] += now * now / 3;
+        if (age < h) arriving[k] += now / 3;
       }
       EXPECT_NEAR(far.load[g * kKnots + k], 2 * load, 1e-6 * load) << "twice: the scale";
     }
   }
-  for (size_t k = 0; k < kKnots; ++k) EXPECT_NEAR(far.variance[k], variance[k], 1e-6 * variance[k] + 1e-9);
+  for (size_t k = 0; k < kKnots; ++k) {
+    EXPECT_NEAR(far.variance[k], variance[k], 1e-6 * variance[k] + 1e-9);
+    EXPECT_NEAR(far.arriving[k], arriving[k], 1e-9 * arriving[k]);
+  }
 }
 
 TEST(FarOutlook, UnchangedWorkersGrowAndChangedOnesAreSummedAgain) {

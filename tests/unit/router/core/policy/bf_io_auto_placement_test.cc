@@ -20,13 +20,16 @@ namespace {
 struct Group {
   std::vector<int64_t> steps;
   std::vector<WorkerView> workers;
-  std::vector<double> load, variance, curves;
+  std::vector<double> load, variance, arriving, curves;
   std::vector<int32_t> curve_of;
   std::vector<WaitingView> waiting;
   double mean_stay = 1;
+  PlacementRule rule = PlacementRule::kHorizon;
+  // kRefill: by knot, the mean time with the load that arrives, before any placement.
+  std::vector<double> level;
 
-  FarOutlook Far() const { return {steps, load, variance, curve_of, curves, mean_stay}; }
-  Snapshot View() const { return {.workers = workers, .waiting = waiting, .far = Far()}; }
+  FarOutlook Far() const { return {steps, load, variance, arriving, curve_of, curves, mean_stay}; }
+  Snapshot View() const { return {.workers = workers, .waiting = waiting, .rule = rule, .far = Far()}; }
   void Worker(const std::vector<double>& expected, int32_t free_slots = 100) {
     WorkerView& view = workers.emplace_back();
     view.load_tokens = static_cast<int64_t>(expected[0]);
@@ -58,11 +61,25 @@ Group Random(uint64_t seed, uint64_t most = 20) {
     group.workers.back().time_offset = 1000 * rng.Uniform();
     group.workers.back().prefill_weight = rng.Uniform();
   }
-  for (size_t k = 0; k < group.steps.size(); ++k) group.variance.push_back(k == 0 ? 0 : 1e6 * rng.Uniform());
+  for (size_t k = 0; k < group.steps.size(); ++k) {
+    group.variance.push_back(k == 0 ? 0 : 1e6 * rng.Uniform());
+    group.arriving.push_back(k == 0 ? 0 : 1e4 * rng.Uniform());
+  }
   for (int i = 0; i < 8; ++i) {
     std::vector<double> stays = {1};
     while (stays.size() < group.steps.size()) stays.push_back(stays.back() * rng.Uniform());
     group.Waits(static_cast<int64_t>(1 + rng.Below(rng.Below(2) == 0 ? 30'000 : 800)), stays);
+  }
+  if (seed % 2 == 1) return group;
+  group.rule = PlacementRule::kRefill;
+  for (size_t k = 0; k < group.steps.size(); ++k) {
+    double sum = 0;
+    for (size_t g = 0; g < group.workers.size(); ++g) {
+      const WorkerView& worker = group.workers[g];
+      sum +=
+          worker.TimeAt(group.load[g * group.steps.size() + k]) + worker.time_per_token * group.arriving[k];
+    }
+    group.level.push_back(sum / static_cast<double>(group.workers.size()));
   }
   return group;
 }
@@ -193,7 +210,8 @@ TEST_F(HeadroomTest, ExpectedGrowthIsHalfTheRemainingTokensByTheirShare) {
 
 // --- horizon ---
 
-// The sum over the steps ahead; a knot stands for the steps nearer to it than to its neighbours, by ratio.
+// The sum over the steps ahead, with the term for arrivals by kRefill; a knot stands for the steps nearer to
+// it than to its neighbours, by ratio.
 double ValueOf(const Group& group) {
   const size_t workers = group.workers.size(), knots = group.steps.size();
   double value = 0, rate = 0, begin = 0;
@@ -209,6 +227,9 @@ double ValueOf(const Group& group) {
     const auto time = [&](size_t g) { return group.workers[g].TimeAt(group.load[g * knots + k]); };
     for (size_t g = 0; g < workers; ++g) largest = std::max(largest, time(g));
     for (size_t g = 0; g < workers; ++g) sum += std::exp((time(g) - largest) / tau);
+    if (!group.level.empty()) {
+      sum += static_cast<double>(workers) * std::exp((group.level[k] - largest) / tau);
+    }
     value += weight * (largest + tau * std::log(sum));
     begin = end;
   }
@@ -243,7 +264,7 @@ TEST(Horizon, RaiseIsWhatTheSumGrowsByAndAddedRequestsCountAsIfTheyHadBeenThere)
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     Group group = Random(seed);
     ExpectedSteps steps;
-    steps.Reset(group.workers, group.Far());
+    steps.Reset(group.workers, group.Far(), group.rule == PlacementRule::kRefill);
     for (size_t i = 0; i < group.waiting.size(); ++i) {
       const double before = ValueOf(group);
       ASSERT_NEAR(steps.Value(), before, 1e-9 * before) << "seed " << seed;
@@ -282,7 +303,7 @@ TEST(Horizon, EachGoesWhereTheSumGrowsLeast) {
 }
 
 TEST(Horizon, EnormousRequestsAndEmptyWorkersAreNoTrouble) {
-  Group group = {.steps = {0, 1, 100}, .variance = {0, 0, 0}, .mean_stay = 50};
+  Group group = {.steps = {0, 1, 100}, .variance = {0, 0, 0}, .arriving = {0, 0, 0}, .mean_stay = 50};
   group.Worker({0, 0, 0});
   group.Worker({1e7, 1e7, 1e7});
   for (int i = 0; i < 2; ++i) group.Waits(1'000'000'000, {1, 1, 1});

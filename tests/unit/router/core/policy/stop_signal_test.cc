@@ -91,7 +91,7 @@ class Spare {
   Snapshot View(PlacementRule rule) const {
     Snapshot snapshot = pool_.View();
     snapshot.rule = rule;
-    snapshot.far = {steps_, ahead_, variance_, curve_of_, curves_, 50};
+    snapshot.far = {steps_, ahead_, variance_, variance_, curve_of_, curves_, 50};
     return snapshot;
   }
 
@@ -186,7 +186,7 @@ TEST(PlacementStop, DeadlineChangesTheRuleByCountsOnlyWhereMemoryIsShort) {
 TEST(PlacementStop, DeadlineEndsTheDecisionWhereMemoryIsShortToo) {
   const Spare spare(/*odd_kv=*/0);
   for (const PlacementRule rule :
-       {PlacementRule::kHeadroom, PlacementRule::kHorizon, PlacementRule::kCounts}) {
+       {PlacementRule::kHeadroom, PlacementRule::kHorizon, PlacementRule::kCounts, PlacementRule::kRefill}) {
     const Outcome whole = DecideSpare(spare, rule, kNeverOver), cut = DecideSpare(spare, rule, 0);
     EXPECT_EQ(Feasible(spare.View(rule), whole.decision), size_t{kRequests});
     EXPECT_GT(whole.questions, 5);
