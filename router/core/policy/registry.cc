@@ -32,7 +32,7 @@ MadePolicy TwoChoices(const PolicyOptions& options) {
 }
 
 MadePolicy Br0(const PolicyOptions&) {
-  return std::make_unique<BalanceRoutePolicy>("br0", 0, /*overflow_weight=*/0);
+  return std::make_unique<BalanceRoutePolicy>("br0", 0);
 }
 
 MadePolicy BrH(const PolicyOptions& options) {
@@ -40,7 +40,7 @@ MadePolicy BrH(const PolicyOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("br_h: horizon ", options.horizon, " must lie between 0 and ", kBrLongestHorizon));
   }
-  return std::make_unique<BalanceRoutePolicy>("br_h", options.horizon, kBrHorizonOverflowWeight);
+  return std::make_unique<BalanceRoutePolicy>("br_h", options.horizon > 0 ? options.horizon : kBrHorizon);
 }
 
 MadePolicy BfIo(const PolicyOptions& options) {
@@ -90,8 +90,8 @@ constexpr Registered kPolicies[] = {
       "TensorRT-LLM's balancer: the oldest requests, longest first, to the worker with the fewest tokens; "
       "request counts are capped"},
      Plain<TrtllmPolicy>},
-    {{"br0", "margin score in two stages, our interpretation of BalanceRoute without lookahead"}, Br0},
-    {{"br_h", "br0 over the steps of --lookahead that its setting horizon names"}, BrH},
+    {{"br0", "margin score in two stages: BalanceRoute without lookahead"}, Br0},
+    {{"br_h", "br0 over the steps of --lookahead that its setting horizon names (0: 80)"}, BrH},
     {{"jffc", "oldest first, to the fastest worker or chain with free capacity (default of --coupling=none)"},
      Baseline<Jffc>},
 };

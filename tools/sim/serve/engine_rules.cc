@@ -6,6 +6,7 @@
 #include <numeric>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/cost/prompt_work.h"
@@ -16,6 +17,7 @@ namespace {
 constexpr int64_t kCadence = 2;
 // With max_delay_passes = 30 the thirtieth pass is not delayed.
 constexpr int64_t kSglangDelays = 29;
+constexpr size_t kSglangAttempts = 16;
 constexpr double kAtomFill = 0.7;
 constexpr int64_t kAtomTicks = 30;
 constexpr int64_t kAtomTicksOfABegunPrompt = 8;
@@ -85,15 +87,40 @@ int64_t InstantRule::PromptCapacity(const ServeRank& rank) const {
   return std::max<int64_t>(0, budget_ - rank.decodes);
 }
 
+int64_t InstantRule::Begins(const ServeView& view, const ServePlan& plan, size_t g, int64_t most) {
+  const ServeRank& rank = view.ranks[g];
+  int64_t begun = 0;
+  const auto compute = [&](int64_t tokens, bool queued) {
+    if (most <= 0 || (queued && rank.running() + begun >= view.slots)) return most = 0;
+    begun += queued ? 1 : 0;
+    return most -= std::min(most, tokens);
+  };
+  for (size_t i = 0; i < rank.prompts.size(); ++i) {
+    compute(rank.prompts[i].left, std::cmp_greater_equal(i, rank.begun));
+  }
+  for (const ServePlan::Binding& binding : plan.bindings) {
+    if (std::cmp_equal(binding.rank, g)) compute(view.requests[binding.request].prompt, true);
+  }
+  return begun;
+}
+
+int64_t InstantRule::Queued(const ServeView& view, const ServePlan& plan, size_t g) {
+  return view.ranks[g].queued() +
+         std::count_if(plan.bindings.begin(), plan.bindings.end(),
+                       [g](const ServePlan::Binding& binding) { return std::cmp_equal(binding.rank, g); });
+}
+
 void InstantRule::Release(const ServeView& view, ServePlan& plan) const {
   for (size_t g = 0; g < view.ranks.size(); ++g) plan.orders[g].prompt_tokens = PromptCapacity(view.ranks[g]);
 }
 
 void VllmCadenceRule::Meter(const ServeView& view, const std::vector<int64_t>& tokens, ServePlan& plan) {
-  if (!saturated_ && view.step % kCadence != 0 && SomethingDecodes(view)) return;
-  Release(view, plan);
-  saturated_ = false;
-  for (size_t g = 0; g < tokens.size(); ++g) saturated_ |= tokens[g] > plan.orders[g].prompt_tokens;
+  bound_.resize(tokens.size());
+  for (size_t g = 0; g < tokens.size(); ++g) {
+    if (view.step % kCadence != 0 && !bound_[g] && view.ranks[g].decodes > 0) continue;
+    plan.orders[g].prompt_tokens = PromptCapacity(view.ranks[g]);
+    bound_[g] = Queued(view, plan, g) > Begins(view, plan, g, plan.orders[g].prompt_tokens);
+  }
 }
 
 void SglangDelayerRule::Meter(const ServeView& view, const std::vector<int64_t>& tokens, ServePlan& plan) {
@@ -103,12 +130,24 @@ void SglangDelayerRule::Meter(const ServeView& view, const std::vector<int64_t>&
     // A new request needs a slot; a rank without a free slot votes that it has none.
     queued.push_back(view.ranks[g].running() < view.slots ? tokens[g] - begun[g] : 0);
   }
-  const bool delay = Any(queued) && !All(queued) && SomethingDecodes(view) && delayed_ < kSglangDelays;
+  attempts_.resize(tokens.size());
+  int64_t largest = 0, free = view.slots;
+  for (size_t g = 0; g < tokens.size(); ++g) {
+    free = std::min(free, view.slots - view.ranks[g].running());
+    for (const int64_t prompts : attempts_[g]) largest = std::max(largest, prompts);
+  }
+  bool wants = Any(queued) && !All(queued);
+  if (All(queued) && free < largest) wants = !std::exchange(first_, false);
+  const bool delay = wants && SomethingDecodes(view) && delayed_ < kSglangDelays;
   delayed_ = delay ? delayed_ + 1 : 0;
   for (size_t g = 0; g < tokens.size(); ++g) {
     // A prompt that has begun always continues.
     const int64_t most = std::min(budget(), begun[g] + (delay ? 0 : queued[g]));
     if (most > 0) plan.orders[g] = {most, false};
+    if (queued[g] == 0) continue;
+    const int64_t could = std::min(Queued(view, plan, g), view.slots - view.ranks[g].running());
+    attempts_[g].push_back(delay ? could : std::max<int64_t>(1, Begins(view, plan, g, most)));
+    if (attempts_[g].size() > kSglangAttempts) attempts_[g].pop_front();
   }
 }
 

@@ -29,6 +29,10 @@ class InstantRule : public ServeRule {
   int64_t budget() const { return budget_; }
   // Prompt tokens that the budget leaves after the rank's decodes.
   int64_t PromptCapacity(const ServeRank& rank) const;
+  // Number of prompts bound to rank g that have no slot yet.
+  static int64_t Queued(const ServeView& view, const ServePlan& plan, size_t g);
+  // Number of them that begin when it computes up to `most` prompt tokens.
+  static int64_t Begins(const ServeView& view, const ServePlan& plan, size_t g, int64_t most);
   // Lets every rank compute up to its PromptCapacity; without a call, ranks compute no prompt tokens.
   void Release(const ServeView& view, ServePlan& plan) const;
 
@@ -42,22 +46,27 @@ class VllmRule final : public InstantRule {
   using InstantRule::InstantRule;
 };
 
-// vLLM's cadence (#44558): prompts only in every second step, the same on all ranks; suspended while an
-// admitting step cannot take all waiting prompts; not applied when no request decodes.
+// vLLM's prefill_schedule_interval, 2 here, as merged (read in 0.33: v1/engine/core.py, v1/core/sched):
+// prompts only in every second step, the same on all ranks. A rank ignores it while none of its requests
+// decodes, and after a step in which it computed prompts and left some waiting.
 class VllmCadenceRule final : public InstantRule {
  public:
   using InstantRule::InstantRule;
 
  private:
   void Meter(const ServeView& view, const std::vector<int64_t>& tokens, ServePlan& plan) override;
-  bool saturated_ = false;
+  // By rank: its last step with prompts left some waiting.
+  std::vector<bool> bound_;
 };
 
 // SGLang with its prefill delayer: in a step a rank computes either a chunk of prompts or decodes, never
 // both. Ranks vote whether they have a prompt to begin. Prompts begin when all ranks have one; when only some
-// have one they are delayed, at most until the thirtieth pass. A prompt that has begun continues in every
-// pass. Requests go to the rank with the fewest. SGLang's watermark on KV use is omitted, because KV memory
-// is not limited here. There is no delay when no request decodes.
+// have one they are delayed, at most until the thirtieth pass. When all have one they are delayed as long,
+// except the first time, while the fullest rank has fewer free slots than the most prompts of any rank's last
+// 16 passes that could begin some. A prompt that has begun continues in every pass. Requests go to the rank
+// with the fewest. As sglang 0.5.23, managers/prefill_delayer.py, by default: its trigger by queue length is
+// off. The watermark on KV use is omitted, because KV memory is not limited here. There is no delay when no
+// request decodes.
 class SglangDelayerRule final : public InstantRule {
  public:
   using InstantRule::InstantRule;
@@ -66,6 +75,9 @@ class SglangDelayerRule final : public InstantRule {
   int64_t WeightOfQueued() const override { return 1; }
   void Meter(const ServeView& view, const std::vector<int64_t>& tokens, ServePlan& plan) override;
   int64_t delayed_ = 0;
+  bool first_ = true;
+  // By rank: prompts begun, or that could have begun, in its last passes.
+  std::vector<std::deque<int64_t>> attempts_;
 };
 
 // ATOM's coalescer (#930, #1611, with the bounds documented there). Prompts are held until every rank has

@@ -55,7 +55,7 @@ void BalanceRoutePolicy::Start(const Snapshot& snapshot) {
       envelope_[h] = std::max(envelope_[h], load);
     }
   }
-  score_.SetOverflowWeight(overflow_weight_ > 0 ? overflow_weight_ : static_cast<double>(workers));
+  score_.SetOverflowWeight(static_cast<double>(workers));
   closed_.assign(workers, 0);
   first_left_ = 0;
 }

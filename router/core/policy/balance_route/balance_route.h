@@ -1,15 +1,15 @@
-// br0 and br_h: the margin score in two stages; our reading of BalanceRoute (arXiv 2605.06113), of which only
-// the abstract was available. The formula is derived from the one-step imbalance; the stages and br_h's
-// constants (beta = 43, d = 0.86, 7 slots, 1,024 candidates) are those of the same group's public simulator
-// (Echoscd/Load-Balancing-Release, strategy_balance_future). Do not quote these constants as the paper's.
+// br0 and br_h: BalanceRoute's BR-0 and BR-H (arXiv 2605.06113v2), the margin score F = S - G max(0, S - m)
+// in two stages. BR-H sums it over H = 80 steps ahead, with a discount. The discount (0.86), 7 slots and
+// 1,024 candidates are those of the same group's public simulator (Echoscd/Load-Balancing-Release,
+// strategy_balance_future), not the paper's. Its predictor by a hash of the prompt is left out.
 //
 // 1. While more than 7 slots are free, the worker with most free slots (ties: least loaded) takes the request
 //    with the largest score among the 1,024 oldest.
 // 2. Then the worker with the least load at the end of the horizon takes as many of the candidates as it has
 //    slots (or fewer when that scores more): the subset whose sum comes closest to its least margin.
-// br0 uses the present step only, with beta = G: the exact change of G
-// max L - sum L. br_h uses the snapshot's outlook as far as it reaches. A lower class of priority follows
-// when the higher one is placed. Threads: as Policy.
+// br0 uses the present step only: the exact change of G max L - sum L. br_h uses the snapshot's outlook as
+// far as it reaches; the paper's predictor is `survival`, the default of --lookahead. A lower class of
+// priority follows when the higher one is placed. Threads: as Policy.
 #ifndef BFIO_ROUTER_CORE_POLICY_BALANCE_ROUTE_BALANCE_ROUTE_H_
 #define BFIO_ROUTER_CORE_POLICY_BALANCE_ROUTE_BALANCE_ROUTE_H_
 
@@ -85,8 +85,7 @@ class MarginScore {
 class BalanceRoutePolicy final : public Policy {
  public:
   // br0 without a horizon, br_h with one. REQUIRES: horizon >= 0; `name` outlives the policy.
-  BalanceRoutePolicy(absl::string_view name, int32_t horizon, double overflow_weight)
-      : name_(name), horizon_(horizon), overflow_weight_(overflow_weight) {}
+  BalanceRoutePolicy(absl::string_view name, int32_t horizon) : name_(name), horizon_(horizon) {}
   absl::string_view name() const override { return name_; }
   int32_t horizon() const override { return horizon_; }
   void Decide(const Snapshot& snapshot, Decision& decision) override;
@@ -108,8 +107,6 @@ class BalanceRoutePolicy final : public Policy {
 
   absl::string_view name_;
   int32_t horizon_;
-  // beta; 0 means G.
-  double overflow_weight_;
   FreeCapacity free_;
   MarginScore score_{1, kDiscount};
   SubsetSum subset_sum_;
@@ -124,8 +121,8 @@ class BalanceRoutePolicy final : public Policy {
   int32_t first_left_ = 0;
 };
 
-// br_h's beta.
-inline constexpr double kBrHorizonOverflowWeight = 43;
+// br_h's steps ahead where no horizon is set: the paper's.
+inline constexpr int32_t kBrHorizon = 80;
 // With this horizon the smallest weight, 0.86^500, is below 1e-32.
 inline constexpr int32_t kBrLongestHorizon = 500;
 

@@ -227,6 +227,7 @@ TEST(RegistryTest, OptionsOutOfRangeAreRefusedByName) {
   };
   EXPECT_EQ((*MakePolicy("bf_io", {.horizon = 500}))->horizon(), 500);
   EXPECT_EQ((*MakePolicy("br_h", {.horizon = 20}))->horizon(), 20);
+  EXPECT_EQ((*MakePolicy("br_h", {}))->horizon(), 80) << "the paper's";
   EXPECT_EQ((*MakePolicy("br0", {.horizon = 20}))->horizon(), 0) << "it asks the scheduler for no outlook";
   EXPECT_EQ(MakePolicy("br_h", {.horizon = -1}).status().code(), absl::StatusCode::kInvalidArgument);
   for (const int32_t horizon : {501, -1}) refused({.horizon = horizon}, "must lie between 0 and 500");

@@ -247,8 +247,15 @@ TEST(ServeRulesTest, TheCadenceLetsPromptsInEverySecondStepUntilTheyPileUp) {
   scene.ExpectAfter(0, *rule, {246, 246}, "step 0");
   scene.ExpectAfter(0, *rule, {0, 0}, "step 1");
   scene.SetPrompts(0, {5000});
-  scene.ExpectAfter(0, *rule, {246, 246}, "step 2 cannot take them all");
-  scene.ExpectAfter(0, *rule, {246, 246}, "so step 3 goes on");
+  scene.ExpectAfter(0, *rule, {246, 246}, "step 2 begins it");
+  scene.ExpectAfter(0, *rule, {0, 0}, "step 3: a prompt that has begun does not wait");
+  scene.SetPrompts(0, {300, 50});
+  scene.ExpectAfter(0, *rule, {246, 246}, "step 4 leaves one waiting");
+  scene.ExpectAfter(0, *rule, {246, 0}, "so its rank goes on in step 5");
+  scene.ranks[1].decodes = 0;
+  scene.SetPrompts(0, {});
+  scene.ExpectAfter(0, *rule, {246, 256}, "step 6");
+  scene.ExpectAfter(0, *rule, {0, 256}, "a rank without decodes has nothing to protect");
 }
 
 TEST(ServeRulesTest, SglangsDelayerWaitsForAllRanksThirtyPassesAtMost) {
@@ -265,6 +272,17 @@ TEST(ServeRulesTest, SglangsDelayerWaitsForAllRanksThirtyPassesAtMost) {
   scene.ExpectAfter(0, *rule, {0, 0}, "a prompt without a slot does not count");
   scene.ranks[0].decodes = 63;
   scene.ExpectAfter(0, *rule, {100, 100});
+}
+
+TEST(ServeRulesTest, SglangsDelayerWaitsForSlotsForAWholeBatch) {
+  Scene scene({{10, {20, 20, 20}}, {10, {20}}});
+  const auto rule = Rule("sglang_delayer", 256);
+  scene.ExpectAfter(0, *rule, {60, 20}, "three begin");
+  scene.ranks[1].decodes = 62;
+  scene.ExpectAfter(0, *rule, {60, 20}, "two slots are fewer than three: not the first time");
+  scene.ExpectAfter(29, *rule, {60, 20}, "then at most until the thirtieth pass");
+  scene.ranks[1].decodes = 61;
+  scene.ExpectAfter(0, *rule, {60, 20});
 }
 
 TEST(ServeRulesTest, SglangsDelayerLetsAPromptThatHasBegunGoOn) {
