@@ -154,7 +154,7 @@ TEST(PrefixRunTest, InABarrierAnObjectiveBoundsTheWaitForAWave) {
   const auto without = RunPrefixes(options);
   options.ttft_objective_s = 0.5;
   const auto with = RunPrefixes(options);
-  EXPECT_GT(without->times.ttft_s.p99, 1);
+  EXPECT_GT(without->times.ttft_s.p99, 0.9);
   EXPECT_LT(with->times.ttft_s.p99, 0.6);
   EXPECT_LT(with->times.e2e_s.mean, 1.1 * without->times.e2e_s.mean);
 }
