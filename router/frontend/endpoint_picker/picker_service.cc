@@ -67,7 +67,10 @@ class PickerCall final : public ServerCall<PickerCall, In, Out>, public TokenSin
       MutexLock lock(&service->mutex_);
       service->calls_.emplace(call->id_, call);
     }
-    call->ServerCall::Begin(service->authenticator_->Check(*context), &service->messages_);
+    const absl::StatusOr<Peer> peer = service->authenticator_->Check(*context);
+    // Envoy's connection carries the calls of all clients, so their rate says nothing about one of them.
+    if (peer.ok()) service->authenticator_->Accepted(*context, /*gateway=*/true);
+    call->ServerCall::Begin(peer, &service->messages_);
     return call.get();  // kept alive by itself until OnDone
   }
 
