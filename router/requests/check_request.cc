@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <cstdlib>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "common/base/out_of_range.h"
 #include "common/base/status_macros.h"
 
@@ -91,6 +93,15 @@ absl::Status CheckResume(const ClientRequest& request, const RequestLimits& limi
 
 absl::Status CheckObjective(absl::string_view field, const std::optional<absl::Duration>& objective) {
   return CheckDuration(field, objective, 1);
+}
+
+absl::StatusOr<absl::Duration> TtftObjectiveOf(absl::string_view text) {
+  double ms = 0;
+  if (!absl::SimpleAtod(text, &ms))
+    return absl::InvalidArgumentError(absl::StrCat(kTtftHeader, " is not a number of milliseconds"));
+  const absl::Duration objective = absl::Milliseconds(ms);
+  BFIO_RETURN_IF_ERROR(CheckObjective(kTtftHeader, objective));
+  return objective;
 }
 
 absl::Status CheckRequest(const ClientRequest& request, const RequestLimits& limits) {

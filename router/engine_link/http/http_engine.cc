@@ -158,7 +158,6 @@ class HttpEngine final : public EngineClient {
     if (description.slots < 1)
       return absl::FailedPreconditionError(
           "it does not report how many requests it runs at a time: add ?slots=N (vLLM: max_num_seqs)");
-    ranks_ = description.ranks;
     return description;
   }
 
@@ -178,8 +177,6 @@ class HttpEngine final : public EngineClient {
 
   const std::string server_;
   const int32_t slots_;
-  // Of the last description.
-  int32_t ranks_ = 1;
   EventQueue tasks_;
   httplib::Client http_;
   std::thread thread_;

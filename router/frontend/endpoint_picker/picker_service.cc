@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/clock.h"
@@ -20,9 +19,6 @@
 
 namespace bfio::router::picker {
 namespace {
-
-// Objective for the first token in milliseconds, as at the other APIs.
-constexpr char kTtftHeader[] = "x-slo-ttft-ms";
 
 // Whether the subset has the server of this rank, "http://IP:PORT#RANK".
 bool Contains(const std::vector<std::string>& subset, absl::string_view worker_id) {
@@ -333,11 +329,7 @@ absl::StatusOr<ClientRequest> PickerService::RequestOf(const PickerCall& call) c
   request.priority_unset = true;
   if (options_.limits.name_prefixes) request.prefix = std::move(read.prefix);
   if (const absl::string_view text = exchange.header(kTtftHeader); !text.empty()) {
-    double ms = 0;
-    if (!absl::SimpleAtod(text, &ms))
-      return absl::InvalidArgumentError(absl::StrCat(kTtftHeader, " is not a number of milliseconds"));
-    request.ttft_objective = absl::Milliseconds(ms);
-    BFIO_RETURN_IF_ERROR(CheckObjective(kTtftHeader, request.ttft_objective));
+    BFIO_ASSIGN_OR_RETURN(request.ttft_objective, TtftObjectiveOf(text));
   }
   request.passed.on = request.passed.whole = true;
   BFIO_RETURN_IF_ERROR(CheckRequest(request, options_.limits));

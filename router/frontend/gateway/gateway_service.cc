@@ -17,23 +17,8 @@
 namespace bfio::router::gateway {
 namespace {
 
-// Objectives in milliseconds.
-constexpr char kTtftHeader[] = "x-slo-ttft-ms";
 // "true": after the loss of its engine the output may continue with other random draws than before.
 constexpr char kMayResampleHeader[] = "bfio-may-resample";
-
-// INVALID_ARGUMENT for a value that is not a number of milliseconds within the API's bounds.
-absl::StatusOr<std::optional<absl::Duration>> ObjectiveIn(const grpc::CallbackServerContext& context,
-                                                          const char* header) {
-  const auto found = context.client_metadata().find(header);
-  if (found == context.client_metadata().end()) return std::nullopt;
-  double ms = 0;
-  if (!absl::SimpleAtod(absl::string_view(found->second.data(), found->second.size()), &ms))
-    return absl::InvalidArgumentError(absl::StrCat(header, " is not a number of milliseconds"));
-  const std::optional<absl::Duration> objective = absl::Milliseconds(ms);
-  BFIO_RETURN_IF_ERROR(CheckObjective(header, objective));
-  return objective;
-}
 
 // The requests that one call aborts: the call is answered when the last abort has been answered.
 struct PendingAborts {
@@ -182,7 +167,11 @@ absl::StatusOr<GatewayService::Asker> GatewayService::AskerOf(const grpc::Callba
     if (!asker.may_resample && resample->second != "false")
       return absl::InvalidArgumentError(absl::StrCat(kMayResampleHeader, " must be true or false"));
   }
-  BFIO_ASSIGN_OR_RETURN(asker.ttft_objective, ObjectiveIn(context, kTtftHeader));
+  const auto objective = context.client_metadata().find(kTtftHeader);
+  if (objective != context.client_metadata().end()) {
+    BFIO_ASSIGN_OR_RETURN(asker.ttft_objective,
+                          TtftObjectiveOf({objective->second.data(), objective->second.size()}));
+  }
   return asker;
 }
 
