@@ -17,18 +17,39 @@ PATIENCE_S = 3600
 class Request:
     """The result of one request. Times are of time.monotonic()."""
 
-    def __init__(self, prompt_tokens, output_tokens, due):
-        self.prompt_tokens, self.output_tokens, self.due = prompt_tokens, output_tokens, due
+    def __init__(self, prompt_tokens, output_tokens, due, body):
+        self.prompt_tokens, self.output_tokens, self.due, self.body = prompt_tokens, output_tokens, due, body
         # Times of the events with text; time of the end of the response; the reason of a failure.
         self.events, self.ended, self.error = [], None, None
 
 
-async def send(address, model, request, digits):
+def digits_prompt(model, prompt_tokens, output_tokens, chance):
+    prompt = "".join(chance.choices("0123456789", k=prompt_tokens))
+    return {"model": model, "prompt": prompt, "max_tokens": MAX_TOKENS, "seed": output_tokens, "temperature": 1}
+
+
+async def lines_of(reader):
+    """Lines of a response's body. A proxy may have cut it into other chunks than the server."""
+    chunked = False
+    while (header := await reader.readline()) not in (b"\r\n", b""):
+        chunked = chunked or header.lower().startswith(b"transfer-encoding: chunked")
+    if not chunked:
+        async for line in reader:
+            yield line
+        return
+    rest = b""
+    while size := int(await reader.readline(), 16):
+        *whole, rest = (rest + await reader.readexactly(size)).split(b"\n")
+        await reader.readline()
+        for line in whole:
+            yield line
+    yield rest
+
+
+async def send(address, request, exact):
     await asyncio.sleep(max(0, request.due - time.monotonic()))
     host, port = address.rsplit(":", 1)
-    prompt = "".join(digits.choices("0123456789", k=request.prompt_tokens))
-    body = json.dumps({"model": model, "prompt": prompt, "max_tokens": MAX_TOKENS, "seed": request.output_tokens,
-                       "temperature": 1, "stream": True, "stream_options": {"include_usage": True}}).encode()
+    body = json.dumps(request.body | {"stream": True, "stream_options": {"include_usage": True}}).encode()
     writer = None
     try:
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -38,7 +59,7 @@ async def send(address, model, request, digits):
         if b" 200 " not in status:
             request.error = (status + await reader.read())[-300:].decode(errors="replace")
             return
-        async for line in reader:
+        async for line in lines_of(reader):
             if line.startswith(b"data: "):
                 if line.startswith(b"data: [DONE]"):
                     request.ended = time.monotonic()
@@ -46,12 +67,12 @@ async def send(address, model, request, digits):
                     request.error = line[:300].decode(errors="replace")
                 elif b'"completion_tokens"' in line:
                     made = json.loads(line[6:])["usage"]["completion_tokens"]
-                    if made != request.output_tokens:
+                    if exact and made != request.output_tokens:
                         request.error = f"{made} tokens, not {request.output_tokens}"
                 else:
                     request.events.append(time.monotonic())
     except (OSError, asyncio.IncompleteReadError, ValueError) as error:
-        request.error = str(error)
+        request.error = repr(error)
     finally:
         if writer is not None:
             writer.close()
@@ -59,17 +80,20 @@ async def send(address, model, request, digits):
             request.error = "the response has no end"
 
 
-def run(address, model, lengths, rate, seed):
-    """Sends a request for each (prompt, output) of `lengths`, as a Poisson process of `rate` per second; returns them all."""
-    gaps, digits = random.Random(seed), random.Random(seed + 1)
+def run(address, model, lengths, rate, seed, make_body=digits_prompt, exact=True):
+    """Sends a request for each (prompt, output) of `lengths`, as a Poisson process of `rate` per second; returns them all.
+
+    `exact`: a response of another length is a failure.
+    """
+    gaps, chance = random.Random(seed), random.Random(seed + 1)
 
     async def everything():
         due = time.monotonic() + 1
         requests = []
         for prompt, output in lengths:
             due += gaps.expovariate(rate)
-            requests.append(Request(prompt, output, due))
-        await asyncio.wait_for(asyncio.gather(*(send(address, model, request, digits) for request in requests)), PATIENCE_S)
+            requests.append(Request(prompt, output, due, make_body(model, prompt, output, chance)))
+        await asyncio.wait_for(asyncio.gather(*(send(address, request, exact) for request in requests)), PATIENCE_S)
         return requests
 
     return asyncio.run(everything())

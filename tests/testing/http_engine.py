@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """An engine with OpenAI's API over HTTP that computes nothing, for tests. Standard library only.
 
-usage: tests/testing/http_engine.py --ports=8200-8207 [--barrier] [--ranks=N] [--slots=N] [--kv_tokens=N] [--step=SECONDS]
-           [--token_time=SECONDS] [--model=NAME] [--fault=FAULT]
+usage: tests/testing/http_engine.py --ports=8200-8207,8300 [--barrier] [--ranks=N] [--slots=N] [--kv_tokens=N] [--step=SECONDS]
+           [--token_time=SECONDS] [--model=NAME] [--fault=FAULT] [--ends_by_seed]
 
 A server for each port, at 127.0.0.1. It serves completions, chat completions and responses, whole or as streams; /v1/models, /health,
 and /metrics with vLLM's names. A server has --ranks ranks, which X-data-parallel-rank chooses. A rank runs --slots requests at a time;
 others wait in it. Each running request generates a token in every step, as often as its max_tokens says, and a step takes --step plus
 --token_time for each token that the rank holds (prompts count a token for four bytes). With --barrier all ranks of all ports step
-together, as long as the slowest needs.
+together, as long as the slowest needs. With --ends_by_seed a request ends at the length that its field "seed" says, which nobody on the way knows.
 
 Faults, of all requests or of one (field "fault" of its body): "429" or another status, at once; "hang": it is accepted and never
 answered; "die:N": the connection breaks after N tokens. A whole answer, and the last event of a stream, has the field "received": what
@@ -79,12 +79,14 @@ class Rank:
 
 
 class Request:
-    def __init__(self, body, headers, size, digest, fault, closed):
+    def __init__(self, body, headers, size, digest, fault, closed, ends_by_seed):
         self.closed = closed
         self.stream, self.fault = body.get("stream") is True, fault
         self.hangs = fault == "hang"
         self.dies_after = int(fault[4:]) if fault.startswith("die:") else None
         self.wanted = next((body[name] for name in ("max_completion_tokens", "max_output_tokens", "max_tokens") if name in body), 16)
+        if ends_by_seed:
+            self.wanted = min(self.wanted, max(1, int(body.get("seed", self.wanted))))
         self.usage = (body.get("stream_options") or {}).get("include_usage") is True
         prompt = next((body[name] for name in ("messages", "prompt", "input") if name in body), "")
         self.prompt_tokens = max(1, len(prompt if isinstance(prompt, str) else json.dumps(prompt)) // 4)
@@ -178,7 +180,7 @@ class Server:
         try:
             fields = json.loads(body)
             request = Request(fields, headers, len(body), hashlib.sha256(body).hexdigest(), fields.get("fault", self.fault),
-                              reader.closed)
+                              reader.closed, self.args.ends_by_seed)
         except (ValueError, TypeError, AttributeError) as error:
             return self.send(writer, 400, {"error": {"message": str(error)}})
         rank = self.rank_of(headers)
@@ -275,10 +277,10 @@ def whole_of(api, model, count):
 
 
 async def serve(args):
-    first, _, last = args.ports.partition("-")
+    ports = [int(port) for part in args.ports.split(",") for port in range(int(part.split("-")[0]), int(part.split("-")[-1]) + 1)]
     together = Steps(args.step, args.token_time)
     servers = []
-    for port in range(int(first), int(last or first) + 1):
+    for port in ports:
         server = Server(port, together if args.barrier else lambda: Steps(args.step, args.token_time), args)
         servers.append(await asyncio.get_running_loop().create_server(
             lambda server=server: asyncio.StreamReaderProtocol(Reader(), server.connection), "127.0.0.1", port, backlog=4096))
@@ -300,6 +302,7 @@ def main():
     parser.add_argument("--token_time", type=float, default=0)
     parser.add_argument("--model", default="test")
     parser.add_argument("--fault", default="")
+    parser.add_argument("--ends_by_seed", action="store_true")
     asyncio.run(serve(parser.parse_args()))
     return 0
 
