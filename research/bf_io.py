@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Experiments of "A Universal Load Balancing Principle and Its Application to Large Language Model Serving" (BF-IO).
 
-docs/papers.md has the results; T there is ../shared/traces. Unless an experiment has other settings: G = 16 workers of
+docs/research/papers.md has the results; T there is ../shared/traces. Unless an experiment has other settings: G = 16 workers of
 B = 72 slots, a pool that is refilled to R = 128 requests before every decision, the authors' step time.
 """
 

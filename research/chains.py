@@ -2,7 +2,7 @@
 """Experiments of "Serving Chain-structured Jobs with Large Memory Footprints with Application to Large Foundation Model
 Serving": a model that is spread over servers.
 
-docs/chains.md has the results. Unless an experiment has other settings: BLOOM-176B over 20 servers, of which a fifth is
+docs/design/chains.md has the results. Unless an experiment has other settings: BLOOM-176B over 20 servers, of which a fifth is
 fast, at places in Europe; 0.2 jobs/s, target load 0.7, c = 7. '-- --rtt=FILE' gives measured round-trip times in ms.
 """
 

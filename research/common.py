@@ -462,7 +462,7 @@ class Context:
     def expect(self, name, value, low, high, *, small=None, paper=None, ours=None):
         """Asserts low <= value <= high (an Estimate stands for its mean).
 
-        The bounds apply to the experiment at its full size on the traces of docs/papers.md. `small`: the bounds for
+        The bounds apply to the experiment at its full size on the traces of docs/research/papers.md. `small`: the bounds for
         any other run (shortened, fewer seeds, a profile, other flags); without it such a run asserts nothing here.
         paper, ours: the paper's value, and our value when the bounds were set; shown beside the result.
         """

@@ -3,7 +3,7 @@
 
 "Throughput-Optimal Scheduling Algorithms for LLM Inference and AI Agents": which schedulers stay bounded below capacity
 (Figure 1), the Rybko-Stolyar network (Figure 8), agents' orders (Section 4), token budgets (Figure 9). Not in the paper: the
-cost of long prompts for ranks that share a barrier. docs/agents.md and docs/steps.md have the results.
+cost of long prompts for ranks that share a barrier. docs/design/agents.md and docs/design/prompts.md have the results.
 """
 
 import math

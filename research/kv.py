@@ -2,7 +2,7 @@
 """Experiments with admission when KV memory is limited.
 
 "Online Scheduling for LLM Inference with KV Cache Constraints": one worker (Llama-2-70B on two A100, M = 16,492 tokens
-of KV), Poisson arrivals, lengths of conversations. docs/admission.md has the results. kv-tight is not in the paper: it is
+of KV), Poisson arrivals, lengths of conversations. docs/design/admission.md has the results. kv-tight is not in the paper: it is
 the router's admission on eight workers. Section numbers are the paper's.
 """
 
@@ -402,7 +402,7 @@ def kv_paces(ctx):
 # ---------------------------------------------------------------------------------------------------------------------
 # The router's admission where KV is short
 
-# Throughput relative to the best watermark, as in docs/benchmarks.md.
+# Throughput relative to the best watermark, as in docs/results.md.
 TIGHT = {workload: dict(zip((("none", "none", None), ("kv_feasible", "oracle", None), ("kv_feasible", "survival", 0.99),
                              ("mc_sf", "oracle", None), ("mc_sf", "survival", 0.99)), ours))
          for workload, ours in {"profile conversation": (0.863, 1.011, 1.011, 1.045, 1.08),

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""Draws the pictures of docs/concepts/policies.md: two workers and the steps to come; the best policy by workload and load.
+"""Draws the pictures of docs/start/concepts.md: two workers and the steps to come; the best policy by workload and load.
 
-    research/policies.py [--out=docs/concepts] [--sim=build/bin/bfio_sim | --grid=FILE,FILE]
+    research/policies.py [--out=docs/pictures] [--sim=build/bin/bfio_sim | --grid=FILE,FILE]
 
 The second picture runs `bfio_sim dominance` over all profiles and G 4, 16 and 64 (an hour of two cores), or uses its JSON files.
 """
@@ -95,7 +95,7 @@ def regimes(path, settings):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("docs/concepts"), help="folder for the pictures")
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("docs/pictures"), help="folder for the pictures")
     parser.add_argument("--sim", default="build/bin/bfio_sim", help="path of bfio_sim")
     parser.add_argument("--grid", type=lambda text: [pathlib.Path(name) for name in text.split(",")],
                         help="JSON files of bfio_sim dominance --json, separated by commas, instead of a run")

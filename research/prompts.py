@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""Draws the pictures of docs/concepts/prompts.md: the cost of a lone prompt, the common level, and first tokens against other tokens.
+"""Draws the pictures of docs/start/concepts.md: the cost of a lone prompt, the common level, and first tokens against other tokens.
 
-    research/prompts.py [--out=docs/concepts] [--sim=build/bin/bfio_sim]
+    research/prompts.py [--out=docs/pictures] [--sim=build/bin/bfio_sim]
 
 The first two are computed from the cost of a step; the third runs `bfio_sim serve` for every rule and budget (two minutes).
 """
@@ -18,7 +18,7 @@ import matplotlib.pyplot as plt
 
 matplotlib.rcParams.update({"svg.hashsalt": "bfio", "svg.fonttype": "none", "font.size": 9, "axes.spines.top": False,
                             "axes.spines.right": False})
-# A step of a rank: C + A max(0, rows - B0) + K2 tokens of context (the BF-IO paper's Llama-3-70B; docs/papers.md).
+# A step of a rank: C + A max(0, rows - B0) + K2 tokens of context (the BF-IO paper's Llama-3-70B; docs/research/papers.md).
 C_S, A_S, B0, K2_S = 45.5e-3, 0.30e-3, 64, 2 * 80 * 8 * 128 * 2 / (2 * 2.039e12)
 COST = "45.5e-3,0.30e-3,64,4.2e-9,8.037e-8"
 # Tokens of context of each rank's 48 decodes.
@@ -110,7 +110,7 @@ def frontier(path, sim):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("docs/concepts"), help="folder for the pictures")
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("docs/pictures"), help="folder for the pictures")
     parser.add_argument("--sim", default="build/bin/bfio_sim", help="path of bfio_sim")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Studies: simulations of questions that the papers leave open.
 
-docs/studies.md has the results, for --trace=AzureLLMInferenceTrace_conv.csv,burstgpt_sample_8000.csv. G = 16 workers of
+docs/research/papers.md has the results, for --trace=AzureLLMInferenceTrace_conv.csv,burstgpt_sample_8000.csv. G = 16 workers of
 B = 72 slots; 3,000 steps after a warm-up of five mean output lengths, 500 steps at least.
 """
 

@@ -2,7 +2,7 @@
 """Experiments with WAIT and Nested WAIT: batches that start when enough requests wait.
 
 "Fluid-Based Online Scheduling under Memory Constraints", Section 6 and B: WAIT and Nested WAIT against the fluid benchmark
-and against batching that does not wait, on the paper's synthetic loads and its real lengths. docs/admission.md has the
+and against batching that does not wait, on the paper's synthetic loads and its real lengths. docs/design/admission.md has the
 results. All have the same memory, and each its best setting in hindsight. An iteration takes 6.6 ms + 257 ns per token
 held (Llama-2-7B in fp16 on an A100 with 80 GB, by its bandwidth; the paper does not give its own).
 """
@@ -133,7 +133,7 @@ LOADS = (0.15, 0.5, 0.7, 0.85, 1.2)
 
 
 def hold(ctx, name, cells, ours):
-    """Expects the values of docs/admission.md. ours: load -> (share of what memory sustains, mean latency in s) by batching."""
+    """Expects the values of docs/design/admission.md. ours: load -> (share of what memory sustains, mean latency in s) by batching."""
     for load, row in ours.items():
         for batching, (share, latency) in zip(BATCHINGS, row):
             got = cells[load, batching]
@@ -344,7 +344,7 @@ SHARE, LATENCY, GAP_P99, LONGEST, PAUSED, MOST_PAUSED = (
 
 
 def hold_pauses(ctx, got):
-    """Expects the tables of docs/admission.md."""
+    """Expects the tables of docs/design/admission.md."""
     for scene, rows in {  # share, latency in s and 99th percentile of gaps in ms, by rule
             "two types, 0.5": ((0.986, 0.234, 22.9), (0.986, 0.235, 23.6), (0.985, 0.226, 13.4), (0.984, 0.253, 32.0),
                                (0.983, 0.253, 31.2), (0.986, 0.223, 13.8), (0.986, 0.215, 13.7)),

@@ -52,9 +52,10 @@ struct Settings {
 };
 
 void AddOptions(OptionTable& table, Settings& s) {
-  table.Add("pool", &s.pool, "JSON file that describes the servers; format: docs/chains.md");
-  table.Add("model", &s.model,
-            "config.json of a checkpoint, or a JSON file with the sizes of a block; format: docs/chains.md");
+  table.Add("pool", &s.pool, "JSON file that describes the servers; format: docs/design/chains.md");
+  table.Add(
+      "model", &s.model,
+      "config.json of a checkpoint, or a JSON file with the sizes of a block; format: docs/design/chains.md");
   table.Add("demand", &s.demands,
             "demand in jobs (requests) per second; a list A,B,C or a range FROM:TO:STEP runs a sweep");
   table.Add("target_load", &s.problem.demand.target_load, Within(1e-9, 1),

@@ -2,9 +2,9 @@
 // composes chains (chains/core/pool_plan.h), and manages each chain from loading to its end. A server may be
 // in several chains, with the same hosted blocks. A chain ends when one of its servers is lost, fails to load
 // its part, or reports an error; servers in no other chain are composed again after a short delay. When
-// chains no longer fit the demand (chains/core/retune.h), all are drained and composed anew; docs/chains.md
-// describes it. A restarted router recovers the chains that all their servers announce. Sessions belong to
-// the caller and are identified by numbers. Threads: one. No gRPC and no clock.
+// chains no longer fit the demand (chains/core/retune.h), all are drained and composed anew;
+// docs/design/chains.md describes it. A restarted router recovers the chains that all their servers announce.
+// Sessions belong to the caller and are identified by numbers. Threads: one. No gRPC and no clock.
 #ifndef BFIO_CHAINS_ROUTER_CHAIN_POOL_H_
 #define BFIO_CHAINS_ROUTER_CHAIN_POOL_H_
 

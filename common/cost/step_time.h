@@ -1,5 +1,5 @@
-// The time of one decode step, by the linear model of the BF-IO paper (docs/papers.md, equation (6)). One
-// formula for the simulator, the sim engine and reports. Pure. Tokens in, seconds out.
+// The time of one decode step, by the linear model of the BF-IO paper (docs/research/papers.md, equation
+// (6)). One formula for the simulator, the sim engine and reports. Pure. Tokens in, seconds out.
 #ifndef BFIO_COMMON_COST_STEP_TIME_H_
 #define BFIO_COMMON_COST_STEP_TIME_H_
 

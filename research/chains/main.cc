@@ -61,7 +61,7 @@ namespace {
 
 constexpr char kUsage[] =
     "bfio_chain_sim runs one simulation of a model distributed over servers and prints a JSON object.\n"
-    "research/chains.py combines many runs into the results of docs/chains.md.\n\n"
+    "research/chains.py combines many runs into the results of docs/design/chains.md.\n\n"
     "  bfio_chain_sim placement --demand=0.3     cache reservations of GBP-CR and of random server orders\n"
     "  bfio_chain_sim chains                     the composed chains and the input of cache allocation\n"
     "  bfio_chain_sim serve --load=0.9 --rule=sed\n"

@@ -258,7 +258,8 @@ std::string NameFor(const std::string& listen) {
 
 // The share of an engine's KV memory that stays free for the growth of its requests. With unknown lengths,
 // shares of 0.04 and 0.08 are within 1 % of the best one on chat and within 3 % on long prompts. With outputs
-// of thousands of tokens 0.08 is the best, and 0.04 has 10 % less (docs/benchmarks.md, "KV that is short").
+// of thousands of tokens 0.08 is the best, and 0.04 has 10 % less (docs/results.md, "KV memory that is
+// short").
 constexpr double kFreeShareOfEngines = 0.05;
 
 // An engine allocates KV memory as outputs grow, and preempts when it runs out. Reservations of

@@ -1,5 +1,5 @@
 // The thread that writes to the clients. A step touches every active stream, and starting hundreds of writes
-// takes milliseconds (docs/benchmarks.md), which the decision thread must not spend. Threads: Submit from any
+// takes milliseconds (docs/results.md), which the decision thread must not spend. Threads: Submit from any
 // thread.
 #ifndef BFIO_ROUTER_FRONTEND_STREAM_SENDER_H_
 #define BFIO_ROUTER_FRONTEND_STREAM_SENDER_H_

@@ -1,5 +1,5 @@
 // Calls of agents: their order in the pool, and their parents' deadlines. A request with a parent_id is
-// ordered in the pool by its parent (docs/agents.md). It ends with DEADLINE_EXCEEDED when the parent's
+// ordered in the pool by its parent (docs/design/agents.md). It ends with DEADLINE_EXCEEDED when the parent's
 // deadline passes or can no longer be met. Keeps the parents (router/core/agents). Time and steps are passed
 // in. Threads: the decision thread's.
 #ifndef BFIO_ROUTER_REQUESTS_AGENT_CALLS_H_

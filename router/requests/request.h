@@ -73,7 +73,7 @@ struct ClientRequest {
   // Digest of the model that generated the client's tokens, verified in the same way; empty: unknown.
   std::string model;
 
-  // Set for a call of an agent (docs/agents.md); empty: not a call.
+  // Set for a call of an agent (docs/design/agents.md); empty: not a call.
   std::string parent_id;
   std::optional<uint32_t> stage;
   std::optional<uint32_t> remaining_tokens;

@@ -48,7 +48,7 @@ constexpr KindRow kKinds[] = {
     {"poisoned-request", 2, 1, 1, Unit::kSeconds, true},
     {"wrong-model", 2, 2, 8, Unit::kSeconds, true},
     {"barrier-intruder", 2, 2, 8, Unit::kSeconds, true},
-    // docs/security.md states both bounds of memory.
+    // docs/guides/security.md states both bounds of memory.
     {"flood", 2, 2, 8, Unit::kSeconds, true, 64 << 10},
     {"greedy-peer", 2, 2, 8, Unit::kSeconds, true, 256 << 10},
 };

@@ -172,7 +172,7 @@ TEST(BadInput, ACheckpointThatIsCutWhileItIsInUse) {
               HasSubstr(absl::StrCat("bfio_worker: ", weights, ": was truncated or became unreadable")));
 }
 
-// --- the table "Exit codes and messages" of docs/operations.md ---
+// --- the table "Exit codes and messages" of docs/reference/messages.md ---
 
 // A message of the table, without the program's name, and the command that prints it. "..." in the message
 // stands for any text. Where a command cannot use the message's file or address, `instead` gives the one that
@@ -309,7 +309,7 @@ TEST(BadInput, MessagesAreTheDocumentedOnes) {
     }
     EXPECT_EQ(rest, "") << expected << "\n" << run.err;
   }
-  std::ifstream page("docs/operations.md");
+  std::ifstream page("docs/reference/messages.md");
   std::set<std::string> documented;
   for (std::string line; std::getline(page, line);) {
     absl::string_view row = line;
@@ -319,7 +319,7 @@ TEST(BadInput, MessagesAreTheDocumentedOnes) {
                                      [&](const char* begin) { return absl::StartsWith(message, begin); });
     if (absl::StrContains(message, ": ") && !skipped) documented.insert(message);
   }
-  EXPECT_EQ(documented, tried) << "docs/operations.md has other messages";
+  EXPECT_EQ(documented, tried) << "docs/reference/messages.md has other messages";
 }
 
 // The help of a subcommand lists the flags of every command line of it in the documentation.
@@ -329,20 +329,18 @@ TEST(BadInput, HelpOfASimulationListsTheFlagsOfTheDocumentation) {
       "(replay|calibrate|workload|dominance|admit|hindsight|engine|serve-grid|serve|prefixes)\\b([^`|;&#]*)");
   const std::regex flag("[^\\w-]--([a-z_]+)");
   std::map<std::string, std::set<std::string>> flags;
-  for (const char* folder : {".", "docs"}) {
-    for (const auto& page : std::filesystem::directory_iterator(folder)) {
-      if (page.path().extension() != ".md") continue;
-      std::stringstream text;
-      text << std::ifstream(page.path()).rdbuf();
-      // A command line may go on in the next line.
-      const std::string lines = std::regex_replace(text.str(), std::regex("\\\\\n\\s*"), " ");
-      for (const absl::string_view part : absl::StrSplit(lines, '\n')) {
-        std::string line(part);
-        for (std::smatch of; std::regex_search(line, of, command); line = of.suffix()) {
-          const std::string rest = of[2];
-          for (std::sregex_iterator at(rest.begin(), rest.end(), flag), end; at != end; ++at)
-            flags[of[1]].insert((*at)[1]);
-        }
+  for (const auto& page : std::filesystem::recursive_directory_iterator("docs")) {
+    if (page.path().extension() != ".md") continue;
+    std::stringstream text;
+    text << std::ifstream(page.path()).rdbuf();
+    // A command line may go on in the next line.
+    const std::string lines = std::regex_replace(text.str(), std::regex("\\\\\n\\s*"), " ");
+    for (const absl::string_view part : absl::StrSplit(lines, '\n')) {
+      std::string line(part);
+      for (std::smatch of; std::regex_search(line, of, command); line = of.suffix()) {
+        const std::string rest = of[2];
+        for (std::sregex_iterator at(rest.begin(), rest.end(), flag), end; at != end; ++at)
+          flags[of[1]].insert((*at)[1]);
       }
     }
   }

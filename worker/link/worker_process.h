@@ -24,7 +24,7 @@ namespace bfio::worker {
 
 // A worker's HTTP port. It takes no commands and shows no request's content, so it is unauthenticated plain
 // text; bind it to the monitoring network.
-//   /metrics   docs/metrics.md
+//   /metrics   docs/reference/metrics.md
 //   /healthz   200 while every rank's step loop works or waits, from before the model is loaded; the body is
 //              the ranks' state. 503 when a loop is stuck (RankRecorder::Health): a restart is the remedy.
 //   /readyz    200 when, in addition, every rank is in an epoch and none leaves; the same body.

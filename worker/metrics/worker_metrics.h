@@ -15,7 +15,7 @@
 
 namespace bfio::worker {
 
-// All metrics, in the order of docs/metrics.md.
+// All metrics, in the order of docs/reference/metrics.md.
 absl::Span<const MetricInfo> WorkerMetrics();
 
 // The Prometheus text of a process with these ranks. `dropped_log_lines`: as counted by

@@ -377,8 +377,8 @@ double TokensPerSecondOverSlowLinks(int micro_batches, const std::vector<v1::Gen
   return (last - first) / absl::ToDoubleSeconds(end - begin);
 }
 
-// By the model (docs/chains.md) four micro-batches give 2.7 times the throughput of one. If a step began only
-// when all micro-batches of the step before are back, it would be 1.7 times.
+// By the model (docs/design/chains.md) four micro-batches give 2.7 times the throughput of one. If a step
+// began only when all micro-batches of the step before are back, it would be 1.7 times.
 TEST(Chain, MicroBatchesOverSlowLinksRaiseTheThroughput) {
   auto requests = Requests(8, 24);
   for (v1::GenerateRequest& request : requests) {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 
 namespace bfio {
@@ -21,18 +20,6 @@ prometheus::MetricType TypeOf(MetricKind kind) {
       return prometheus::MetricType::Histogram;
   }
   return prometheus::MetricType::Untyped;
-}
-
-absl::string_view NameOf(MetricKind kind) {
-  switch (kind) {
-    case MetricKind::kCounter:
-      return "counter";
-    case MetricKind::kGauge:
-      return "gauge";
-    case MetricKind::kHistogram:
-      return "histogram";
-  }
-  return "";
 }
 
 }  // namespace
@@ -76,16 +63,6 @@ void Exposition::AddHistogram(const MetricInfo& info, const Buckets& buckets, La
 
 std::string Exposition::Text() const {
   return prometheus::TextSerializer().Serialize(families_);
-}
-
-std::string MetricsTable(absl::string_view heading, absl::Span<const MetricInfo> metrics) {
-  std::string page =
-      absl::StrCat("## ", heading, "\n\n| name | kind | label | meaning |\n| --- | --- | --- | --- |\n");
-  for (const MetricInfo& metric : metrics) {
-    absl::StrAppend(&page, "| `", metric.name, "` | ", NameOf(metric.kind), " | ", metric.label, " | ",
-                    metric.help, " |\n");
-  }
-  return page;
 }
 
 }  // namespace bfio

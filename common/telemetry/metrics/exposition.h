@@ -1,7 +1,7 @@
 // Writes values that the caller owns in the text format of Prometheus. Router and worker already count in the
 // thread that owns the state. A scrape takes a copy and writes it here, so that nothing is counted twice and
 // no counter is shared between threads. Names and meanings of metrics are in one table per program
-// (MetricInfo), from which docs/metrics.md is also generated. The format is prometheus-cpp's. Threads: one
+// (MetricInfo), from which docs/reference/metrics.md is made. The format is prometheus-cpp's. Threads: one
 // thread per object.
 #ifndef BFIO_COMMON_TELEMETRY_METRICS_EXPOSITION_H_
 #define BFIO_COMMON_TELEMETRY_METRICS_EXPOSITION_H_
@@ -58,9 +58,6 @@ class Exposition {
 
   std::vector<prometheus::MetricFamily> families_;
 };
-
-// Documentation of a program's metrics as Markdown: a table under `heading`.
-std::string MetricsTable(absl::string_view heading, absl::Span<const MetricInfo> metrics);
 
 }  // namespace bfio
 

@@ -1,1 +1,1 @@
-"""vLLM under a bfio router: python -m ... --scheduler-cls=bfio_vllm.scheduler.BfioScheduler (docs/vllm.md)."""
+"""vLLM under a bfio router: python -m ... --scheduler-cls=bfio_vllm.scheduler.BfioScheduler (docs/guides/vllm.md)."""

@@ -10,7 +10,7 @@
 //                               requests; /healthz stays 200, so that nothing ends the requests that still
 //                               run.
 // with authentication:
-//   /metrics                    Prometheus (docs/metrics.md)
+//   /metrics                    Prometheus (docs/reference/metrics.md)
 //   /api/state                  admin.proto's ClusterState as JSON
 //   /api/page                   the part of it that the page shows (PageState)
 //   /api/events?after=N         server-sent events: arrays of samples with numbers above N (history.h)

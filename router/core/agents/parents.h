@@ -28,7 +28,7 @@ namespace bfio::core {
 // its tokens need one by one; a call's key is that due date less the parent's remaining work after the call.
 // Everything that is added to the age is bounded and known when the call arrives, so the order is stable
 // (Bramson, Queueing Systems 39, 2001). By age alone it would be stable but slow: new agents starve, and then
-// reach the next engine all at once. docs/agents.md describes it.
+// reach the next engine all at once. docs/design/agents.md describes it.
 
 // Tokens of a parent count up to this bound. Stability depends on a bound. The bound also limits how far a
 // client can move itself forward or a long history can push a parent back.

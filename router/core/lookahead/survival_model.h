@@ -9,7 +9,8 @@
 //            than others), then bin by bin, each with the weight of pool_requests endings. Without history it
 //            equals all.
 //   leaf     a tenant's prompts of one octave, with the tenant as prior in the same way. On public traces the
-//            prompt is informative: a tenth to a seventh of the log-loss at 20 tokens (docs/decision.md).
+//            prompt is informative: a tenth to a seventh of the log-loss at 20 tokens
+//            (docs/design/decision.md).
 // Advance rebuilds tables when a 64th of their data is new, a few at each step, so that a step's cost does
 // not depend on the number of classes. Deterministic: classes are numbered in the order of arrival. Threads:
 // one.

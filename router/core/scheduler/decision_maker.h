@@ -1,7 +1,7 @@
 // Decides for one group, in stages over one FreeCapacity: those that PlaceAhead lists (stages.h), then
-// admission and the policy (docs/decision.md, "The order"). Builds the policy's snapshot from accounts and
-// pool, enforces its contract, and converts its decision to placements. Borrows accounts and pool. Threads:
-// one.
+// admission and the policy (docs/design/decision.md, "The order"). Builds the policy's snapshot from accounts
+// and pool, enforces its contract, and converts its decision to placements. Borrows accounts and pool.
+// Threads: one.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_DECISION_MAKER_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_DECISION_MAKER_H_
 

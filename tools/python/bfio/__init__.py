@@ -5,7 +5,7 @@
         for tokens in client.generate([1, 2, 3], max_new_tokens=20):
             print(tokens.first_index, tokens.ids)
 
-bfio.aio.Client is the same for asyncio, bfio.Admin the admin API. Retries, resumes and what is checked: docs/api.md.
+bfio.aio.Client is the same for asyncio, bfio.Admin the admin API. Retries, resumes and what is checked: docs/reference/api.md.
 """
 from bfio import aio
 from bfio.admin import Admin

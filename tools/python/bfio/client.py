@@ -98,7 +98,7 @@ class Stream(Facts):
 class Client(Connection):
     """A router's client API. Threads may share one.
 
-    ca, cert, key: PEM files; token: a bearer token (docs/operations.md, Security).
+    ca, cert, key: PEM files; token: a bearer token (docs/guides/security.md).
     """
 
     def __init__(self, target: str, *, ca: Optional[str] = None, cert: Optional[str] = None, key: Optional[str] = None,

@@ -1,7 +1,7 @@
 // The interface of engines' rules that place a group's prompts and limit the prompt tokens per step. The
-// rules follow their descriptions and tests (docs/simulator.md names the sources); each uses its engine's
-// placement. bfio's own rules run in the router's core (rank/cluster_dispatcher.h). Threads: a rule belongs
-// to its run. Deterministic.
+// rules follow their descriptions and tests (docs/research/simulator.md names the sources); each uses its
+// engine's placement. bfio's own rules run in the router's core (rank/cluster_dispatcher.h). Threads: a rule
+// belongs to its run. Deterministic.
 #ifndef BFIO_TOOLS_SIM_SERVE_SERVE_RULE_H_
 #define BFIO_TOOLS_SIM_SERVE_SERVE_RULE_H_
 

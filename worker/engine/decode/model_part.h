@@ -2,7 +2,7 @@
 // loaded whether blocks and KV cache fit in a limit, and gives the chain planner its sizes: the weights of a
 // block (s_m), the KV of one token in one block, and what the head of a chain needs in addition. Weights
 // count as the engine stores them, converted or mapped. Activations are not counted: leave memory for them
-// (docs/chains.md gives their size). Threads: plain data, pure functions.
+// (docs/design/chains.md gives their size). Threads: plain data, pure functions.
 #ifndef BFIO_WORKER_ENGINE_DECODE_MODEL_PART_H_
 #define BFIO_WORKER_ENGINE_DECODE_MODEL_PART_H_
 

@@ -7,8 +7,8 @@
 namespace bfio::core {
 namespace {
 
-// From sweeps on the Azure conversation and BurstGPT traces (docs/decision.md); results are flat around these
-// values.
+// From sweeps on the Azure conversation and BurstGPT traces (docs/design/decision.md); results are flat
+// around these values.
 constexpr double kStockTilt = 1;
 constexpr double kAgeWeight = 0.1;
 constexpr double kAgeSquaredWeight = 0.003;

@@ -10,7 +10,7 @@
 //   fewer slots     the program of bf_io (squared deviations from a common level, less weights) over all that
 //                   wait. The weight of waiting is derived from the waits under a first-come rule
 //                   (urgency.h). Workers are reserved for requests that fit no gap (oversized_requests.h).
-// docs/decision.md describes the alternatives. Classes of priority are strict.
+// docs/design/decision.md describes the alternatives. Classes of priority are strict.
 //
 // Threads: as Policy. Deterministic.
 #ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_BF_IO_AUTO_H_

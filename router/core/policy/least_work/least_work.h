@@ -4,7 +4,7 @@
 // where p_g is the number of prompt tokens that the worker has not computed yet, m_g the tokens of
 // the request's prompt that its cache does not hold, n_g the number of its requests, o the mean output, and h
 // the recent share of prompt tokens that were expected in their workers' caches: a computed token also evicts
-// another. docs/decision.md compares the rule with others.
+// another. docs/design/decision.md compares the rule with others.
 //
 // Where capacity is short, a request whose prefix is on a full worker lets others of its class go first, for
 // up to twice the 99th percentile of waits under first come, first served (Snapshot::first_come). It also

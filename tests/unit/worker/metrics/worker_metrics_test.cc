@@ -2,7 +2,8 @@
 
 #include <gmock/gmock.h>
 
-#include <fstream>
+#include <set>
+#include <string>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -62,7 +63,7 @@ TEST(WorkerMetricsTest, UnknownValuesAreAbsent) {
   EXPECT_THAT(text, Not(HasSubstr(" nan")));
 }
 
-TEST(WorkerMetricsTest, ThePageListsEveryExposedMetric) {
+TEST(WorkerMetricsTest, TheListHasEveryExposedMetric) {
   std::set<std::string> listed;
   for (const MetricInfo& info : WorkerMetrics()) {
     EXPECT_TRUE(listed.emplace(info.name).second) << info.name << " twice";
@@ -73,12 +74,6 @@ TEST(WorkerMetricsTest, ThePageListsEveryExposedMetric) {
   }
   const RankTelemetry ranks[] = {Known()};
   EXPECT_EQ(Exposed(MetricsText("1", 0, ranks)), listed);
-}
-
-TEST(WorkerMetricsTest, DocsMetricsIsUpToDate) {
-  std::ifstream file(absl::StrCat(BFIO_SOURCE_DIR, "/docs/metrics.md"));
-  const std::string page((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  EXPECT_THAT(page, HasSubstr(MetricsTable("Worker", WorkerMetrics())));
 }
 
 }  // namespace

@@ -1,1 +1,1 @@
-"""bfio-top: shows a cluster in a terminal (docs/operations.md#bfio-top)."""
+"""bfio-top: shows a cluster in a terminal (docs/guides/workers.md#watch-it)."""

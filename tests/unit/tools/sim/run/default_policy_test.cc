@@ -18,7 +18,7 @@ constexpr int64_t kRequests = 20'000;
 // The load, in requests per worker, at which every slot of 72 is taken.
 constexpr double kSaturation = 72;
 
-// The setting of docs/benchmarks.md with fewer steps: 16 workers of 72 slots, 128 requests revealed.
+// The setting of docs/results.md with fewer steps: 16 workers of 72 slots, 128 requests revealed.
 SimOptions Overload(const std::string& policy) {
   return {.policy = policy, .reveal = 128, .warmup = 300, .steps = 1'500, .workers = 16, .batch = 72};
 }
