@@ -1,8 +1,6 @@
 #include "common/config/command_line.h"
 
-#include <fstream>
 #include <map>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -10,7 +8,6 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "common/base/byte_order_mark.h"
 #include "common/config/options.h"
 
 namespace bfio {
@@ -75,6 +72,8 @@ class ArgumentReader {
       }
     }
     if (option == nullptr) return UnknownFlag(name, options_);
+    if (option->only_in_config)
+      return absl::InvalidArgumentError(absl::StrCat(name, " is no flag, but a key of --config"));
     if (has_value) {
       assignments.push_back({option, std::string(parts.second)});
     } else if (option->type == Option::Type::kBool) {
@@ -93,18 +92,6 @@ class ArgumentReader {
   absl::Status first_error_;
 };
 
-absl::Status LoadConfig(const std::string& path, OptionTable& options) {
-  std::ifstream in(path);
-  std::ostringstream text;
-  // A directory can be opened but not read. An empty file sets failbit on the empty copy and is a valid,
-  // empty config.
-  if (!in || (in.peek() == EOF && in.bad())) {
-    return absl::NotFoundError(absl::StrCat("cannot read config file ", path));
-  }
-  text << in.rdbuf();
-  return options.ReadConfig(std::string(WithoutByteOrderMark(text.str())), path);
-}
-
 }  // namespace
 
 absl::StatusOr<CommandLine> ParseCommandLine(absl::Span<const std::string> args, OptionTable& options) {
@@ -116,7 +103,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(absl::Span<const std::string> args,
   for (const Assignment& a : assignments) last[a.option] = a.value;
   const auto config = last.find(options.Find("config"));
   if (config != last.end() && !config->second.empty()) {
-    if (absl::Status status = LoadConfig(config->second, options); !status.ok()) return status;
+    if (absl::Status status = options.ReadConfigFile(config->second); !status.ok()) return status;
   }
   for (const auto& [option, value] : last) {
     if (absl::Status status = options.Set(*option, value); !status.ok()) return status;

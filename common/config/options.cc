@@ -18,15 +18,13 @@ namespace bfio {
 namespace {
 
 constexpr char kConfigHelp[] =
-    "configuration file, protobuf text or JSON; its fields have the names of the flags. Flags on the command "
-    "line take precedence";
+    "configuration file in YAML; its keys are the names of the flags. Flags on the command line take "
+    "precedence";
 
 template <typename T>
 Option::Type TypeOf() {
   if (std::is_same_v<T, bool>) return Option::Type::kBool;
-  if (std::is_floating_point_v<T>) return Option::Type::kNumber;
-  if (std::is_unsigned_v<T>) return Option::Type::kUnsigned;
-  return std::is_integral_v<T> ? Option::Type::kSigned : Option::Type::kText;
+  return std::is_arithmetic_v<T> ? Option::Type::kNumber : Option::Type::kText;
 }
 
 std::string TextOf(bool value) {
@@ -183,6 +181,10 @@ Option* OptionTable::Find(absl::string_view name) {
   return at == options_.end() ? nullptr : &*at;
 }
 
+void OptionTable::OnlyInConfig(const std::vector<absl::string_view>& names) {
+  for (const absl::string_view name : names) Find(name)->only_in_config = true;
+}
+
 bool OptionTable::given(absl::string_view name) const {
   return std::any_of(options_.begin(), options_.end(),
                      [&](const Option& o) { return o.name == name && o.given; });
@@ -191,7 +193,7 @@ bool OptionTable::given(absl::string_view name) const {
 absl::Status OptionTable::Set(Option& option, const std::string& text, absl::string_view where) {
   if (absl::Status status = option.set(text); !status.ok()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(where, "--", option.name, "=", OneLine(text), ": ", OneLine(status.message())));
+        absl::StrCat(where, option.name, "=", OneLine(text), ": ", OneLine(status.message())));
   }
   option.given = true;
   return absl::OkStatus();
@@ -222,7 +224,7 @@ std::string OptionTable::Describe() const {
   std::sort(sorted.begin(), sorted.end(), [](const Option* a, const Option* b) { return a->name < b->name; });
   std::string out;
   for (const Option* option : sorted) {
-    absl::StrAppend(&out, "  --", option->name);
+    absl::StrAppend(&out, option->only_in_config ? "  only in --config: " : "  --", option->name);
     if (option->type == Option::Type::kBool) {
       if (option->default_text == "true") absl::StrAppend(&out, " (on; --no", option->name, " turns it off)");
     } else if (option->type == Option::Type::kText) {

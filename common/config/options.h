@@ -1,4 +1,4 @@
-// A program's options: one record each gives flag, default, bounds, help and config field. A program
+// A program's options: one record each gives flag, default, bounds, help and config key. A program
 // describes each option once, such as
 //
 //   table.Add("max_waiting", &options.max_waiting, Within(1, 1'000'000), "bound of the pool in requests");
@@ -36,11 +36,6 @@ inline std::string OneLine(absl::string_view text) {
   return out;
 }
 
-// Decimal digits that parse to exactly this double.
-inline std::string ExactDecimal(double value) {
-  return absl::StrFormat("%.17g", value);
-}
-
 // Inclusive bounds of a number, or of a duration in seconds. NaN is never allowed.
 struct Within {
   Within(double least_value, double most_value) : least(least_value), most(most_value) {}
@@ -50,10 +45,14 @@ struct Within {
   double most;
 };
 
+class OptionTable;
+
+// Reads the next entry of a list in a config file into `entry`'s options; a value alone is that of the first
+// one. False: there is no further entry.
+using NextEntry = std::function<absl::StatusOr<bool>(OptionTable& entry)>;
+
 struct Option {
-  // The form of a value in a config file: a bare word or number, or quoted text (also for durations and
-  // lists).
-  enum class Type { kBool, kSigned, kUnsigned, kNumber, kText };
+  enum class Type { kBool, kNumber, kText };
 
   // Written with underscores.
   std::string name;
@@ -64,6 +63,11 @@ struct Option {
   std::string help;
   // Parses, checks and stores. The error describes the permitted values, without the option's name.
   std::function<absl::Status(const std::string& text)> set;
+  // Stores a list whose entries have keys of their own, which only config files have; reads it to its end.
+  // Null: the option has none.
+  std::function<absl::Status(const NextEntry& next)> set_list = nullptr;
+  // A setting that few need: not a flag, but only a key of config files.
+  bool only_in_config = false;
   // Whether the command line or config file set it, even to its default.
   bool given = false;
 };
@@ -118,22 +122,25 @@ class OptionTable {
 
   // Null when there is no such option.
   Option* Find(absl::string_view name);
+  // REQUIRES: the options have been added.
+  void OnlyInConfig(const std::vector<absl::string_view>& names);
   // False if there is no such option.
   bool given(absl::string_view name) const;
   const std::vector<Option>& options() const { return options_; }
-  // The argument of --config; empty: none.
-  const std::string& config() const { return config_; }
 
-  // Stores a value and marks the option as given. INVALID_ARGUMENT "WHERE--name=text: what it must be", one
+  // Stores a value and marks the option as given. INVALID_ARGUMENT "WHEREname=text: what it must be", one
   // line.
-  absl::Status Set(Option& option, const std::string& text, absl::string_view where = "");
+  absl::Status Set(Option& option, const std::string& text, absl::string_view where = "--");
 
   // Sets the options of this table from the text of one option of another, "NAME=VALUE,NAME=VALUE"; a NAME
   // alone is true. INVALID_ARGUMENT with the item.
   absl::Status ReadItems(const std::string& text);
 
-  // Reads a config file's text: JSON if its first non-blank character is '{', protobuf text otherwise; its
-  // fields are the options. INVALID_ARGUMENT, with `source` and the line or key, when it does not parse.
+  // Reads a config file of at most 1 MiB: YAML (JSON is YAML) whose keys are the options. A list of values is
+  // the text of its values, separated by commas. Keys that are unknown or given twice, anchors, aliases and
+  // tags are refused. NOT_FOUND, or INVALID_ARGUMENT "PATH:LINE: what is wrong", one line.
+  absl::Status ReadConfigFile(const std::string& path);
+  // The same for a file's text; `source` is its name in messages.
   absl::Status ReadConfig(const std::string& text, const std::string& source);
 
   // The text of --help: options by name with default, bounds and help, wrapped to 100 columns.

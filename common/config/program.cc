@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/config/command_line.h"
 #include "common/config/options.h"
-#include "google/protobuf/stubs/logging.h"
 
 namespace bfio {
 
@@ -27,8 +26,6 @@ void RaiseFileLimit() {
 }  // namespace
 
 std::vector<std::string> InitProgram(int argc, char** argv, const ProgramInfo& info, OptionTable& options) {
-  // protobuf would log parse errors on standard error in addition to the one line here.
-  google::protobuf::LogSilencer quiet;
   const std::vector<std::string> args(argv + (argc > 0 ? 1 : 0), argv + argc);
   absl::StatusOr<CommandLine> line = ParseCommandLine(args, options);
   if (!line.ok()) {

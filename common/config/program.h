@@ -1,5 +1,5 @@
-// The common start of every bfio program: options, config file, --help, --version. `--config=FILE` (protobuf
-// text or JSON) sets options by name; flags on the command line override it. `--some-flag` and `--some_flag`
+// The common start of every bfio program: options, config file, --help, --version. `--config=FILE` (YAML)
+// sets options by name; flags on the command line override it. `--some-flag` and `--some_flag`
 // are equivalent. An error ends the program with one line on standard error and exit code 2. Threads: call
 // once from main, before threads are started.
 #ifndef BFIO_COMMON_CONFIG_PROGRAM_H_

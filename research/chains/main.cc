@@ -1,5 +1,4 @@
 // bfio_chain_sim: one simulated run on chains of servers, as a JSON object.
-#include <cmath>
 #include <cstdint>
 #include <fstream>
 #include <iostream>
@@ -7,54 +6,16 @@
 #include <string>
 #include <utility>
 
-#include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/shutdown.h"
+#include "common/base/status_macros.h"
+#include "common/config/options.h"
 #include "common/config/program.h"
 #include "common/workload/trace.h"
-#include "research/chains/absl_flags.h"
 #include "research/chains/drift.h"
 #include "research/chains/runs.h"
 #include "research/chains/slice_runs.h"
-
-ABSL_FLAG(int64_t, servers, 20, "number of servers in the pool");
-ABSL_FLAG(double, fast, 0.2,
-          "share of fast servers (40 GB, 120 TFLOPS); the others have 20 GB and 80 TFLOPS");
-ABSL_FLAG(int64_t, reserve, 7,
-          "c: number of jobs for which every hosted block reserves cache; 0: tuned (only with serve)");
-ABSL_FLAG(bool, use_all, false,
-          "serve: place blocks on every server; false: stop placement once the chains carry the demand");
-ABSL_FLAG(double, demand, 0.2, "jobs per second");
-ABSL_FLAG(
-    double, load, 0,
-    "serve: demand as a share of the composed rate of all servers, instead of --demand; 0: use --demand");
-ABSL_FLAG(int64_t, orders, 100, "placement: number of random orders of the servers");
-ABSL_FLAG(std::string, system, "composed",
-          "serve: composed, petals, petals_slices or bprr; slices: also whole, tuned or bursts");
-ABSL_FLAG(std::string, rule, "jffc",
-          "serve with --system=composed: dispatch rule jffc, sa_jsq, sed, jsq or jiq");
-ABSL_FLAG(int64_t, jobs, 5000, "number of jobs per run");
-ABSL_FLAG(uint64_t, seed, 1, "seed for server locations, jobs and orders");
-ABSL_FLAG(
-    std::string, rtt, "",
-    "CSV file with a square matrix of round-trip times in ms; empty: 320 generated locations in Europe");
-ABSL_FLAG(
-    std::string, tuning, "retuned",
-    "drift: low or high (keep the composition for that demand) or retuned (recompose when demand changes)");
-ABSL_FLAG(double, low, 0.2, "drift: low demand, as a share of the largest composed rate");
-ABSL_FLAG(double, high, 0.9, "drift: high demand, as a share of the largest composed rate");
-ABSL_FLAG(double, hold, 3600, "drift: duration of the low and of the high demand, in seconds");
-ABSL_FLAG(double, ramp, 3600,
-          "drift: duration of the change from low to high demand and back, in seconds; 0: immediate");
-ABSL_FLAG(int64_t, cycles, 2, "drift: number of cycles of low, rising, high and falling demand");
-ABSL_FLAG(double, loading, 60, "drift: time in which servers load other blocks, in seconds");
-ABSL_FLAG(double, compute, 1, "slices: factor for compute times");
-ABSL_FLAG(double, communication, 1, "slices: factor for communication times between servers");
-ABSL_FLAG(std::string, trace, "",
-          "slices: trace file from which request lengths are drawn; empty: --profile");
-ABSL_FLAG(std::string, profile, "code", "slices: built-in workload used without --trace");
 
 namespace bfio::sim {
 namespace {
@@ -75,36 +36,60 @@ constexpr int64_t kNodes = 320;
 // Rows of a profile from which lengths are drawn.
 constexpr int64_t kProfileRows = 100'000;
 
-absl::Status Within(const char* flag, double value, double least, double most) {
-  if (value >= least && value <= most) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("--", flag, "=", value, ": must be within ", least, "..", most));
+struct Settings {
+  // Also the pool of drift, and the jobs and the seed of slices.
+  PoolRun pool;
+  DriftRun drift;
+  SliceRun slices;
+  int64_t orders = 100;
+  std::string system = "composed", rule = "jffc", tuning = "retuned";
+  std::string rtt, trace, profile = "code";
+};
+
+void AddOptions(OptionTable& table, Settings& s) {
+  table.Add("servers", &s.pool.servers, Within(1, 1000), "number of servers in the pool");
+  table.Add("fast", &s.pool.fast, Within(0, 1),
+            "share of fast servers (40 GB, 120 TFLOPS); the others have 20 GB and 80 TFLOPS");
+  table.Add("reserve", &s.pool.reserve, Within(0, 1e6),
+            "c: number of jobs for which every hosted block reserves cache; 0: tuned (only with serve)");
+  table.Add("use_all", &s.pool.use_all,
+            "serve: place blocks on every server; false: stop placement once the chains carry the demand");
+  table.Add("demand", &s.pool.demand, Within(1e-9, 1e9), "jobs per second");
+  table.Add("load", &s.pool.load, Within(0, 0.999),
+            "serve: demand as a share of the composed rate of all servers, instead of --demand; 0: use "
+            "--demand");
+  table.Add("orders", &s.orders, Within(0, 1e6), "placement: number of random orders of the servers");
+  table.Add("system", &s.system,
+            "serve: composed, petals, petals_slices or bprr; slices: also whole, tuned or bursts");
+  table.Add("rule", &s.rule, "serve with --system=composed: dispatch rule jffc, sa_jsq, sed, jsq or jiq");
+  table.Add("jobs", &s.pool.jobs, Within(1, 1e8), "number of jobs per run");
+  table.Add("seed", &s.pool.seed, "seed for server locations, jobs and orders");
+  table.Add(
+      "rtt", &s.rtt,
+      "CSV file with a square matrix of round-trip times in ms; empty: 320 generated locations in Europe");
+  table.Add("tuning", &s.tuning,
+            "drift: low or high (keep the composition for that demand) or retuned (recompose when demand "
+            "changes)");
+  const Within share(1e-3, 1.5);
+  table.Add("low", &s.drift.low, share, "drift: low demand, as a share of the largest composed rate");
+  table.Add("high", &s.drift.high, share, "drift: high demand, as a share of the largest composed rate");
+  table.Add("hold", &s.drift.hold, Within(1, 1e6),
+            "drift: duration of the low and of the high demand, in seconds");
+  table.Add("ramp", &s.drift.ramp, Within(0, 1e6),
+            "drift: duration of the change from low to high demand and back, in seconds; 0: immediate");
+  table.Add("cycles", &s.drift.cycles, Within(1, 1000),
+            "drift: number of cycles of low, rising, high and falling demand");
+  table.Add("loading", &s.drift.loading, Within(0, 1e6),
+            "drift: time in which servers load other blocks, in seconds");
+  const Within factor(1e-6, 1e6), factor_or_none(0, 1e6);
+  table.Add("compute", &s.slices.compute, factor, "slices: factor for compute times");
+  table.Add("communication", &s.slices.communication, factor_or_none,
+            "slices: factor for communication times between servers");
+  table.Add("trace", &s.trace, "slices: trace file from which request lengths are drawn; empty: --profile");
+  table.Add("profile", &s.profile, "slices: built-in workload used without --trace");
 }
 
-absl::Status CheckNumbers() {
-  constexpr double kMost = 1e9;
-  for (const absl::Status& status :
-       {Within("servers", static_cast<double>(absl::GetFlag(FLAGS_servers)), 1, 1000),
-        Within("fast", absl::GetFlag(FLAGS_fast), 0, 1),
-        Within("reserve", static_cast<double>(absl::GetFlag(FLAGS_reserve)), 0, 1e6),
-        Within("demand", absl::GetFlag(FLAGS_demand), 1e-9, kMost),
-        Within("load", absl::GetFlag(FLAGS_load), 0, 0.999),
-        Within("orders", static_cast<double>(absl::GetFlag(FLAGS_orders)), 0, 1e6),
-        Within("low", absl::GetFlag(FLAGS_low), 1e-3, 1.5),
-        Within("high", absl::GetFlag(FLAGS_high), 1e-3, 1.5),
-        Within("hold", absl::GetFlag(FLAGS_hold), 1, 1e6), Within("ramp", absl::GetFlag(FLAGS_ramp), 0, 1e6),
-        Within("cycles", static_cast<double>(absl::GetFlag(FLAGS_cycles)), 1, 1000),
-        Within("loading", absl::GetFlag(FLAGS_loading), 0, 1e6),
-        Within("jobs", static_cast<double>(absl::GetFlag(FLAGS_jobs)), 1, 1e8),
-        Within("compute", absl::GetFlag(FLAGS_compute), 1e-6, 1e6),
-        Within("communication", absl::GetFlag(FLAGS_communication), 0, 1e6)}) {
-    if (!status.ok()) return status;
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<RttMatrix> Rtts() {
-  const std::string path = absl::GetFlag(FLAGS_rtt);
+absl::StatusOr<RttMatrix> Rtts(const std::string& path) {
   if (path.empty()) return EuropeanRtts(kNodes, 1);
   std::ifstream in(path, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
@@ -115,18 +100,9 @@ absl::StatusOr<RttMatrix> Rtts() {
   return rtts;
 }
 
-absl::StatusOr<PoolRun> PoolFromFlags() {
-  absl::StatusOr<RttMatrix> rtts = Rtts();
-  if (!rtts.ok()) return rtts.status();
-  PoolRun run = {.rtts = *std::move(rtts),
-                 .servers = absl::GetFlag(FLAGS_servers),
-                 .fast = absl::GetFlag(FLAGS_fast),
-                 .reserve = absl::GetFlag(FLAGS_reserve),
-                 .use_all = absl::GetFlag(FLAGS_use_all),
-                 .demand = absl::GetFlag(FLAGS_demand),
-                 .load = absl::GetFlag(FLAGS_load),
-                 .jobs = absl::GetFlag(FLAGS_jobs),
-                 .seed = absl::GetFlag(FLAGS_seed)};
+absl::StatusOr<PoolRun> PoolOf(const Settings& settings) {
+  PoolRun run = settings.pool;
+  BFIO_ASSIGN_OR_RETURN(run.rtts, Rtts(settings.rtt));
   if (static_cast<int64_t>(run.rtts.size()) <= run.servers) {
     return absl::InvalidArgumentError(absl::StrCat("the matrix of round-trip times has ", run.rtts.size(),
                                                    " nodes; it needs more than --servers=", run.servers,
@@ -137,34 +113,27 @@ absl::StatusOr<PoolRun> PoolFromFlags() {
   return run;
 }
 
-absl::StatusOr<nlohmann::ordered_json> Slices() {
-  const std::string path = absl::GetFlag(FLAGS_trace);
-  const absl::StatusOr<Trace> trace =
-      path.empty() ? SampleProfile(absl::GetFlag(FLAGS_profile), kProfileRows, 1) : ReadTrace(path);
-  if (!trace.ok()) return trace.status();
-  if (trace->requests.empty())
-    return absl::InvalidArgumentError(absl::StrCat("--trace=", path, ": is empty"));
-  return RunOnSlices({absl::GetFlag(FLAGS_compute), absl::GetFlag(FLAGS_communication),
-                      absl::GetFlag(FLAGS_jobs), absl::GetFlag(FLAGS_seed)},
-                     absl::GetFlag(FLAGS_system), *trace);
+absl::StatusOr<nlohmann::ordered_json> Slices(const Settings& s) {
+  BFIO_ASSIGN_OR_RETURN(const Trace trace,
+                        s.trace.empty() ? SampleProfile(s.profile, kProfileRows, 1) : ReadTrace(s.trace));
+  if (trace.requests.empty())
+    return absl::InvalidArgumentError(absl::StrCat("--trace=", s.trace, ": is empty"));
+  return RunOnSlices({s.slices.compute, s.slices.communication, s.pool.jobs, s.pool.seed}, s.system, trace);
 }
 
-absl::StatusOr<nlohmann::ordered_json> Run(const std::string& study) {
-  if (absl::Status status = CheckNumbers(); !status.ok()) return status;
-  if (study == "slices") return Slices();
-  const absl::StatusOr<PoolRun> pool = PoolFromFlags();
-  if (!pool.ok()) return pool.status();
-  if (study == "serve") return RunServe(*pool, absl::GetFlag(FLAGS_system), absl::GetFlag(FLAGS_rule));
-  if (study == "tuning") return RunTuning(*pool);
+absl::StatusOr<nlohmann::ordered_json> Run(const std::string& study, Settings& s) {
+  if (study == "slices") return Slices(s);
+  BFIO_ASSIGN_OR_RETURN(const PoolRun pool, PoolOf(s));
+  if (study == "serve") return RunServe(pool, s.system, s.rule);
+  if (study == "tuning") return RunTuning(pool);
   if (study == "drift") {
-    return RunDrift({*pool, absl::GetFlag(FLAGS_low), absl::GetFlag(FLAGS_high), absl::GetFlag(FLAGS_hold),
-                     absl::GetFlag(FLAGS_ramp), absl::GetFlag(FLAGS_cycles), absl::GetFlag(FLAGS_loading)},
-                    absl::GetFlag(FLAGS_tuning));
+    s.drift.pool = pool;
+    return RunDrift(s.drift, s.tuning);
   }
-  if (pool->reserve == 0)
+  if (pool.reserve == 0)
     return absl::InvalidArgumentError("--reserve=0 is only valid with serve, tuning and drift");
-  if (study == "placement") return RunPlacement(*pool, absl::GetFlag(FLAGS_orders));
-  if (study == "chains") return RunChains(*pool);
+  if (study == "placement") return RunPlacement(pool, s.orders);
+  if (study == "chains") return RunChains(pool);
   return absl::InvalidArgumentError(absl::StrCat(
       "unexpected argument '", study, "'; must be placement, chains, serve, tuning, drift or slices"));
 }
@@ -174,14 +143,17 @@ absl::StatusOr<nlohmann::ordered_json> Run(const std::string& study) {
 
 int main(int argc, char** argv) {
   const bfio::ProgramInfo info{"bfio_chain_sim", BFIO_VERSION, bfio::sim::kUsage};
-  const auto arguments = bfio::InitProgram(argc, argv, info);
+  bfio::sim::Settings settings;
+  bfio::OptionTable table;
+  bfio::sim::AddOptions(table, settings);
+  const auto arguments = bfio::InitProgram(argc, argv, info, table);
   if (arguments.size() != 1) {
     return bfio::ExitWith(
         info,
         absl::InvalidArgumentError(
             "one argument is required: placement, chains, serve, tuning, drift or slices (see --help)"));
   }
-  const auto object = bfio::sim::Run(arguments[0]);
+  const auto object = bfio::sim::Run(arguments[0], settings);
   if (!object.ok()) return bfio::ExitWith(info, object.status());
   std::cout << object->dump() << std::endl;
   return 0;

@@ -116,16 +116,15 @@ void AddGroups(OptionTable& table, RouterSettings& settings) {
   table.Add("groups", &o.groups, Within(1, GroupSet::kMaxGroups),
             "number of groups of --workers ranks that must be complete before the router is ready; workers "
             "without --group are assigned to these groups; workers with --group may form more groups");
-  table.AddParsed(
-      "engines", &o.engines, "",
-      "engines to route to, comma-separated: http://HOST:PORTS, servers behind Envoy (--picker_listen), "
-      "PORTS such as 8200-8207, with ?slots=N (max_num_seqs); vllm://HOST:PORT, an unmodified vLLM gRPC "
-      "server; "
+  AddEngines(
+      table, &o.engines,
+      "engines to route to, comma-separated: http://HOST:PORTS, servers behind Envoy (--picker_listen), with "
+      "PORTS such as 8200-8207 or 8200,8202; vllm://HOST:PORT, an unmodified vLLM gRPC server; "
       "sglang://HOST:PORT, an SGLang gRPC server; vllm+dns://NAME:PORT or sglang+dns://NAME:PORT, a server "
-      "at each address of the DNS name. Or file:PATH, a file with one server per line. Names and the file "
-      "are read again every 2 s. ?barrier=NAME after the last of several servers: their ranks synchronize in "
-      "every step, as with mixture-of-experts models; otherwise each rank steps independently",
-      ReadEngineSource);
+      "at each address of the DNS name. In --config also a list of entries with url and settings: slots "
+      "(http: max_num_seqs), barrier (a name: ranks with the same one synchronize in every step, as with "
+      "mixture-of-experts models; otherwise each rank steps independently), token_budget, pinned. Or "
+      "file:PATH, a file with such a list. Names and that file are read again every 2 s");
   table.AddParsed("models", &o.models, "",
                   "models that workers may have, comma-separated: the first 8 to 64 hexadecimal digits of "
                   "the model's digest, which workers log when they start. Workers with another model are "
@@ -134,7 +133,7 @@ void AddGroups(OptionTable& table, RouterSettings& settings) {
   table.AddChoice<std::string>(
       "coupling", &settings.coupling, {{"auto", "auto"}, {"barrier", "barrier"}, {"none", "none"}},
       "barrier: ranks synchronize in every step; none: each rank steps independently, and --policy is by "
-      "default least_work with --engines, otherwise jffc; auto: none for --engines without ?barrier=NAME and "
+      "default least_work with --engines, otherwise jffc; auto: none for --engines without a barrier and "
       "for chains of servers, otherwise barrier");
   table.Add("step_timeout", &o.step_timeout, kTimeout,
             "a rank that takes longer than this to reach a step's barrier, or to form the barrier of a new "
@@ -235,7 +234,7 @@ void AddLimits(OptionTable& table, RouterSettings& settings) {
 void AddElection(OptionTable& table, ElectionOptions& o) {
   table.Add("election_etcd", &o.etcd.endpoints,
             "etcd endpoints for the leader election, http://HOST:PORT or https://HOST:PORT, comma-separated: "
-            "of all routers with the same --election_key one leads; the others stand by and serve only the "
+            "of all routers with the same election_key one leads; the others stand by and serve only the "
             "probes and /metrics of --http_listen. Empty: no election");
   table.Add("election_key", &o.key, "etcd key that the leader holds");
   table.Add("election_ttl", &o.ttl, Within(absl::Seconds(2), absl::Hours(1)),
@@ -280,11 +279,11 @@ absl::Status SetCoupling(const OptionTable& table, RouterSettings& settings) {
     if (settings.coupling == "barrier")
       return absl::InvalidArgumentError(
           "--coupling=barrier is for bfio_worker only, not for --engines; if the engines' ranks synchronize "
-          "in every step, add ?barrier=NAME to --engines");
+          "in every step, give them a barrier in the list `engines` of --config");
     const bool coupled = !o.engines.engines.front().barrier.empty();
     if (coupled && settings.coupling == "none")
       return absl::InvalidArgumentError(
-          "--coupling=none contradicts ?barrier=NAME in --engines; remove one of them");
+          "--coupling=none contradicts the barrier of the engines; remove one of them");
     o.group_kind = coupled ? core::GroupKind::kCoupled : core::GroupKind::kIndependent;
   }
   if (settings.coupling == "barrier") o.group_kind = core::GroupKind::kBarrier;
@@ -316,9 +315,14 @@ void AddRouterOptions(OptionTable& table, RouterSettings& settings) {
   AddDecisions(table, settings.router);
   AddLimits(table, settings);
   AddElection(table, settings.election);
+  table.Add(
+      "check_config", &settings.check_config,
+      "check all settings, ask every engine of --engines what it has, print a line for each rank and each "
+      "fault, and end: with 0 if nothing is wrong, otherwise with 1, or with 2 for a wrong setting");
   table.Add("log_level", &settings.log_level,
             "lowest level that is logged: trace, debug, info, warning or error");
   table.Add("log_format", &settings.log_format, "text or json");
+  table.OnlyInConfig({"decision_log_mb", "election_key", "election_ttl"});
 }
 
 absl::Status FinishRouterOptions(const OptionTable& table, RouterSettings& settings) {
@@ -333,7 +337,7 @@ absl::Status FinishRouterOptions(const OptionTable& table, RouterSettings& setti
   }
   const auto& engines = settings.router.engines.engines;
   if (!settings.router.picker_listen.empty() && (engines.empty() || engines.front().protocol != "http"))
-    return absl::InvalidArgumentError("--picker_listen needs --engines=http://HOST:PORTS?slots=N");
+    return absl::InvalidArgumentError("--picker_listen needs --engines=http://HOST:PORTS");
   return SetCoupling(table, settings);
 }
 

@@ -22,6 +22,8 @@ struct RouterSettings {
   // "auto", "barrier" or "none".
   std::string coupling = "auto";
   std::string log_level = "info", log_format = "text";
+  // Only check the options and the engines.
+  bool check_config = false;
 };
 
 // `settings` must live until `table` has been read.

@@ -7,6 +7,7 @@
 #include "common/config/program.h"
 #include "common/telemetry/log.h"
 #include "router/admin/standby_web.h"
+#include "router/app/engines.h"
 #include "router/app/flags.h"
 #include "router/app/program_chains.h"
 #include "router/app/router_server.h"
@@ -23,8 +24,8 @@ ProgramInfo Info() {
       "tokens to the clients.\n\n  bfio_router --engines=vllm://HOST:50051     serve in front of a vLLM gRPC "
       "server\n  bfio_router --workers=4                     wait for 4 ranks of bfio_worker, then serve\n  "
       "bfio_router --workers=4 --groups=2          two groups of 4 ranks, one waiting pool\n  bfio_router "
-      "--workers=4 --policy=fcfs       a baseline\n  bfio_router --config=router.textproto       settings "
-      "from a file (protobuf text or JSON)\n  bfio_router --election_etcd=http://ETCD:2379  lead, or stand "
+      "--workers=4 --policy=fcfs       a baseline\n  bfio_router --config=router.yaml            settings "
+      "from a file\n  bfio_router --election_etcd=http://ETCD:2379  lead, or stand "
       "by until the leader fails\n\nPolicies:\n";
   for (const core::PolicyInfo& policy : core::RegisteredPolicies()) {
     absl::StrAppend(&info.usage, "  ", policy.name,
@@ -87,6 +88,13 @@ absl::StatusOr<std::unique_ptr<Election>> MakeElection(const ElectionOptions& op
   return absl::Status(election.status().code(), absl::StrCat("--election_*: ", election.status().message()));
 }
 
+int PrintCheck(const EngineCheck& check) {
+  for (const std::string& rank : check.ranks) std::printf("%s\n", rank.c_str());
+  for (const std::string& fault : check.faults) std::printf("wrong: %s\n", fault.c_str());
+  std::printf("bfio_router: %zu ranks, %zu faults\n", check.ranks.size(), check.faults.size());
+  return check.faults.empty() ? 0 : 1;
+}
+
 int Main(int argc, char** argv) {
   const ProgramInfo info = Info();
   RouterSettings settings;
@@ -105,6 +113,10 @@ int Main(int argc, char** argv) {
     FlushLog();  // the reason is the last line
     return ExitWith(info, status);
   };
+  if (settings.check_config) {
+    if (absl::Status status = RouterServer::Check(options); !status.ok()) return exit_with(status);
+    return PrintCheck(CheckEngines(options));
+  }
   ShutdownSignal::Install();
   const absl::StatusOr<std::unique_ptr<Election>> election = MakeElection(settings.election);
   if (!election.ok()) return exit_with(election.status());

@@ -15,9 +15,8 @@
 #include "common/net/grpc_log.h"
 #include "common/telemetry/log.h"
 #include "router/admin/web.h"
+#include "router/app/engines.h"
 #include "router/core/policy/policy.h"
-#include "router/engine_link/http/http_engine.h"
-#include "router/engine_link/protocol/protocol_client.h"
 #include "router/engine_link/steps/engine_steps_service.h"
 #include "router/frontend/tokenizer/model_files.h"
 #include "router/record/log_writer.h"
@@ -155,15 +154,10 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
   router->thread_ = std::make_unique<DecisionThread>(options, std::move(components.parts), std::move(hooks));
   DecisionThread* const thread = router->thread_.get();
   if (!options.engines.empty()) {
-    const auto make_client = [](const EngineAddress& engine) {
-      if (engine.protocol == "http") return NewHttpEngine(engine);
-      const std::string server = engine.server.ToString();
-      return engine.protocol == "vllm" ? NewVllmClient(server) : NewSglangClient(server, engine.pinned);
-    };
     router->engines_ = std::make_unique<EngineLink>(EngineLink::Options{.engines = options.engines,
                                                                         .patience = options.step_timeout,
                                                                         .instance = instance,
-                                                                        .make_client = make_client},
+                                                                        .make_client = NewEngineClient},
                                                     thread);
   }
   router->MakeServices(options, std::move(components.secrets));

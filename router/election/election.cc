@@ -31,9 +31,9 @@ absl::Duration CheckInterval(absl::Duration ttl) {
 absl::Status CheckElection(const ElectionOptions& options) {
   if (options.ttl < absl::Seconds(2) || options.ttl > absl::Hours(1)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--election_ttl is ", absl::FormatDuration(options.ttl), "; must be within 2s..1h"));
+        absl::StrCat("election_ttl is ", absl::FormatDuration(options.ttl), "; must be within 2s..1h"));
   }
-  if (options.key.empty()) return absl::InvalidArgumentError("--election_key is empty");
+  if (options.key.empty()) return absl::InvalidArgumentError("election_key is empty");
   if (options.name.empty()) return absl::InvalidArgumentError("the router's name is empty");
   return absl::OkStatus();
 }
@@ -96,8 +96,7 @@ absl::StatusOr<bool> Election::TryToLead(EtcdOwner& leader) {
   // the next router need not wait.
   etcd_->Revoke(lease).IgnoreError();
   if (!claimed.ok()) return claimed.status();
-  if (claimed->mine)
-    return absl::UnavailableError("etcd's answer took longer than the lease (--election_ttl)");
+  if (claimed->mine) return absl::UnavailableError("etcd's answer took longer than the lease (election_ttl)");
   leader = claimed->owner;
   return false;
 }

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <fstream>
 #include <memory>
 
 #include "absl/status/status.h"
@@ -17,35 +16,12 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "common/base/byte_order_mark.h"
 #include "common/base/spdlog.h"
 #include "common/base/status_macros.h"
 #include "router/group/group_key.h"
 
 namespace bfio::router {
 namespace {
-
-// Far above the size for any fleet.
-constexpr size_t kMostFileBytes = size_t{1} << 20;
-
-absl::StatusOr<std::vector<EngineAddress>> ReadFile(const std::string& path) {
-  std::ifstream in(path);
-  std::string text(kMostFileBytes + 1, '\0');
-  in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (in.bad() || (in.fail() && !in.eof())) return absl::NotFoundError(absl::StrCat("cannot read ", path));
-  text.resize(static_cast<size_t>(in.gcount()));
-  if (text.size() > kMostFileBytes)
-    return absl::InvalidArgumentError(absl::StrCat(path, " is larger than ", kMostFileBytes, " bytes"));
-  std::string list;
-  for (absl::string_view line : absl::StrSplit(WithoutByteOrderMark(text), '\n')) {
-    line = absl::StripAsciiWhitespace(line.substr(0, line.find('#')));
-    if (!line.empty()) absl::StrAppend(&list, list.empty() ? "" : ",", line);
-  }
-  absl::StatusOr<std::vector<EngineAddress>> engines = ParseEngines(list);
-  if (!engines.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ": ", engines.status().message()));
-  if (engines->empty()) return absl::InvalidArgumentError(absl::StrCat(path, " lists no engine"));
-  return engines;
-}
 
 bool IsIpv6(const std::string& address) {
   return address.find(':') != std::string::npos;
@@ -61,93 +37,139 @@ bool IsName(absl::string_view text) {
                      [](char c) { return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.'; });
 }
 
-// Reads `barrier=NAME&token_budget=N&pinned=1` into `engine`.
-absl::Status ReadQuery(absl::string_view query, EngineAddress& engine) {
-  bool budget = false;
-  for (const absl::string_view setting : absl::StrSplit(query, '&')) {
-    const std::pair<absl::string_view, absl::string_view> split =
-        absl::StrSplit(setting, absl::MaxSplits('=', 1));
-    if (split.first == "barrier") {
-      if (!IsName(split.second)) {
-        return absl::InvalidArgumentError(absl::StrCat("'", setting, "': NAME must have 1 to ",
-                                                       kMaxGroupNameBytes,
-                                                       " letters, digits, '-', '_' or '.'"));
-      }
-      engine.barrier = std::string(split.second);
-    } else if (split.first == "token_budget") {
-      if (!absl::SimpleAtoi(split.second, &engine.token_budget) || engine.token_budget < 1 ||
-          engine.token_budget > kMostTokenBudget) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("'", setting, "': must be within 1..", kMostTokenBudget));
-      }
-      budget = true;
-    } else if (setting == "pinned=1" && engine.protocol == "sglang") {
-      engine.pinned = true;
-    } else if (split.first == "slots" && engine.protocol == "http") {
-      if (!absl::SimpleAtoi(split.second, &engine.slots) || engine.slots < 1 || engine.slots > kMostSlots)
-        return absl::InvalidArgumentError(absl::StrCat("'", setting, "': must be within 1..", kMostSlots));
-    } else {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "'", setting, "' is unknown; must be barrier=NAME or token_budget=N",
-          engine.protocol == "sglang" ? " or pinned=1" : "", engine.protocol == "http" ? " or slots=N" : ""));
-    }
-  }
-  if (engine.barrier.empty() && budget)
-    return absl::InvalidArgumentError(absl::StrCat("'", query, "': token_budget needs barrier=NAME"));
-  return absl::OkStatus();
+absl::StatusOr<std::string> ParseBarrier(const std::string& text) {
+  if (IsName(text)) return text;
+  return absl::InvalidArgumentError(
+      absl::StrCat("must have 1 to ", kMaxGroupNameBytes, " letters, digits, '-', '_' or '.'"));
 }
 
-absl::StatusOr<EngineAddress> ParseServer(absl::string_view text) {
+// FIRST-LAST or PORT.
+absl::StatusOr<std::pair<uint32_t, uint32_t>> ParsePorts(absl::string_view text) {
+  const std::pair<absl::string_view, absl::string_view> range = absl::StrSplit(text, absl::MaxSplits('-', 1));
+  uint32_t first = 0, last = 0;
+  const bool good = absl::SimpleAtoi(range.first, &first) &&
+                    absl::SimpleAtoi(absl::StrContains(text, '-') ? range.second : range.first, &last);
+  if (good && first >= 1 && last >= first && last <= 65535) return std::pair(first, last);
+  return absl::InvalidArgumentError("ports must be such as 8200-8207 or 8200,8202");
+}
+
+// The servers of PROTOCOL://HOST:PORT; with http one for each of its ports.
+absl::StatusOr<std::vector<EngineAddress>> ParseUrl(const std::string& text) {
+  if (absl::StrContains(text, '?')) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "'", text, "': settings of an engine must be keys of its entry in --config, not after '?'"));
+  }
   const std::pair<absl::string_view, absl::string_view> split =
       absl::StrSplit(text, absl::MaxSplits("://", 1));
   EngineAddress engine;
-  absl::string_view protocol = split.first;
+  absl::string_view protocol = split.first, server = split.second;
   engine.by_name = absl::ConsumeSuffix(&protocol, "+dns");
   const bool http = protocol == "http" && !engine.by_name;
-  if ((protocol != "vllm" && protocol != "sglang" && !http) || split.second.empty()) {
+  if ((protocol != "vllm" && protocol != "sglang" && !http) || server.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("'", text,
                      "' must be http://HOST:PORTS, vllm://HOST:PORT, sglang://HOST:PORT, "
                      "vllm+dns://NAME:PORT, sglang+dns://NAME:PORT or file:PATH"));
   }
   engine.protocol = std::string(protocol);
-  BFIO_ASSIGN_OR_RETURN(engine.server, ParseAddress(std::string(split.second)));
-  // Envoy gets addresses, not names.
-  in6_addr address;
-  engine.by_name = engine.by_name || (http && inet_pton(AF_INET, engine.server.host.c_str(), &address) != 1 &&
-                                      inet_pton(AF_INET6, engine.server.host.c_str(), &address) != 1);
-  return engine;
-}
-
-// A server for each port of "http://HOST:8200-8207", otherwise one. `text` may also be the rest of a list of
-// ports, "8202" or "8204-8207", after a server with http.
-absl::StatusOr<std::vector<EngineAddress>> ParseServers(absl::string_view text, const EngineAddress* before) {
-  std::string with_host(text);
-  if (before != nullptr && before->protocol == "http" && !absl::StrContains(text, "://"))
-    with_host = absl::StrCat("http://", Address{before->server.host, 1}.ToString());
-  const bool list = with_host != text;
-  const size_t colon = text.rfind(':');
-  const absl::string_view ports = list ? text : text.substr(colon == absl::string_view::npos ? 0 : colon + 1);
-  const std::pair<absl::string_view, absl::string_view> range =
-      absl::StrSplit(ports, absl::MaxSplits('-', 1));
-  uint32_t first = 0, last = 0;
-  if (!absl::StartsWith(with_host, "http://") || !absl::SimpleAtoi(range.first, &first) ||
-      (range.second.empty() && !list)) {
-    BFIO_ASSIGN_OR_RETURN(EngineAddress engine, ParseServer(text));
+  const size_t colon = server.rfind(':');
+  if (!http || colon == absl::string_view::npos) {
+    BFIO_ASSIGN_OR_RETURN(engine.server, ParseAddress(std::string(server)));
     return std::vector<EngineAddress>{std::move(engine)};
   }
-  if (range.second.empty()) last = first;
-  if ((!range.second.empty() && !absl::SimpleAtoi(range.second, &last)) || first < 1 || last < first ||
-      last > 65535) {
-    return absl::InvalidArgumentError(absl::StrCat("'", text, "': ports must be such as 8200-8207 or 8200"));
-  }
   std::vector<EngineAddress> engines;
-  const std::string host = with_host.substr(0, with_host.rfind(':') + 1);
-  for (uint32_t port = first; port <= last; ++port) {
-    BFIO_ASSIGN_OR_RETURN(EngineAddress engine, ParseServer(absl::StrCat(host, port)));
-    engines.push_back(std::move(engine));
+  for (const absl::string_view ports : absl::StrSplit(server.substr(colon + 1), ',')) {
+    const auto range = ParsePorts(ports);
+    if (!range.ok())
+      return absl::InvalidArgumentError(absl::StrCat("'", text, "': ", range.status().message()));
+    for (uint32_t port = range->first; port <= range->second; ++port) {
+      BFIO_ASSIGN_OR_RETURN(engine.server, ParseAddress(absl::StrCat(server.substr(0, colon + 1), port)));
+      // Envoy gets addresses, not names.
+      in6_addr address;
+      engine.by_name = inet_pton(AF_INET, engine.server.host.c_str(), &address) != 1 &&
+                       inet_pton(AF_INET6, engine.server.host.c_str(), &address) != 1;
+      engines.push_back(engine);
+    }
   }
   return engines;
+}
+
+// Appends servers with the settings of their entry.
+absl::Status Append(const std::vector<EngineAddress>& servers, const EngineAddress& settings,
+                    std::vector<EngineAddress>& engines) {
+  for (EngineAddress engine : servers) {
+    engine.barrier = settings.barrier;
+    engine.token_budget = settings.token_budget;
+    engine.pinned = settings.pinned;
+    engine.slots = settings.slots;
+    const auto same = [&](const EngineAddress& other) { return other.server == engine.server; };
+    if (std::any_of(engines.begin(), engines.end(), same))
+      return absl::InvalidArgumentError(absl::StrCat("'", engine.ToString(), "' is listed twice"));
+    if (!engines.empty() && engines.front().protocol != engine.protocol)
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", engine.ToString(),
+                       "': all engines of a router must have the same protocol, http, vllm or sglang"));
+    if (!engines.empty() && engines.front().barrier.empty() != engine.barrier.empty())
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", engine.ToString(), "': either all engines of a router have a barrier, or none"));
+    engines.push_back(std::move(engine));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<EngineAddress>> ReadEntries(const NextEntry& next) {
+  std::vector<EngineAddress> engines;
+  while (true) {
+    EngineAddress settings;
+    std::vector<EngineAddress> servers;
+    OptionTable keys;
+    keys.AddParsed("url", &servers, "", "", ParseUrl);
+    keys.AddParsed("barrier", &settings.barrier, "none", "", ParseBarrier);
+    keys.Add("token_budget", &settings.token_budget, Within(1, kMostTokenBudget), "");
+    keys.Add("pinned", &settings.pinned, "");
+    keys.Add("slots", &settings.slots, Within(1, kMostSlots), "");
+    BFIO_ASSIGN_OR_RETURN(const bool there, next(keys));
+    if (!there) return engines;
+    if (servers.empty()) return absl::InvalidArgumentError("an engine has no url");
+    const std::string& protocol = servers.front().protocol;
+    if (keys.given("pinned") && protocol != "sglang")
+      return absl::InvalidArgumentError("pinned is for sglang:// only");
+    if (keys.given("slots") && protocol != "http")
+      return absl::InvalidArgumentError("slots is for http:// only: other engines report them");
+    if (keys.given("token_budget") && settings.barrier.empty())
+      return absl::InvalidArgumentError("token_budget needs a barrier");
+    BFIO_RETURN_IF_ERROR(Append(servers, settings, engines));
+  }
+}
+
+// The option, of which --engines and a file's text differ.
+template <typename T, typename Parse>
+void AddList(OptionTable& table, T* value, absl::string_view help, Parse parse) {
+  table.AddParsed("engines", value, "", help, parse);
+  table.Find("engines")->set_list = [value](const NextEntry& next) -> absl::Status {
+    BFIO_ASSIGN_OR_RETURN(std::vector<EngineAddress> engines, ReadEntries(next));
+    *value = T{std::move(engines)};
+    return absl::OkStatus();
+  };
+}
+
+absl::StatusOr<std::vector<EngineAddress>> ReadFile(const std::string& path) {
+  std::vector<EngineAddress> engines;
+  OptionTable table;
+  AddList(table, &engines, "", ParseEngines);
+  BFIO_RETURN_IF_ERROR(table.ReadConfigFile(path));
+  if (engines.empty()) return absl::InvalidArgumentError(absl::StrCat(path, " lists no engine"));
+  return engines;
+}
+
+// "file:PATH", or what ParseEngines reads.
+absl::StatusOr<EngineSource> ParseSource(const std::string& text) {
+  EngineSource source;
+  absl::string_view path = text;
+  const bool of_file = absl::ConsumePrefix(&path, "file:");
+  if (of_file) source.file = std::string(path);
+  BFIO_ASSIGN_OR_RETURN(source.engines, of_file ? ReadFile(source.file) : ParseEngines(text));
+  return source;
 }
 
 }  // namespace
@@ -157,13 +179,8 @@ bool EngineSource::watched() const {
          std::any_of(engines.begin(), engines.end(), [](const auto& engine) { return engine.by_name; });
 }
 
-absl::StatusOr<EngineSource> ReadEngineSource(const std::string& text) {
-  EngineSource source;
-  absl::string_view path = text;
-  const bool of_file = absl::ConsumePrefix(&path, "file:");
-  if (of_file) source.file = std::string(path);
-  BFIO_ASSIGN_OR_RETURN(source.engines, of_file ? ReadFile(source.file) : ParseEngines(text));
-  return source;
+void AddEngines(OptionTable& table, EngineSource* source, absl::string_view help) {
+  AddList(table, source, help, ParseSource);
 }
 
 absl::StatusOr<std::vector<std::string>> ResolveBySystem(const std::string& host) {
@@ -264,40 +281,19 @@ std::string EngineAddress::ToString() const {
 }
 
 absl::StatusOr<std::vector<EngineAddress>> ParseEngines(const std::string& text) {
-  std::vector<EngineAddress> engines;
-  // Index of the first engine without settings; such engines take the settings of the next one that has any.
-  size_t first_bare = 0;
-  bool any_barrier = false;
+  std::vector<std::string> urls;
   for (const absl::string_view part : absl::StrSplit(text, ',', absl::SkipEmpty())) {
-    const std::pair<absl::string_view, absl::string_view> split =
-        absl::StrSplit(part, absl::MaxSplits('?', 1));
-    BFIO_ASSIGN_OR_RETURN(std::vector<EngineAddress> servers,
-                          ParseServers(split.first, engines.empty() ? nullptr : &engines.back()));
-    for (EngineAddress& engine : servers) {
-      if (std::any_of(engines.begin(), engines.end(),
-                      [&](const EngineAddress& other) { return other.server == engine.server; })) {
-        return absl::InvalidArgumentError(absl::StrCat("'", part, "' is listed twice"));
-      }
-      if (!engines.empty() && engines.front().protocol != engine.protocol)
-        return absl::InvalidArgumentError(absl::StrCat(
-            "'", part, "': all engines of a router must have the same protocol, http, vllm or sglang"));
-      engines.push_back(std::move(engine));
-    }
-    if (split.first.size() == part.size()) continue;
-    BFIO_RETURN_IF_ERROR(ReadQuery(split.second, engines.back()));
-    any_barrier = any_barrier || !engines.back().barrier.empty();
-    for (; first_bare < engines.size(); ++first_bare) {
-      engines[first_bare].barrier = engines.back().barrier;
-      engines[first_bare].token_budget = engines.back().token_budget;
-      engines[first_bare].pinned = engines.back().pinned;
-      engines[first_bare].slots = engines.back().slots;
+    // "8202" or "8204-8207" continues the ports of a server with http.
+    if (absl::StrContains(part, "://") || urls.empty() || !absl::StartsWith(urls.back(), "http://")) {
+      urls.emplace_back(part);
+    } else {
+      absl::StrAppend(&urls.back(), ",", part);
     }
   }
-  for (const EngineAddress& engine : engines) {
-    if (!any_barrier || !engine.barrier.empty()) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "'", engine.ToString(),
-        "' has no barrier, but other engines have one: add ?barrier=NAME to all engines or to none"));
+  std::vector<EngineAddress> engines;
+  for (const std::string& url : urls) {
+    BFIO_ASSIGN_OR_RETURN(const std::vector<EngineAddress> servers, ParseUrl(url));
+    BFIO_RETURN_IF_ERROR(Append(servers, {}, engines));
   }
   return engines;
 }

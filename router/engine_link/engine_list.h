@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/address.h"
+#include "common/config/options.h"
 
 namespace bfio::router {
 
@@ -49,27 +50,26 @@ struct EngineAddress {
   bool operator==(const EngineAddress&) const = default;
 };
 
-// Addresses separated by commas, each at most once. An address may have settings: `?barrier=NAME`,
-// `&token_budget=N`, for SGLang `pinned=1`, and for http `slots=N`. They also hold for the addresses before
-// it, back to the last one with settings: "vllm://a:1,vllm://b:1?barrier=x". Either all servers have a
-// barrier or none, and all use the same protocol. INVALID_ARGUMENT with one line otherwise.
+// Addresses separated by commas, as in --engines, each at most once and all with the same protocol.
+// INVALID_ARGUMENT with one line otherwise.
 absl::StatusOr<std::vector<EngineAddress>> ParseEngines(const std::string& text);
 
 struct EngineSource {
   // As given in the flag or in the file.
   std::vector<EngineAddress> engines;
   // Empty: no file.
-  std::string file;
+  std::string file = {};
 
   bool empty() const { return engines.empty(); }
   // The list may change.
   bool watched() const;
 };
 
-// "file:PATH", or what ParseEngines reads. The file has addresses as ParseEngines reads them, in lines; the
-// rest of a line after '#' is a comment. INVALID_ARGUMENT, or NOT_FOUND when the file does not exist. The
-// result has at least one engine, unless the text is empty.
-absl::StatusOr<EngineSource> ReadEngineSource(const std::string& text);
+// Adds the option `engines`: what ParseEngines reads; "file:PATH", a YAML file with this option alone; or, in
+// config files, a list of entries `url: URL` with the settings of these servers: `barrier: NAME`,
+// `token_budget: N`, for sglang `pinned: true`, for http `slots: N`. Either all servers have a barrier or
+// none. A file must exist and list an engine.
+void AddEngines(OptionTable& table, EngineSource* source, absl::string_view help);
 
 // IP addresses of a host; IPv6 without brackets.
 using ResolveHost = std::function<absl::StatusOr<std::vector<std::string>>(const std::string& host)>;

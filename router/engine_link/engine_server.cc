@@ -134,9 +134,9 @@ void EngineServer::Serve(const std::vector<EngineRankLoad>& loads) {
   if (description_.joined_ranks > 1) {
     spdlog::log(address_.barrier.empty() ? spdlog::level::info : spdlog::level::warn,
                 "engine {}: it distributes requests over its {} ranks itself, so the router treats them as "
-                "one rank{}; if its gRPC servicer honours data_parallel_rank, add `?pinned=1`",
+                "one rank{}; if its gRPC servicer honours data_parallel_rank, set `pinned: true`",
                 name_, description_.joined_ranks,
-                address_.barrier.empty() ? "" : ", and ?barrier=NAME has no effect within it");
+                address_.barrier.empty() ? "" : ", and its barrier has no effect within it");
   }
   if (description_.ranks == 1 && description_.first_rank == 0 && description_.all_ranks > 1) {
     spdlog::warn(
@@ -532,8 +532,8 @@ void EngineServer::CarryOut(size_t r, EngineRank::Output out) {
   const std::string wrong = barrier_->watch.TakeWarning();
   if (wrong.empty()) return;
   spdlog::warn(
-      "barrier {}: {}; if its ranks do not synchronize in every step, remove `?barrier={}` from --engines",
-      address_.barrier, wrong, address_.barrier);
+      "barrier {}: {}; if its ranks do not synchronize in every step, remove the barrier from `engines`",
+      address_.barrier, wrong);
 }
 
 void EngineServer::Start(size_t r, EngineRank::StartCall start) {

@@ -110,7 +110,7 @@ class LogWriter::Files {
     if (!special_ && total_ + size > options_.max_bytes) {
       return absl::ResourceExhaustedError(
           absl::StrCat("the maximum size of ", options_.max_bytes,
-                       " bytes (--decision_log_mb) is too small for one segment"));
+                       " bytes (decision_log_mb) is too small for one segment"));
     }
     const int64_t before = file_.bytes();
     absl::Status status = file_.Append(bytes);
@@ -191,7 +191,7 @@ bool LogWriter::Append(absl::string_view records) {
     }
   }
   spdlog::error(
-      "the decision log ends here: the disk is too slow, or --decision_log_mb too small: {} bytes and {} "
+      "the decision log ends here: the disk is too slow, or decision_log_mb too small: {} bytes and {} "
       "that wait exceed {}",
       records.size(), backlog_bytes(), queue_bytes_);
   Close(LogEnd::kOverflow);

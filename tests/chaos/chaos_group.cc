@@ -132,7 +132,9 @@ void ChaosGroup::StartRouter() {
   }
   if (!means_.small_disk.empty()) {
     args.push_back(absl::StrCat("--decision_log=", means_.small_disk, "/decisions", router_starts_));
-    args.push_back("--decision_log_mb=1");
+    const std::string config = absl::StrCat(testing::TestDirectory(), "/decisions.yaml");
+    std::ofstream(config) << "decision_log_mb: 1\n";
+    args.push_back("--config=" + config);
   }
   ++router_starts_;
   args.insert(args.end(), options_.router_flags.begin(), options_.router_flags.end());

@@ -120,7 +120,7 @@ TEST_F(EnginesTest, ServersWithAPartOfTheRanksServeThese) {
       engines.push_back(std::make_unique<ScriptedEngine>(options));
       addresses.push_back(port.address());
     }
-    Serve(addresses, kAll, {}, "?barrier=b");
+    Serve(addresses, kAll, {}, ", barrier: b");
     std::vector<std::unique_ptr<RequestStream>> streams;
     for (uint32_t i = 0; i < 40; ++i)
       streams.push_back(std::make_unique<RequestStream>(stub(), Request(Tokens(5, 2'000 + i), 10)));
@@ -266,7 +266,8 @@ TEST_F(EnginesTest, AServerThatTheFileNamesNoMoreFinishesAndLeaves) {
   const std::string path = TestDirectory() + "/engines";
   const auto list = [&](std::vector<std::string> addresses) {
     std::ofstream out(path);
-    for (const std::string& address : addresses) out << "vllm://" << address << "\n";
+    out << "engines:\n";
+    for (const std::string& address : addresses) out << "- vllm://" << address << "\n";
   };
   const auto wait_for = [&](const std::string& what, std::vector<std::string> servers) {
     return cluster_->WaitFor(what, [&](const v1::ClusterState& state) {
@@ -281,7 +282,7 @@ TEST_F(EnginesTest, AServerThatTheFileNamesNoMoreFinishesAndLeaves) {
     });
   };
   list({a.address()});
-  ServeEngines("file:" + path, 1);
+  ServeEngines(1, {"--engines=file:" + path});
   RequestStream stream(stub(), Request({1, 2, 3}, 3'000));
   ASSERT_TRUE(stream.Read());
   list({b.address()});
@@ -331,8 +332,8 @@ TEST_F(EnginesTest, TokensOfServingWorkersAreThoseOfAttachedOnes) {
   ASSERT_TRUE(with_workers.ok());
   const std::vector<Tokens> expected = tokens_of(with_workers, [] {});
 
-  for (const char* query : {"", "?barrier=b&token_budget=48"}) {
-    SCOPED_TRACE(query);
+  for (const char* settings : {"", ", barrier: b, token_budget: 48"}) {
+    SCOPED_TRACE(settings);
     const HeldPort a, b;
     const auto serve = [&](const HeldPort& port) {
       std::vector<std::string> arguments = flags;
@@ -342,7 +343,7 @@ TEST_F(EnginesTest, TokensOfServingWorkersAreThoseOfAttachedOnes) {
       return engine;
     };
     std::unique_ptr<Process> one = serve(a), two = serve(b);
-    Serve({a.address(), b.address()}, 4, {}, query);
+    Serve({a.address(), b.address()}, 4, {}, settings);
     EXPECT_EQ(tokens_of(*cluster_, [&] { one->Signal(SIGKILL); }), expected);
   }
 }
@@ -386,7 +387,7 @@ TEST_F(EnginesTest, AnEngineThatReportsItsStepsGetsAllotments) {
   ScriptedEngine::Options options = At(port);
   options.slots = 16;
   ScriptedEngine engine(options);
-  Serve({port.address()}, 1, {}, "?barrier=b");
+  Serve({port.address()}, 1, {}, ", barrier: b");
   StepsClient steps(cluster_->address());
   v1::EngineStep hello;
   hello.mutable_hello()->set_engine("scripted");

@@ -16,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "envoy/ext_proc.grpc.pb.h"
 #include "grpc/health/v1/health.grpc.pb.h"
+#include "tests/testing/bad_input.h"
 #include "tests/testing/cluster.h"
 #include "tests/testing/http_engine.h"
 #include "tests/unit/router/frontend/endpoint_picker/ext_proc_messages.h"
@@ -25,6 +26,7 @@ namespace {
 
 using ::testing::Each;
 using ::testing::Gt;
+using ::testing::HasSubstr;
 using ::testing::Pair;
 using ::testing::SizeIs;
 
@@ -32,16 +34,21 @@ constexpr int kSlots = 4;
 
 class PickerTest : public ::testing::Test {
  protected:
+  static std::string Config(const std::vector<std::string>& addresses) {
+    std::string config = "engines:\n";
+    for (const std::string& address : addresses)
+      absl::StrAppend(&config, "- {url: \"http://", address, "\", slots: ", kSlots, "}\n");
+    return "--config=" + WriteFile("picker.yaml", config);
+  }
   void Serve(const std::vector<const HttpEngine*>& engines, std::vector<std::string> flags = {}) {
     ClusterOptions options;
     options.worker_processes = 0;
     options.ranks = static_cast<int>(engines.size());
     options.router_flags = std::move(flags);
     options.router_flags.push_back("--picker_listen=" + port_.address());
-    std::string list;
-    for (const HttpEngine* engine : engines)
-      absl::StrAppend(&list, list.empty() ? "" : ",", "http://", engine->address());
-    options.router_flags.push_back(absl::StrCat("--engines=", list, "?slots=", kSlots));
+    std::vector<std::string> addresses;
+    for (const HttpEngine* engine : engines) addresses.push_back(engine->address());
+    options.router_flags.push_back(Config(addresses));
     cluster_ = std::make_unique<Cluster>(options);
     ASSERT_TRUE(cluster_->ok());
     channel_ = grpc::CreateChannel(port_.address(), grpc::InsecureChannelCredentials());
@@ -169,6 +176,26 @@ TEST_F(PickerTest, ProbesSeeWhetherThereAreRanks) {
     EXPECT_TRUE(health->Check(&context, request, &response).ok()) << service;
     EXPECT_EQ(response.status(), grpc::health::v1::HealthCheckResponse::SERVING) << service;
   }
+}
+
+TEST_F(PickerTest, EnginesMayBeCheckedFirst) {
+  HttpEngine one(2), other;
+  other.models = R"({"data":[{"id":"n","max_model_len":4096}]})";
+  const HeldPort closed;
+  const std::string rank = ": model m, 4 slots, 16000 KV tokens, load 0 requests and 4000 tokens\n";
+  const RunResult good = RunProgram("bfio_router", {"--check_config", Config({one.address()})});
+  EXPECT_EQ(good.code, 0) << good.err;
+  EXPECT_EQ(good.out, absl::StrCat("http://", one.address(), " rank 0", rank, "http://", one.address(),
+                                   " rank 1", rank, "bfio_router: 2 ranks, 0 faults\n"));
+  const RunResult bad = RunProgram(
+      "bfio_router", {"--check_config", Config({one.address(), other.address(), closed.address()})});
+  EXPECT_EQ(bad.code, 1) << bad.err;
+  EXPECT_THAT(bad.out, HasSubstr(absl::StrCat(
+                           "\nwrong: http://", other.address(), ": model n, but http://", one.address(),
+                           " has m\nwrong: http://", closed.address(),
+                           ": GET /v1/models: cannot connect (is it started, and is this its port?)\n")));
+  EXPECT_THAT(bad.out, ::testing::EndsWith("\nbfio_router: 3 ranks, 2 faults\n"));
+  EXPECT_EQ(RunProgram("bfio_router", {"--check_config", "--policy=foo"}).code, 2);
 }
 
 }  // namespace

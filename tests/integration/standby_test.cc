@@ -19,6 +19,7 @@
 #include "absl/time/clock.h"
 #include "router/election/election.h"
 #include "tests/chaos/tcp_proxy.h"
+#include "tests/testing/bad_input.h"
 #include "tests/testing/etcd_server.h"
 #include "tests/testing/http_get.h"
 #include "tests/testing/undisturbed.h"
@@ -184,7 +185,8 @@ class Pair {
                            absl::StrCat("--listen=", ports_[i].address()), "--admin_listen=127.0.0.1:0",
                            "--http_listen=", absl::StrCat("--workers=", kWorkers),
                            absl::StrCat("--election_etcd=", etcd_.endpoint()),
-                           absl::StrCat("--election_ttl=", absl::FormatDuration(kTtl)),
+                           "--config=" + WriteFile("standby.yaml", absl::StrCat("election_ttl: ",
+                                                                                absl::FormatDuration(kTtl))),
                            absl::StrCat("--step_timeout=", 10 * kSlowdown, "s"), "--drain_timeout=1ms"});
   }
   bool WaitServing(int i) { return routers_[i]->WaitForOutput("serving on", kPatience); }

@@ -75,7 +75,7 @@ TEST(InputFiles, AByteOrderMarkIsNoPartOfAFile) {
   const RunResult run = RunProgram(
       "bfio_router",
       {absl::StrCat("--client_tokens=", Written("tokens", mark + "a0123456789abcdef0123456789abcdef acme\n")),
-       absl::StrCat("--engines=file:", Written("engines", mark + "vllm://127.0.0.1:1\n")),
+       absl::StrCat("--engines=file:", Written("engines.yaml", mark + "engines: vllm://127.0.0.1:1\n")),
        "--worker_listen=1.2.3.4:2", "--listen=1.2.3.4:1"});
   EXPECT_THAT(run.err, HasSubstr("1.2.3.4")) << run.err;
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/testing/bad_input.h"
 #include "tests/testing/cluster.h"
 #include "tests/testing/scripted_engine.h"
 #include "tests/testing/vllm_calls.h"
@@ -51,25 +52,25 @@ class EnginesOf : public ::testing::Test {
     options.ranks = ranks;
     return options;
   }
-  // Starts a router in front of `engines`, which have `ranks` ranks in total.
-  void ServeEngines(const std::string& engines, int ranks, std::vector<std::string> flags = {}) {
+  // Starts a router with these engines in its flags; they have `ranks` ranks in total.
+  void ServeEngines(int ranks, std::vector<std::string> flags) {
     ClusterOptions options;
     options.worker_processes = 0;
     options.ranks = ranks;
     options.router_flags = std::move(flags);
     options.router_flags.push_back(absl::StrCat("--client_apis=bfio,", P::kName));
-    options.router_flags.push_back("--engines=" + engines);
     cluster_ = std::make_unique<Cluster>(options);
     ASSERT_TRUE(cluster_->ok());
   }
-  // The same for engines at these addresses; `query` is appended to --engines. Unless it says otherwise,
-  // requests name their ranks.
+  // The same for engines at these addresses; `settings` are those of their entries in --config. Unless they
+  // say otherwise, requests name their ranks.
   void Serve(const std::vector<std::string>& addresses, int ranks, std::vector<std::string> flags = {},
-             const std::string& query = std::is_same_v<P, Sglang> ? "?pinned=1" : "") {
-    std::string engines;
+             const std::string& settings = std::is_same_v<P, Sglang> ? ", pinned: true" : "") {
+    std::string config = "engines:\n";
     for (const std::string& address : addresses)
-      absl::StrAppend(&engines, engines.empty() ? "" : ",", P::kName, "://", address);
-    ServeEngines(engines + query, ranks, std::move(flags));
+      absl::StrAppend(&config, "- {url: \"", P::kName, "://", address, "\"", settings, "}\n");
+    flags.push_back("--config=" + WriteFile("engines.yaml", config));
+    ServeEngines(ranks, std::move(flags));
   }
   v1::Inference::Stub& stub() { return cluster_->inference(); }
   // The router's API for gateways.

@@ -131,6 +131,8 @@ class HttpEngine final : public EngineClient {
     const std::string what = absl::StrCat("GET ", path, ": ");
     if (!result && result.error() == httplib::Error::Read)
       return absl::DeadlineExceededError(absl::StrCat(what, "no answer"));
+    if (!result && result.error() == httplib::Error::Connection)
+      return absl::UnavailableError(absl::StrCat(what, "cannot connect"));
     if (!result) return absl::UnavailableError(absl::StrCat(what, httplib::to_string(result.error())));
     if (result->status == 404) return absl::UnimplementedError(absl::StrCat(what, "status 404"));
     if (result->status != 200)
@@ -157,7 +159,9 @@ class HttpEngine final : public EngineClient {
     }
     if (description.slots < 1)
       return absl::FailedPreconditionError(
-          "it does not report how many requests it runs at a time: add ?slots=N (vLLM: max_num_seqs)");
+          "it does not report how many requests it runs at a time: set slots (vLLM: max_num_seqs) in its "
+          "entry of "
+          "--config");
     return description;
   }
 

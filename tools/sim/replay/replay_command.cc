@@ -85,7 +85,7 @@ absl::Status RunReplayCommand(const ReadOptions& read) {
   if (reader.header().segment > 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         path, " begins with segment ", reader.header().segment,
-        " of its session, and only a log from its start can be replayed: the router's --decision_log_mb "
+        " of its session, and only a log from its start can be replayed: the router's decision_log_mb "
         "bounds how much it keeps; --print shows what is left"));
   }
   SessionReplay replay(what_if, ClockSeconds);

@@ -16,6 +16,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
+using Entries = std::vector<std::pair<std::string, int32_t>>;
+
 struct Settings {
   std::string trace;
   std::string policy = "bf_io";
@@ -29,6 +31,7 @@ struct Settings {
   std::vector<std::string> names = {"fcfs"};
   int64_t bytes = 3 << 20;
   std::pair<int, int> job = {1, 2};
+  Entries entries;
 };
 
 absl::StatusOr<std::pair<int, int>> ParsePair(const std::string& text) {
@@ -60,6 +63,22 @@ class ConfigTest : public ::testing::Test {
       table.AddScaled("mb", static_cast<double>(s.bytes >> 20), Within(0, 1 << 20), "MiB.",
                       [&s](double mb) { s.bytes = static_cast<int64_t>(mb * (1 << 20)); });
       table.AddParsed("job", &s.job, "1:2", "FIRST:SECOND.", ParsePair);
+      table.AddParsed("entries", &s.entries, "", "Entries.",
+                      [](const std::string&) -> absl::StatusOr<Entries> {
+                        return absl::InvalidArgumentError("must be a list");
+                      });
+      table.Find("entries")->set_list = [&s](const NextEntry& next) -> absl::Status {
+        while (true) {
+          Entries::value_type one = {"", 1};
+          OptionTable entry;
+          entry.Add("name", &one.first, "");
+          entry.Add("size", &one.second, Within(0, 9), "");
+          BFIO_ASSIGN_OR_RETURN(const bool there, next(entry));
+          if (!there) return absl::OkStatus();
+          if (one.first.empty()) return absl::InvalidArgumentError("needs a name");
+          s.entries.push_back(one);
+        }
+      };
     }
   };
 
@@ -77,7 +96,7 @@ class ConfigTest : public ::testing::Test {
 
   static std::string WriteFile(const std::string& text) {
     const std::string path = ::testing::TempDir() + "bfio_config_test_" +
-                             ::testing::UnitTest::GetInstance()->current_test_info()->name() + ".conf";
+                             ::testing::UnitTest::GetInstance()->current_test_info()->name() + ".yaml";
     std::ofstream(path) << text;
     return path;
   }
@@ -106,22 +125,22 @@ TEST_F(ConfigTest, AFlagSetToItsDefaultCountsAsGiven) {
   EXPECT_TRUE(program_->table.given("json"));
   EXPECT_TRUE(program_->table.given("tl"));
   EXPECT_FALSE(program_->table.given("policy"));
-  ASSERT_TRUE(Run({"--config=" + WriteFile("workers: 0 json: false")}).ok());
+  ASSERT_TRUE(Run({"--config=" + WriteFile("workers: 0\njson: false")}).ok());
   EXPECT_EQ(settings().workers, 0);
   EXPECT_TRUE(program_->table.given("json"));
   EXPECT_FALSE(program_->table.given("tl")) << "of an earlier command line";
 }
 
 TEST_F(ConfigTest, TheCommandLineOverridesTheFileInAnyOrder) {
-  const std::string path = WriteFile("workers: 8\npolicy: \"fcfs\"\n# comment\ntl: 1.00525e-7\njson: true\n");
+  const std::string path = WriteFile("workers: 8\npolicy: fcfs\n# comment\ntl: 1.00525e-7\njson: true\n");
   ASSERT_TRUE(Run({"--workers=2", "--config=" + path}).ok());
   EXPECT_EQ(settings().workers, 2);
   EXPECT_EQ(settings().policy, "fcfs");
   EXPECT_EQ(settings().tl, 1.00525e-7);
   EXPECT_TRUE(settings().json);
   EXPECT_EQ(settings().load, 1) << "not in the file: the default stays";
-  EXPECT_TRUE(Run({"--config=" + WriteFile("")}).ok()) << "an empty config";
-  ASSERT_TRUE(Run({"--config", WriteFile("\n  {\"workers\": 3, \"load\": 0.1}\n")}).ok()) << "JSON";
+  for (const char* empty : {"", "# nothing\n", "{}"}) EXPECT_TRUE(Run({"--config=" + WriteFile(empty)}).ok());
+  ASSERT_TRUE(Run({"--config", WriteFile("\n  {\"workers\": 3,\n\t\"load\": 0.1}\n")}).ok()) << "JSON";
   EXPECT_EQ(settings().workers, 3);
   EXPECT_EQ(settings().load, 0.1);
 }
@@ -139,10 +158,13 @@ TEST_F(ConfigTest, EveryTypeIsReadFromArgumentsAndFiles) {
                    "--plan_mode=lockstep"})
                   .ok());
   check();
-  ASSERT_TRUE(Run({"--config=" + WriteFile("timeout: '1500ms' names: 'a,b' mb: 2.5 job: '3:4' plan_mode: "
-                                           "'lockstep' seed: 18446744073709551615")})
-                  .ok());
-  check();
+  for (const char* names : {"a,b", "[a, b]", "\n- a\n- 'b'"}) {
+    ASSERT_TRUE(Run({"--config=" + WriteFile(absl::StrCat("timeout: 1500ms\nnames: ", names,
+                                                          "\nmb: 2.5\njob: 3:4\nplan_mode: \"lockstep\"\n"
+                                                          "seed: 18446744073709551615\n"))})
+                    .ok());
+    check();
+  }
 }
 
 TEST_F(ConfigTest, MistakesNameTheFlagTheValueAndWhatIsPermitted) {
@@ -167,24 +189,72 @@ TEST_F(ConfigTest, MistakesNameTheFlagTheValueAndWhatIsPermitted) {
 }
 
 TEST_F(ConfigTest, MistakesInAFileNameTheFileTheLineAndTheKey) {
-  const std::pair<const char*, const char*> kCases[] = {
-      {"workers: 4097", ": --workers=4097: must be within 0..4096"},
+  std::string bomb = "trace: &a [x, x]\n", deep = "names: ";
+  for (int i = 0; i < 9; ++i)
+    absl::StrAppend(&bomb, "names: &", i, " [*a, *a, *a, *a, *a, *a, *a, *a, *a]\n");
+  for (int i = 0; i < 100'000; ++i) deep += '[';
+  const std::pair<std::string, const char*> kCases[] = {
+      {"policy: fcfs\nworkers: 4097", ":2: workers=4097: must be within 0..4096"},
+      {"workers: three\n", ":1: workers=three: must be a whole number"},
+      {"workers:\n", ":1: workers has no value; an empty text is ''"},
+      {"workers: [3]\n", ":1: workers must be a single value"},
+      {"workers: {a: 3}\n", ":1: workers must be a single value"},
       {"workers: 3\n\nworker: 4\n", ":3: no flag is named worker (did you mean workers?)"},
       {"zzzzzzzz: 4\n", ":1: no flag is named zzzzzzzz (--help lists them)"},
-      {"config: \"x\"\n", ":1: a config file cannot set config"},
-      {"workers: \"three\"\n", ":1: "},
+      {"config: x\n", ":1: a config file cannot set config"},
+      {"workers: 3\nseed: 1\nworkers: 3\n", ":3: workers is given twice"},
+      {"names: [a,\n [b]]\n", ":2: each entry of names must be a single value"},
+      {"[workers]\n", ":1: must have lines such as 'NAME: VALUE'"},
+      {"policy: a seed: 4\n", ":1: not YAML: mapping values are not allowed in this context"},
+      {"workers: 3\n---\nworkers: 4\n", ":2: must be one YAML document"},
+      {"? [workers]\n: 3\n", ":1: a key must be a name"},
+      {"workers: 3\npolicy: \"\xff\"", ":2: not YAML: invalid leading UTF-8 octet"},
       {"{\"workers\": 3,\n \"worker\": 4}", ":2: no flag is named worker (did you mean workers?)"},
-      {"{\"workers\": \"three\"}", ""},
-      {"{\"workers\" 3", ""}};
+      {"{\"workers\" 3", ":1: workers has no value; an empty text is ''"},
+      {"names: [a\nworkers: 3", ":2: while parsing a flow sequence: did not find expected ',' or ']'"},
+      {bomb, ":1: anchors (&) and aliases (*) are not supported"},
+      {"workers: *a\n", ":1: anchors (&) and aliases (*) are not supported"},
+      {"workers: !!int 3\n", ":1: tags (!) are not supported"},
+      {deep, ":1: each entry of names must be a single value"},
+      {"entries: 3\n", ":1: entries=3: must be a list"},
+      {"entries:\n- name: a\n  size: 9\n- name: b\n  sise: 3\n",
+       ":5: no key is named sise (did you mean size?)"},
+      {"entries:\n- {zzzzzzzz: 3}\n", ":2: no key is named zzzzzzzz; choose from name, size"},
+      {"entries: [{name: a,\n size: 99}]\n", ":2: size=99: must be within 0..9"},
+      {"entries: [{name: a, name: b}]\n", ":1: name is given twice"},
+      {"entries:\n- a\n- size: 3\n", ":3: entries: needs a name"},
+      {"entries:\n- - a\n", ":2: an entry of entries must have lines such as 'NAME: VALUE'"},
+  };
   for (const auto& [text, want] : kCases) {
     const std::string file = WriteFile(text);
     const absl::Status status = Run({"--config=" + file}).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
-    EXPECT_THAT(std::string(status.message()), StartsWith(file + want));
-    EXPECT_EQ(status.message().find('\n'), std::string::npos);
+    EXPECT_EQ(std::string(status.message()), file + want);
   }
-  for (const char* missing : {"--config=/nonexistent.conf", "--config=/"})
-    EXPECT_EQ(Run({missing}).status().code(), absl::StatusCode::kNotFound);
+  for (const char* missing : {"/nonexistent.yaml", "/"}) {
+    EXPECT_EQ(Run({absl::StrCat("--config=", missing)}).status(),
+              absl::NotFoundError(absl::StrCat("cannot read ", missing)));
+  }
+  const std::string large = WriteFile(std::string((1 << 20) + 1, '#'));
+  EXPECT_EQ(Message({"--config=" + large}), large + " is larger than 1048576 bytes");
+}
+
+TEST_F(ConfigTest, AListMayHaveEntriesWithKeys) {
+  ASSERT_TRUE(Run({"--config=" + WriteFile("workers: 3\nentries:\n- name: a\n  size: 4\n- b\n")}).ok());
+  EXPECT_THAT(settings().entries, ElementsAre(std::pair("a", 4), std::pair("b", 1)));
+  EXPECT_TRUE(program_->table.given("entries"));
+  ASSERT_TRUE(Run({"--config=" + WriteFile("entries: []")}).ok());
+  EXPECT_THAT(settings().entries, ElementsAre());
+}
+
+TEST_F(ConfigTest, SomeSettingsAreNoFlags) {
+  program_ = std::make_unique<Program>();
+  program_->table.OnlyInConfig({"tl"});
+  EXPECT_EQ(ParseCommandLine({"--tl=3"}, program_->table).status().message(),
+            "tl is no flag, but a key of --config");
+  EXPECT_TRUE(ParseCommandLine({"--config=" + WriteFile("tl: 3")}, program_->table).ok());
+  EXPECT_EQ(settings().tl, 3);
+  EXPECT_THAT(program_->table.Describe(), HasSubstr("\n  only in --config: tl=1e-07\n"));
 }
 
 TEST_F(ConfigTest, HelpTakesPrecedenceOverErrorsAndSetsNothing) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -84,14 +85,15 @@ TEST_F(RouterFlags, OneTimeoutForClientsAndOneForSteps) {
 // not named. Independent workers have a default policy of their own.
 TEST_F(RouterFlags, DefaultsDependOnTheWorkers) {
   using Kind = core::KvAdmissionOptions::Kind;
-  const std::string engines = "--engines=vllm://127.0.0.1:1";
+  const std::string engines = "--engines=vllm://127.0.0.1:1", coupled = ::testing::TempDir() + "coupled.yaml";
+  std::ofstream(coupled) << "engines: [{url: vllm://127.0.0.1:1, barrier: b}]\n";
   for (const auto& [args, policy, named, admission] :
        std::vector<std::tuple<std::vector<std::string>, const char*, bool, Kind>>{
            {{}, "bf_io_auto", false, Kind::kNone},
            {{"--coupling=none"}, "jffc", false, Kind::kNone},
            {{"--coupling=none", "--policy=fcfs"}, "fcfs", false, Kind::kNone},
            {{engines}, "least_work", true, Kind::kProtection},
-           {{engines + "?barrier=b"}, "bf_io_auto", true, Kind::kProtection},
+           {{"--config=" + coupled}, "bf_io_auto", true, Kind::kProtection},
            {{engines, "--admission=none"}, "least_work", true, Kind::kNone}}) {
     ASSERT_TRUE(Read(args).ok());
     EXPECT_EQ(options().policy.name, policy);
@@ -123,6 +125,9 @@ TEST_F(RouterFlags, MistakesNameTheFlag) {
            {{"--client_tls=x"}, "--client_tls=x: must be cert=FILE"},
            {{"--election_tls=ca=x"}, "--election_tls needs --election_etcd"},
            {{"--replay_budget_mb=1"}, "unknown flag"},
+           {{"--election_ttl=9s"}, "election_ttl is no flag, but a key of --config"},
+           {{"--picker_listen=a:1", "--engines=vllm://a:1"},
+            "--picker_listen needs --engines=http://HOST:PORTS"},
            {{"--coupling=none", "--plan_mode=lockstep"}, "--coupling=barrier"},
            {{"--coupling=none", "--admission=wait"}, "--coupling=barrier"}})
     EXPECT_THAT(Error(args), HasSubstr(message));

@@ -26,83 +26,97 @@ TEST(EngineAddress, ListsAreReadAsTheyAreWritten) {
   EXPECT_TRUE(ParseEngines("")->empty());
 }
 
-TEST(EngineAddress, ABarrierHoldsForTheServersBeforeIt) {
-  const auto engines =
-      ParseEngines("vllm://a:1,vllm://b:1?barrier=x,vllm://c:1,vllm://d:1?barrier=y-2&token_budget=512");
-  ASSERT_TRUE(engines.ok()) << engines.status();
-  std::vector<std::string> barriers;
-  std::vector<int64_t> budgets;
-  for (const EngineAddress& engine : *engines) {
-    barriers.push_back(engine.barrier);
-    budgets.push_back(engine.token_budget);
-  }
-  EXPECT_THAT(barriers, ElementsAre("x", "x", "y-2", "y-2"));
-  EXPECT_THAT(budgets, ElementsAre(2048, 2048, 512, 512));
-  EXPECT_EQ(engines->back().ToString(), "vllm://d:1") << "the name of its ranks says where it is";
+absl::StatusOr<std::vector<EngineAddress>> OfConfig(const std::string& text) {
+  EngineSource source;
+  OptionTable table;
+  AddEngines(table, &source, "");
+  BFIO_RETURN_IF_ERROR(table.ReadConfig(text, "f"));
+  return source.engines;
 }
 
-TEST(EngineAddress, RanksOfSglangMayBePinned) {
-  const auto engines = ParseEngines("sglang://a:1,sglang://b:1?pinned=1,sglang://c:1");
+TEST(EngineAddress, EntriesHaveSettings) {
+  const auto engines = OfConfig(
+      "engines:\n"
+      "- url: sglang://a:1\n  barrier: x\n"
+      "- url: sglang+dns://b:1\n  barrier: y-2\n  token_budget: 512\n  pinned: true\n");
   ASSERT_TRUE(engines.ok()) << engines.status();
-  EXPECT_EQ((*engines)[0].protocol, "sglang");
-  EXPECT_TRUE((*engines)[0].pinned && (*engines)[1].pinned);
-  EXPECT_FALSE((*engines)[2].pinned);
-  const auto both = ParseEngines("sglang://a:1?pinned=1&barrier=x");
-  ASSERT_TRUE(both.ok()) << both.status();
-  EXPECT_TRUE(both->front().pinned);
-  EXPECT_EQ(both->front().barrier, "x");
+  EXPECT_THAT(*engines, ElementsAre(EngineAddress{.protocol = "sglang", .server = {"a", 1}, .barrier = "x"},
+                                    EngineAddress{.protocol = "sglang",
+                                                  .server = {"b", 1},
+                                                  .by_name = true,
+                                                  .barrier = "y-2",
+                                                  .token_budget = 512,
+                                                  .pinned = true}));
+  EXPECT_EQ(engines->back().ToString(), "sglang+dns://b:1") << "the name of its ranks says where it is";
+  const auto ports = OfConfig("engines: [{url: 'http://a.b:1-2,7', slots: 9}, 'http://a.c:1', http://a.c:2]");
+  ASSERT_TRUE(ports.ok()) << ports.status();
+  std::vector<int32_t> slots;
+  for (const EngineAddress& engine : *ports) slots.push_back(engine.slots);
+  EXPECT_THAT(slots, ElementsAre(9, 9, 9, 0, 0));
+  EXPECT_THAT(*OfConfig("engines: vllm://a:1,vllm://b:1"), ::testing::SizeIs(2)) << "as the flag";
 }
 
 // Servers behind Envoy, which gets addresses and no names.
 TEST(EngineAddress, APortRangeIsAServerForEachPort) {
   const auto engines =
-      ParseEngines("http://10.0.0.1:8200-8202,8204,8206-8207?slots=32,http://[::1]:9000,9001,http://a.b:1");
+      ParseEngines("http://10.0.0.1:8200-8202,8204,8206-8207,http://[::1]:9000,9001,http://a.b:1");
   ASSERT_TRUE(engines.ok()) << engines.status();
   std::vector<std::string> texts;
   for (const EngineAddress& engine : *engines)
-    texts.push_back(engine.ToString() + " " + std::to_string(engine.slots) + (engine.by_name ? " name" : ""));
-  EXPECT_THAT(texts,
-              ElementsAre("http://10.0.0.1:8200 32", "http://10.0.0.1:8201 32", "http://10.0.0.1:8202 32",
-                          "http://10.0.0.1:8204 32", "http://10.0.0.1:8206 32", "http://10.0.0.1:8207 32",
-                          "http://[::1]:9000 0", "http://[::1]:9001 0", "http://a.b:1 0 name"));
+    texts.push_back(engine.ToString() + (engine.by_name ? " name" : ""));
+  EXPECT_THAT(texts, ElementsAre("http://10.0.0.1:8200", "http://10.0.0.1:8201", "http://10.0.0.1:8202",
+                                 "http://10.0.0.1:8204", "http://10.0.0.1:8206", "http://10.0.0.1:8207",
+                                 "http://[::1]:9000", "http://[::1]:9001", "http://a.b:1 name"));
 }
 
 TEST(EngineAddress, MistakesAreNamed) {
   const std::string form =
       " must be http://HOST:PORTS, vllm://HOST:PORT, sglang://HOST:PORT, vllm+dns://NAME:PORT, "
-      "sglang+dns://NAME:PORT or "
-      "file:PATH";
+      "sglang+dns://NAME:PORT or file:PATH";
+  const std::string ports = ": ports must be such as 8200-8207 or 8200,8202";
   for (const auto& [text, mistake] : std::vector<std::pair<std::string, std::string>>{
            {"a:1", "'a:1'" + form},
            {"trt://a:1", "'trt://a:1'" + form},
-           {"vllm://", "'vllm://'"},
-           {"vllm://a", "address 'a' has no port"},
-           {"vllm://a:0", "address 'a:0' has a port out of range"},
-           {"sglang://a:1,vllm://b:1", "the same protocol"},
-           {"vllm://a:1,vllm://b:1,vllm://a:1", "twice"},
-           {"vllm://a:1,vllm://a:1?barrier=x", "twice"},
-           {"vllm://a:1?pinned=1", "'pinned=1' is unknown"},
-           {"sglang://a:1?pinned=2", "or pinned=1"},
-           {"sglang://a:1?pinned=1&token_budget=9", "token_budget needs barrier"},
-           {"vllm://a:1?barrier=x,vllm://b:1", "'vllm://b:1' has no barrier"},
-           {"vllm://a:1?barrier=", "NAME must have 1 to 64"},
-           {"vllm://a:1?barrier=" + std::string(65, 'x'), "NAME must have 1 to 64"},
-           {"vllm://a:1?barrier=a/b", "NAME must have 1 to 64"},
-           {"vllm://a:1?token_budget=512", "token_budget needs barrier"},
-           {"vllm://a:1?barrier=x&token_budget=0", "within 1.."},
-           {"vllm://a:1?barrier=x&budget=1", "'budget=1'"},
-           {"vllm://a:1?", "is unknown"},
+           {"vllm://", "'vllm://'" + form},
+           {"vllm://a", "address 'a' has no port; HOST:PORT is expected"},
+           {"vllm://a:0", "address 'a:0' has a port out of range; HOST:PORT is expected"},
+           {"sglang://a:1,vllm://b:1",
+            "'vllm://b:1': all engines of a router must have the same protocol, http, vllm or sglang"},
+           {"vllm://a:1,vllm://b:1,vllm://a:1", "'vllm://a:1' is listed twice"},
+           {"vllm://a:1?barrier=x",
+            "'vllm://a:1?barrier=x': settings of an engine must be keys of its entry in "
+            "--config, not after '?'"},
            {"http+dns://a:1", "'http+dns://a:1'" + form},
-           {"http://a:8200-8199", "ports must be such as 8200-8207"},
-           {"http://a:8200-x", "ports must be"},
-           {"http://a:8200-70000", "ports must be"},
-           {"http://a:1,0", "'0': ports must be"},
-           {"http://a:1-3,2", "twice"},
+           {"http://a", "address 'a' has no port; HOST:PORT is expected"},
+           {"http://a:8200-8199", "'http://a:8200-8199'" + ports},
+           {"http://a:8200-x", "'http://a:8200-x'" + ports},
+           {"http://a:8200-", "'http://a:8200-'" + ports},
+           {"http://a:8200-70000", "'http://a:8200-70000'" + ports},
+           {"http://a:1,0", "'http://a:1,0'" + ports},
+           {"http://a:1-3,2", "'http://a:2' is listed twice"},
            {"vllm://a:1,2", "'2'" + form},
-           {"http://a:1?slots=0", "'slots=0': must be within 1.."},
-           {"vllm://a:1?slots=4", "'slots=4' is unknown"},
        })
-    EXPECT_THAT(std::string(ParseEngines(text).status().message()), HasSubstr(mistake)) << text;
+    EXPECT_EQ(std::string(ParseEngines(text).status().message()), mistake) << text;
+  const std::string barriers = ": either all engines of a router have a barrier, or none";
+  for (const auto& [entries, mistake] : std::vector<std::pair<std::string, std::string>>{
+           {"{url: vllm://a:1}, {url: vllm://a:1}", "engines: 'vllm://a:1' is listed twice"},
+           {"{slots: 3}", "engines: an engine has no url"},
+           {"{url: 'trt://a:1'}", "url=trt://a:1: 'trt://a:1'" + form},
+           {"{url: vllm://a:1, barrier: x}, vllm://b:1", "engines: 'vllm://b:1'" + barriers},
+           {"vllm://b:1, {url: vllm://a:1, barrier: x}", "engines: 'vllm://a:1'" + barriers},
+           {"{url: vllm://a:1, pinned: false}", "engines: pinned is for sglang:// only"},
+           {"{url: sglang://a:1, pinned: 2}", "pinned=2: must be true or false"},
+           {"{url: vllm://a:1, barrier: ''}", "barrier=: must have 1 to 64 letters, digits, '-', '_' or '.'"},
+           {"{url: vllm://a:1, barrier: a/b}",
+            "barrier=a/b: must have 1 to 64 letters, digits, '-', '_' or '.'"},
+           {"{url: vllm://a:1, token_budget: 9}", "engines: token_budget needs a barrier"},
+           {"{url: vllm://a:1, barrier: x, token_budget: 0}", "token_budget=0: must be within 1..16777216"},
+           {"{url: vllm://a:1, budget: 9}",
+            "no key is named budget; choose from url, barrier, token_budget, pinned, slots"},
+           {"{url: 'http://a:1', slots: 0}", "slots=0: must be within 1..65536"},
+           {"{url: vllm://a:1, slots: 4}", "engines: slots is for http:// only: other engines report them"},
+       })
+    EXPECT_EQ(std::string(OfConfig("engines: [" + entries + "]").status().message()), "f:1: " + mistake);
 }
 
 }  // namespace

@@ -28,10 +28,17 @@ class EngineListTest : public ::testing::Test {
  protected:
   ~EngineListTest() override { std::remove(path_.c_str()); }
   void Write(const std::string& text) { std::ofstream(path_) << text; }
-  absl::StatusOr<EngineSource> Read() { return ReadEngineSource("file:" + path_); }
+  // A value of the option, or a list of entries in a config file.
+  static absl::StatusOr<EngineSource> Source(const std::string& text) {
+    EngineSource source;
+    OptionTable table;
+    AddEngines(table, &source, "");
+    BFIO_RETURN_IF_ERROR(table.ReadConfig("engines: " + text, "f"));
+    return source;
+  }
+  absl::StatusOr<EngineSource> Read() { return Source("file:" + path_); }
   EngineList List(const std::string& text) {
-    return {*ReadEngineSource(text),
-            [this](const std::string& host) -> absl::StatusOr<std::vector<std::string>> {
+    return {*Source(text), [this](const std::string& host) -> absl::StatusOr<std::vector<std::string>> {
               if (!hosts_.contains(host)) return absl::UnavailableError("no such name");
               return hosts_[host];
             }};
@@ -52,42 +59,44 @@ class EngineListTest : public ::testing::Test {
 
 TEST_F(EngineListTest, AGivenListIsNotWatched) {
   for (const auto& [list, watched] :
-       {std::pair("vllm://a:1,vllm://b:1", false), {"", false}, {"vllm+dns://a:1", true}})
-    EXPECT_EQ(ReadEngineSource(list)->watched(), watched) << list;
+       {std::pair("vllm://a:1,vllm://b:1", false), {"''", false}, {"vllm+dns://a:1", true}})
+    EXPECT_EQ(Source(list)->watched(), watched) << list;
   EXPECT_THAT(Names(List("vllm://a:1,vllm://b:1").Resolve()), ElementsAre("vllm://a:1", "vllm://b:1"));
 }
 
-TEST_F(EngineListTest, AFileHasALineForEach) {
-  EXPECT_TRUE(absl::IsNotFound(Read().status()));
-  EXPECT_TRUE(absl::IsNotFound(ReadEngineSource("file:/").status()));
-  for (const auto& [text, mistake] :
-       std::vector<std::pair<std::string, const char*>>{{"# none\n", "lists no engine"},
-                                                        {"vllm://a:1\nnonsense\n", "'nonsense'"},
-                                                        {std::string((1 << 20) + 1, '#'), "larger"}}) {
+TEST_F(EngineListTest, AFileHasTheSameList) {
+  EXPECT_EQ(Read().status().message(), "f:1: engines=file:" + path_ + ": cannot read " + path_);
+  for (const auto& [text, mistake] : std::vector<std::pair<std::string, std::string>>{
+           {"# none\n", path_ + " lists no engine"},
+           {"engines:\n- vllm://a:1\n- url: nonsense\n", path_ + ":3: url=nonsense: 'nonsense' must be"},
+           {"engines: file:" + path_, path_ + ":1: engines=file:"},
+           {"workers: 3\n", path_ + ":1: no flag is named workers"},
+           {std::string((1 << 20) + 1, '#'), path_ + " is larger than"}}) {
     Write(text);
     EXPECT_THAT(Read().status().message(), HasSubstr(mistake));
   }
-  Write("# the fleet\n vllm://a:1  # first\n\nvllm://b:1?barrier=x\n");
+  Write("# the fleet\nengines:\n- {url: vllm://a:1, barrier: x}  # first\n- {url: vllm://b:1, barrier: x}\n");
   EXPECT_THAT(Names(Read()->engines), ElementsAre("vllm://a:1?x", "vllm://b:1?x"));
   EXPECT_TRUE(Read()->watched());
 }
 
 TEST_F(EngineListTest, ChangesOfAFileTakeEffectAndInvalidFilesDoNot) {
-  Write("vllm://a:1\nvllm://b:1\n");
+  Write("engines: [vllm://a:1, vllm://b:1]");
   EngineList list = List("file:" + path_);
   EXPECT_THAT(Names(list.Resolve()), ElementsAre("vllm://a:1", "vllm://b:1"));
-  for (const char* wrong : {"vllm://b:1\nvllm://c:1\n", "", "vllm://", "vllm://d:1?barrier=now"}) {
+  for (const char* wrong : {"engines: [vllm://b:1, vllm://c:1]", "", "engines: [",
+                            "engines: [{url: vllm://d:1, barrier: now}]"}) {
     Write(wrong);
     EXPECT_THAT(Names(list.Resolve()), ElementsAre("vllm://b:1", "vllm://c:1")) << wrong;
   }
   std::remove(path_.c_str());
   EXPECT_THAT(Names(list.Resolve()), ElementsAre("vllm://b:1", "vllm://c:1"));
-  Write("vllm://d:1");
+  Write("engines: vllm://d:1");
   EXPECT_THAT(Names(list.Resolve()), ElementsAre("vllm://d:1"));
 }
 
 TEST_F(EngineListTest, EachAddressOfANameIsAServer) {
-  EngineList list = List("vllm+dns://pods:50,vllm+dns://more:50?barrier=x");
+  EngineList list = List("[{url: vllm+dns://pods:50, barrier: x}, {url: vllm+dns://more:50, barrier: x}]");
   EXPECT_THAT(list.Resolve(), IsEmpty()) << "it has never resolved";
   hosts_["pods"] = {"10.0.0.1", "10.0.0.2", "10.0.0.1"};
   hosts_["more"] = {"10.0.0.2", "10.0.0.4"};
@@ -119,14 +128,14 @@ TEST_F(EngineListTest, AnAddressLeavesWhenSeveralAnswersHaveNotHadIt) {
 }
 
 TEST_F(EngineListTest, ANameThatTheFileHasNoMoreIsForgotten) {
-  Write("vllm+dns://pods:50\nvllm://a:1\n");
+  Write("engines: [vllm+dns://pods:50, vllm://a:1]");
   EngineList list = List("file:" + path_);
   hosts_["pods"] = {"10.0.0.1"};
   EXPECT_THAT(Names(list.Resolve()), ElementsAre("vllm://10.0.0.1:50", "vllm://a:1"));
-  Write("vllm://a:1\n");
+  Write("engines: [vllm://a:1]");
   EXPECT_THAT(Names(list.Resolve()), ElementsAre("vllm://a:1")) << "a file is obeyed at once";
   hosts_["pods"] = {"10.0.0.2"};
-  Write("vllm+dns://pods:50\n");
+  Write("engines: [vllm+dns://pods:50]");
   EXPECT_THAT(Names(list.Resolve()), ElementsAre("vllm://10.0.0.2:50"));
 }
 
@@ -161,7 +170,7 @@ TEST(EngineLink, StopWaitsForNoLookup) {
   NoHandler handler;
   {
     EngineLink::Options options;
-    options.engines = *ReadEngineSource("vllm+dns://one:1,vllm+dns://two:1");
+    options.engines.engines = *ParseEngines("vllm+dns://one:1,vllm+dns://two:1");
     options.resolve = [&](const std::string&) -> absl::StatusOr<std::vector<std::string>> {
       if (lookups++ == 0) asked.Notify();
       // The timeout makes the test fail instead of hang if a link waits for this answer.

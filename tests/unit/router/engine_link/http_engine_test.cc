@@ -80,7 +80,7 @@ TEST(HttpEngine, ItsRanksSizesAndLoads) {
 
 TEST(HttpEngine, WhatItDoesNotTellIsNamed) {
   testing::HttpEngine engine;
-  EXPECT_THAT(std::string(Describe(*ClientOf(engine.port(), 0)).status().message()), HasSubstr("?slots=N"));
+  EXPECT_THAT(std::string(Describe(*ClientOf(engine.port(), 0)).status().message()), HasSubstr("set slots"));
   engine.more_metrics = "sglang:max_running_requests{engine=\"0\"} 48\n";
   EXPECT_EQ(Describe(*ClientOf(engine.port(), 0))->slots, 48);
   engine.models = R"({"data":[]})";
