@@ -3,7 +3,6 @@
 
 #include "tests/fuzz/fuzz.h"
 #include "tools/sim/calibrate/calibration.h"
-#include "tools/sim/calibrate/step_rows.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   bfio::sim::StepRows rows;
@@ -14,10 +13,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   const auto calibration = bfio::sim::Calibrate(rows);
   if (!calibration.ok()) return 0;
-  bfio::fuzz::Check(std::isfinite(calibration->c.value), "the fit is a number");
-  (void)bfio::sim::CalibrationText(rows, *calibration);
-  (void)bfio::sim::CalibrationJson(rows, *calibration)
-      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  (void)bfio::sim::SimFlags(*calibration);
+  bfio::fuzz::Check(std::isfinite((*calibration)["c_s"]["value"].get<double>()), "the fit is a number");
+  (void)calibration->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   return 0;
 }

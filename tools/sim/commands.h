@@ -103,6 +103,14 @@ void AddNumbers(OptionTable& table, absl::string_view name, std::vector<T>* numb
 
 // Prints the object on standard output as one line. NaN becomes null; names that are not UTF-8 are repaired.
 void PrintJson(const nlohmann::ordered_json& json);
+// The same where `as_json`, otherwise a line for each of its values.
+void PrintResult(const nlohmann::ordered_json& result, bool as_json);
+
+// A table of results. `columns`: keys of their values, each with its width (negative: to the left) and the
+// digits after the point, separated by spaces, such as "policy:-15 step_s_mean:9.3". A share ("idle:6.1%") is
+// shown in per cent, and a time ("step_s:9.3m") in thousandths. A result without a value has a dash there.
+void PrintHead(absl::string_view columns);
+void PrintRow(absl::string_view columns, const nlohmann::ordered_json& result);
 
 }  // namespace bfio::sim
 

@@ -55,21 +55,14 @@ std::string Usage() {
       "  bfio_sim --trace=burstgpt.csv --draw=replacement --requests=100000 --policy=fcfs\n"
       "  bfio_sim workload --profile=code --requests=1000 >code.csv\n\n"
       "Subcommands (bfio_sim NAME --help lists its flags):\n";
-  for (const Subcommand& command : kSubcommands) {
-    absl::StrAppendFormat(&usage, "  %-15s %s\n", command.name, command.summary);
-  }
-  absl::StrAppend(&usage, "\nPolicies:\n");
-  for (const core::PolicyInfo& policy : core::RegisteredPolicies()) {
-    absl::StrAppendFormat(&usage, "  %-15s %s\n", policy.name, policy.summary);
-  }
-  absl::StrAppend(&usage, "\nLookaheads:\n");
-  for (const core::LookaheadInfo& lookahead : core::RegisteredLookaheads()) {
-    absl::StrAppendFormat(&usage, "  %-15s %s\n", lookahead.name, lookahead.summary);
-  }
-  absl::StrAppend(&usage, "\nRules of serve:\n");
-  for (const ServeRuleInfo& rule : ServeRules()) {
-    absl::StrAppendFormat(&usage, "  %-15s %s\n", rule.name, rule.summary);
-  }
+  const auto list = [&](const char* title, const auto& of) {
+    absl::StrAppend(&usage, title);
+    for (const auto& entry : of) absl::StrAppendFormat(&usage, "  %-15s %s\n", entry.name, entry.summary);
+  };
+  list("", kSubcommands);
+  list("\nPolicies:\n", core::RegisteredPolicies());
+  list("\nLookaheads:\n", core::RegisteredLookaheads());
+  list("\nRules of serve:\n", ServeRules());
   return usage;
 }
 

@@ -12,7 +12,6 @@
 #include "nlohmann/json.hpp"
 #include "tools/sim/commands.h"
 #include "tools/sim/run/simulation.h"
-#include "tools/sim/run/statistics.h"
 #include "tools/sim/run/steps_csv.h"
 
 namespace bfio::sim {
@@ -34,13 +33,10 @@ Progress ShowProgress(const SimOptions& options) {
   };
 }
 
-void Print(const nlohmann::ordered_json& run, bool json) {
-  if (json) return PrintJson(run);
-  std::cout << TableLine(run) << std::endl;
-  if (const int64_t refused = run.at("refused"); refused > 0) {
-    std::cout << "  " << refused << " requests were rejected: each may need more than --kv_tokens\n";
-  }
-}
+constexpr char kRunColumns[] =
+    "policy:-15 avg_imbalance_tokens:11 idle_fraction:6.1% throughput_tokens_per_s:11 step_s_mean:9.3m "
+    "tpot_s_mean:9.3m ttft_s_mean:9.3 wait_steps_mean:9.1 wait_steps_p99:9 wait_steps_max:9 energy_j:11 "
+    "decide_us_p50:9.1 decide_us_p99:9.1 refused:7";
 
 absl::Status RunOne(const SimOptions& options, const Trace& trace, const std::string& steps_csv, bool json) {
   BFIO_ASSIGN_OR_RETURN(std::unique_ptr<Simulation> simulation, Simulation::Create(options, trace));
@@ -54,7 +50,7 @@ absl::Status RunOne(const SimOptions& options, const Trace& trace, const std::st
   if (steps) {
     BFIO_RETURN_IF_ERROR(steps->Close());
   }
-  Print(run, json);
+  json ? PrintJson(run) : PrintRow(kRunColumns, run);
   return absl::OkStatus();
 }
 
@@ -87,7 +83,7 @@ absl::Status RunPolicies(const ReadOptions& read) {
     BFIO_RETURN_IF_ERROR(Simulation::Create(options, trace).status());
     runs.push_back(options);
   }
-  if (!json) std::cout << TableHeader() << std::endl;
+  if (!json) PrintHead(kRunColumns);
   // One after the other, because concurrent runs would distort each other's decision times.
   for (const SimOptions& run : runs) {
     BFIO_RETURN_IF_ERROR(RunOne(run, trace, steps_csv, json));

@@ -2,6 +2,8 @@
 #include <iostream>
 #include <thread>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
 #include "router/core/lookahead/lookahead.h"
 #include "tools/sim/commands.h"
@@ -154,6 +156,61 @@ void AddJson(OptionTable& table, bool& json) {
 
 void PrintJson(const nlohmann::ordered_json& json) {
   std::cout << json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;
+}
+
+void PrintResult(const nlohmann::ordered_json& result, bool as_json) {
+  if (as_json) return PrintJson(result);
+  for (const auto& [key, value] : result.items()) {
+    std::cout << absl::StrFormat("%-26s ", key);
+    if (value.is_string()) {
+      std::cout << value.get<std::string>() << "\n";
+    } else {
+      PrintJson(value);
+    }
+  }
+  std::cout.flush();
+}
+
+namespace {
+
+struct Column {
+  std::string key;
+  // Of its values.
+  absl::string_view format;
+  double factor = 1;
+};
+
+void PrintCells(absl::string_view columns, const std::function<std::string(const Column&)>& cell) {
+  std::string line;
+  for (const absl::string_view text : absl::StrSplit(columns, ' ', absl::SkipEmpty())) {
+    const std::pair<std::string, absl::string_view> parts = absl::StrSplit(text, absl::MaxSplits(':', 1));
+    const double factor = absl::EndsWith(text, "%") ? 100 : absl::EndsWith(text, "m") ? 1e3 : 1;
+    double width = 0;
+    (void)absl::SimpleAtod(parts.second.substr(0, parts.second.find_first_of("%m")), &width);
+    const int least = static_cast<int>(parts.first.size());
+    absl::StrAppendFormat(
+        &line, "%*s  ",
+        width < 0 ? std::min(-least, static_cast<int>(width)) : std::max(least, static_cast<int>(width)),
+        cell({parts.first, parts.second, factor}));
+  }
+  std::cout << line << std::endl;
+}
+
+}  // namespace
+
+void PrintHead(absl::string_view columns) {
+  PrintCells(columns, [](const Column& column) { return column.key; });
+}
+
+void PrintRow(absl::string_view columns, const nlohmann::ordered_json& result) {
+  PrintCells(columns, [&](const Column& column) -> std::string {
+    const auto value = result.find(column.key);
+    if (value == result.end()) return "-";
+    if (!value->is_number()) return value->is_string() ? value->get<std::string>() : value->dump();
+    const size_t point = column.format.find('.');
+    const int digits = point == absl::string_view::npos ? 0 : column.format[point + 1] - '0';
+    return absl::StrFormat("%.*f", digits, column.factor * value->get<double>());
+  });
 }
 
 }  // namespace bfio::sim

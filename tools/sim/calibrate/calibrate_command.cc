@@ -1,9 +1,7 @@
-#include <iostream>
 #include <string>
 #include <vector>
 
 #include "common/base/status_macros.h"
-#include "nlohmann/json.hpp"
 #include "tools/sim/calibrate/calibration.h"
 #include "tools/sim/commands.h"
 
@@ -20,12 +18,8 @@ absl::Status RunCalibrateCommand(const ReadOptions& read) {
     return absl::InvalidArgumentError("calibrate needs --steps=FILE,.. with workers' step logs (--step_log)");
   }
   BFIO_ASSIGN_OR_RETURN(const StepRows rows, ReadStepRows(logs));
-  BFIO_ASSIGN_OR_RETURN(const Calibration calibration, Calibrate(rows));
-  if (json) {
-    PrintJson(CalibrationJson(rows, calibration));
-  } else {
-    std::cout << CalibrationText(rows, calibration) << std::flush;
-  }
+  BFIO_ASSIGN_OR_RETURN(const nlohmann::ordered_json calibration, Calibrate(rows));
+  PrintResult(calibration, json);
   return absl::OkStatus();
 }
 

@@ -1,13 +1,13 @@
-#include "tools/sim/calibrate/robust_fit.h"
-
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <optional>
 
 #include "Eigen/Dense"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "tools/sim/calibrate/calibration.h"
 
 namespace bfio::sim {
 namespace {
@@ -71,8 +71,7 @@ std::optional<VectorXd> Solve(const MatrixXd& x, const ArrayXd& y, const ArrayXd
 
 double MedianOfAbsolute(const ArrayXd& values) {
   const ArrayXd absolute = values.abs();
-  std::vector<double> copy(absolute.begin(), absolute.end());
-  return QuantileOf(copy, 0.5);
+  return QuantileOf({absolute.begin(), absolute.end()}, 0.5);
 }
 
 bool Close(const VectorXd& a, const VectorXd& b) {
@@ -103,7 +102,7 @@ std::optional<MatrixXd> Sandwich(const MatrixXd& x, const ArrayXd& residuals, do
 
 }  // namespace
 
-double QuantileOf(std::vector<double>& values, double q) {
+double QuantileOf(std::vector<double> values, double q) {
   if (values.empty()) return 0;
   const auto at = static_cast<size_t>(std::clamp(q, 0.0, 1.0) * static_cast<double>(values.size() - 1) + 0.5);
   std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(at), values.end());
@@ -130,23 +129,24 @@ absl::StatusOr<RobustFit> FitRobustly(const std::vector<std::vector<double>>& co
   fit.condition = Condition(Moments(x, ArrayXd::Ones(n)).bottomRightCorner(p - 1, p - 1));
   std::optional<VectorXd> beta = Solve(x, y, ArrayXd::Ones(n));
   if (!beta.has_value()) return absl::InvalidArgumentError("the columns are linearly dependent");
-  for (int round = 0; round < kRounds; ++round) {  // least absolute deviations
-    const ArrayXd residuals = residuals_of(*beta);
+  const auto iterate = [&](const std::function<ArrayXd(const ArrayXd&)>& weights) {
+    for (int round = 0; round < kRounds; ++round) {
+      const std::optional<VectorXd> next = Solve(x, y, weights(residuals_of(*beta)));
+      if (!next.has_value()) return false;
+      const bool converged = Close(*next, *beta);
+      *beta = *next;
+      if (converged) break;
+    }
+    return true;
+  };
+  iterate([&](const ArrayXd& residuals) -> ArrayXd {  // least absolute deviations
     const double least = scale_of(residuals) * 1e-3;
-    std::optional<VectorXd> next = Solve(x, y, least / residuals.abs().max(least));
-    if (!next.has_value()) break;
-    beta.swap(next);
-    if (Close(*beta, *next)) break;
-  }
-  ArrayXd residuals = residuals_of(*beta);
-  fit.scale = scale_of(residuals);
-  for (int round = 0; round < kRounds; ++round) {
-    std::optional<VectorXd> next = Solve(x, y, Inside(residuals, fit.scale).square());
-    if (!next.has_value()) return absl::InvalidArgumentError("too many outliers for a fit");
-    beta.swap(next);
-    residuals = residuals_of(*beta);
-    if (Close(*beta, *next)) break;
-  }
+    return least / residuals.abs().max(least);
+  });
+  fit.scale = scale_of(residuals_of(*beta));
+  if (!iterate([&](const ArrayXd& residuals) -> ArrayXd { return Inside(residuals, fit.scale).square(); }))
+    return absl::InvalidArgumentError("too many outliers for a fit");
+  const ArrayXd residuals = residuals_of(*beta);
   const ArrayXd w = Inside(residuals, fit.scale).square();
   fit.outliers = (w == 0).count();
   const double mean = (w * y).sum() / w.sum(), total = (w * (y - mean).square()).sum();

@@ -1,5 +1,3 @@
-#include "tools/sim/calibrate/step_rows.h"
-
 #include <algorithm>
 #include <array>
 #include <fstream>
@@ -9,17 +7,28 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
+#include "tools/sim/calibrate/calibration.h"
 
 namespace bfio::sim {
 namespace {
 
-constexpr std::array<absl::string_view, 9> kColumns = {"worker",   "epoch",           "step",
-                                                       "rank",     "load_tokens",     "prefill_tokens",
-                                                       "local_ns", "barrier_wait_ns", "gap_ns"};
-// Columns that older workers do not write.
-constexpr std::array<absl::string_view, 3> kBatchColumns = {"batch_tokens", "prefill_pairs",
-                                                            "decode_context"};
-enum Column { kWorker, kEpoch, kStep, kRank, kLoad, kPrefill, kLocal, kWait, kGap };
+struct Column {
+  absl::string_view name;
+  double StepSample::*field;
+  double unit = 1;
+  // Older workers do not write it.
+  bool optional = false;
+};
+constexpr Column kColumns[] = {{"epoch", &StepSample::epoch},
+                               {"step", &StepSample::step},
+                               {"load_tokens", &StepSample::load_tokens},
+                               {"prefill_tokens", &StepSample::prefill_tokens},
+                               {"local_ns", &StepSample::local_s, 1e-9},
+                               {"barrier_wait_ns", &StepSample::barrier_wait_s, 1e-9},
+                               {"gap_ns", &StepSample::gap_s, 1e-9},
+                               {"batch_tokens", &StepSample::batch_tokens, 1, true},
+                               {"prefill_pairs", &StepSample::prefill_pairs, 1, true},
+                               {"decode_context", &StepSample::decode_context, 1, true}};
 
 class Parser {
  public:
@@ -27,61 +36,38 @@ class Parser {
 
   absl::Status Header(absl::string_view line) {
     const std::vector<absl::string_view> names = absl::StrSplit(line, ',');
-    for (size_t i = 0; i < kColumns.size(); ++i) {
-      const auto at = std::find(names.begin(), names.end(), kColumns[i]);
-      if (at == names.end()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(source_, ": no column '", kColumns[i], "': is it a worker's --step_log?"));
-      }
-      at_[i] = static_cast<size_t>(at - names.begin());
-    }
-    has_batch_ = true;
-    for (size_t i = 0; i < kBatchColumns.size(); ++i) {
-      const auto at = std::find(names.begin(), names.end(), kBatchColumns[i]);
-      has_batch_ = has_batch_ && at != names.end();
-      batch_at_[i] = static_cast<size_t>(at - names.begin());
-    }
     columns_ = names.size();
-    return absl::OkStatus();
+    const auto find = [&](absl::string_view name) -> size_t {
+      return std::find(names.begin(), names.end(), name) - names.begin();
+    };
+    absl::string_view missing = (worker_at_ = find("worker")) == columns_ ? "worker" : "";
+    for (size_t i = 0; i < at_.size(); ++i) {
+      at_[i] = find(kColumns[i].name);
+      if (missing.empty() && at_[i] == columns_ && !kColumns[i].optional) missing = kColumns[i].name;
+    }
+    if (missing.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(source_, ": no column '", missing, "': is it a worker's --step_log?"));
   }
 
   bool Row(absl::string_view line) {
     const std::vector<absl::string_view> cells = absl::StrSplit(line, ',');
     if (cells.size() != columns_) return false;
-    const auto cell = [&](Column column) { return cells[at_[column]]; };
     StepSample sample;
-    double local_ns = 0, wait_ns = 0, gap_ns = 0;
-    if (!absl::SimpleAtoi(cell(kEpoch), &sample.epoch) || !absl::SimpleAtoi(cell(kStep), &sample.step) ||
-        !absl::SimpleAtoi(cell(kRank), &sample.rank) || !Number(cell(kLoad), sample.load_tokens) ||
-        !Number(cell(kPrefill), sample.prefill_tokens) || !Number(cell(kLocal), local_ns) ||
-        !Number(cell(kWait), wait_ns)) {
-      return false;
+    for (size_t i = 0; i < at_.size(); ++i) {
+      const Column& column = kColumns[i];
+      if (at_[i] == columns_ || (column.field == &StepSample::gap_s && cells[at_[i]].empty())) continue;
+      // Finite and so small that sums of their squares do not overflow.
+      double value = 0;
+      if (!absl::SimpleAtod(cells[at_[i]], &value) || !(value >= 0 && value <= 1e18)) return false;
+      sample.*column.field = value * column.unit;
     }
-    if (!cell(kGap).empty()) {
-      if (!Number(cell(kGap), gap_ns)) return false;
-      sample.gap_s = gap_ns * 1e-9;
-    }
-    if (has_batch_) {
-      StepSample::Batch batch;
-      if (!Number(cells[batch_at_[0]], batch.tokens) || !Number(cells[batch_at_[1]], batch.prefill_pairs) ||
-          !Number(cells[batch_at_[2]], batch.decode_context)) {
-        return false;
-      }
-      sample.batch = batch;
-    }
-    sample.local_s = local_ns * 1e-9;
-    sample.barrier_wait_s = wait_ns * 1e-9;
-    sample.worker = Worker(cell(kWorker));
+    sample.worker = Worker(cells[worker_at_]);
     rows_.samples.push_back(sample);
     return true;
   }
 
  private:
-  // Accepts finite, non-negative numbers small enough that sums of their squares do not overflow.
-  static bool Number(absl::string_view text, double& value) {
-    return absl::SimpleAtod(text, &value) && value >= 0 && value <= 1e18;
-  }
-
   int32_t Worker(absl::string_view name) {
     // Nearly always the worker of the previous row.
     if (last_ >= 0 && rows_.workers[static_cast<size_t>(last_)] == name) return last_;
@@ -93,10 +79,9 @@ class Parser {
 
   const absl::string_view source_;
   StepRows& rows_;
-  std::array<size_t, kColumns.size()> at_ = {};
-  std::array<size_t, kBatchColumns.size()> batch_at_ = {};
-  bool has_batch_ = false;
-  size_t columns_ = 0;
+  // Number of columns, and where those of kColumns are; columns_ where the log does not have it.
+  size_t columns_ = 0, worker_at_ = 0;
+  std::array<size_t, std::size(kColumns)> at_ = {};
   int32_t last_ = -1;
 };
 
@@ -130,9 +115,8 @@ absl::StatusOr<StepRows> ReadStepRows(const std::vector<std::string>& paths) {
       if (std::find(rows.files.begin(), rows.files.end(), file) != rows.files.end()) continue;
       std::ifstream in(file, std::ios::binary);
       if (!in && file != path) continue;
-      if (!in) return absl::NotFoundError(absl::StrCat("cannot read ", file));
       const std::string text((std::istreambuf_iterator<char>(in)), {});
-      if (in.bad()) return absl::NotFoundError(absl::StrCat("cannot read ", file));
+      if (!in.is_open() || in.bad()) return absl::NotFoundError(absl::StrCat("cannot read ", file));
       BFIO_RETURN_IF_ERROR(ParseStepRows(text, file, rows));
       rows.files.push_back(file);
     }

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/workload/trace.h"
+#include "nlohmann/json_fwd.hpp"
 #include "tools/sim/run/options.h"
 
 namespace bfio::sim {
@@ -35,8 +36,8 @@ struct DominanceWorkload {
   // Exactly one of the two: a trace read from a file, or the name of a profile.
   Trace trace;
   std::string profile;
-  // Requests come in bursts (WithBurstArrivals), unless the trace has arrivals.
-  bool bursts = false;
+  // Mean number of requests that come at once (WithArrivals), unless the trace has arrivals.
+  double burst = 1;
   // See SimOptions.
   int32_t classes = 1;
   int32_t tenants = 1;
@@ -145,6 +146,11 @@ class Dominance {
   std::vector<std::vector<Trace>> traces_;
   std::vector<DominanceCell> cells_;
 };
+
+// A cell with its verdict and its runs.
+nlohmann::ordered_json DominanceCellJson(const Dominance& dominance, const DominanceCell& cell);
+// The settings of the grid; losses of cells, and of means over seeds; all means over seeds and all cells.
+nlohmann::ordered_json DominanceJson(const Dominance& dominance);
 
 }  // namespace bfio::sim
 

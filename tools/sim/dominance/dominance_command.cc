@@ -16,11 +16,14 @@
 #include "router/core/policy/policy.h"
 #include "tools/sim/commands.h"
 #include "tools/sim/dominance/dominance.h"
-#include "tools/sim/dominance/dominance_report.h"
 
 namespace bfio::sim {
 namespace {
 
+constexpr char kDominanceColumns[] =
+    "workload:-14 workers:4 load:5 depth:5.1 seed:4 step_s_mean:9.4m idle_fraction:6.2% best_baseline:-15 "
+    "step_ratio:7.4 best_fair_baseline:-15 fair_step_ratio:7.4 wait_steps_p99:6 fcfs_wait_steps_p99:6 "
+    "step_loss:5 fair_step_loss:5 wait_loss:5";
 constexpr absl::Duration kDominanceProgress = absl::Seconds(10);
 
 bool Wanted(const std::string& name, const std::vector<std::string>& filter) {
@@ -31,36 +34,23 @@ bool Wanted(const std::string& name, const std::vector<std::string>& filter) {
 
 absl::StatusOr<std::vector<DominanceWorkload>> Workloads(const std::vector<std::string>& traces,
                                                          const std::vector<std::string>& filter) {
-  std::vector<DominanceWorkload> result;
+  std::vector<DominanceWorkload> all = StructuredWorkloads(), result;
+  const std::vector<std::string> profiles = ProfileNames();
+  for (auto profile = profiles.rbegin(); profile != profiles.rend(); ++profile)
+    all.insert(all.begin(), {.name = *profile, .profile = *profile});
   for (const std::string& path : traces) {
-    DominanceWorkload workload;
-    workload.name = std::filesystem::path(path).stem().string();
+    DominanceWorkload workload{.name = std::filesystem::path(path).stem().string()};
     if (!Wanted(workload.name, filter)) continue;
     BFIO_ASSIGN_OR_RETURN(workload.trace, ReadTrace(path));
     result.push_back(std::move(workload));
   }
-  for (const std::string& profile : ProfileNames()) {
-    if (!Wanted(profile, filter)) continue;
-    DominanceWorkload workload;
-    workload.name = workload.profile = profile;
-    result.push_back(std::move(workload));
-  }
-  for (DominanceWorkload& workload : StructuredWorkloads()) {
-    if (Wanted(workload.name, filter)) result.push_back(std::move(workload));
-  }
+  std::copy_if(all.begin(), all.end(), std::back_inserter(result),
+               [&](const DominanceWorkload& workload) { return Wanted(workload.name, filter); });
   if (result.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--workloads=", absl::StrJoin(filter, ","), " matches no workload"));
   }
   return result;
-}
-
-std::vector<std::string> AllBaselines() {
-  std::vector<std::string> names;
-  for (const core::PolicyInfo& policy : core::RegisteredPolicies()) {
-    if (!absl::StartsWith(policy.name, "bf_io")) names.emplace_back(policy.name);
-  }
-  return names;
 }
 
 }  // namespace
@@ -90,23 +80,26 @@ absl::Status RunDominanceCommand(const ReadOptions& read) {
   read(table);
   EndWithRequests(table, options.base);
   options.threads = NumThreads(threads);
-  if (options.baselines.empty()) options.baselines = AllBaselines();
+  const bool all = options.baselines.empty();
+  for (const core::PolicyInfo& policy : core::RegisteredPolicies()) {
+    if (all && !absl::StartsWith(policy.name, "bf_io")) options.baselines.emplace_back(policy.name);
+  }
   BFIO_ASSIGN_OR_RETURN(options.workloads, Workloads(traces, workloads));
   BFIO_ASSIGN_OR_RETURN(Dominance dominance, Dominance::Create(std::move(options)));
-  if (!json) std::cout << DominanceHeader() << std::endl;
+  if (!json) PrintHead(kDominanceColumns);
   absl::Time next = MonotonicNow() + kDominanceProgress;
   const auto done = [&](const DominanceCell& cell, size_t index) {
-    if (!json) std::cout << DominanceLine(dominance, cell) << std::endl;
+    if (!json) PrintRow(kDominanceColumns, DominanceCellJson(dominance, cell));
     if (MonotonicNow() < next) return;
     std::cerr << "dominance: " << index + 1 << " of " << dominance.cells().size() << " cells\n";
     next = MonotonicNow() + kDominanceProgress;
   };
   BFIO_RETURN_IF_ERROR(dominance.Run(done, [] { return !ShutdownSignal::Requested(); }));
-  if (json) {
-    PrintJson(DominanceJson(dominance));
-  } else {
-    std::cout << DominanceSummary(dominance) << std::endl;
+  nlohmann::ordered_json result = DominanceJson(dominance);
+  if (!json) {
+    for (const char* rows : {"settings", "cells"}) result.erase(rows);
   }
+  PrintResult(result, json);
   return absl::OkStatus();
 }
 

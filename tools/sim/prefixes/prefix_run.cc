@@ -10,9 +10,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "common/base/rng.h"
 #include "common/base/status_macros.h"
-#include "nlohmann/json.hpp"
-#include "tools/sim/prefixes/direct_dispatchers.h"
 #include "tools/sim/rank/cluster_dispatcher.h"
+#include "tools/sim/rank/shared.h"
 
 namespace bfio::sim {
 namespace {
@@ -167,31 +166,22 @@ absl::StatusOr<PrefixRunResult> RunPrefixes(const PrefixRunOptions& options) {
   return SessionTraffic(options, shape).Run();
 }
 
+BFIO_JSON_OF(PrefixRunOptions, workload, ranks, barrier, load, policy, seed, ttft_objective_s)
+BFIO_JSON_OF(PrefixRunResult, capacity_per_s, throughput_per_s, hit_share, found_share, queue_mean, queue_max,
+             preemptions)
+
 nlohmann::ordered_json PrefixRunJson(const PrefixRunOptions& options, const PrefixRunResult& result) {
-  nlohmann::ordered_json json = {{"workload", options.workload},
-                                 {"ranks", options.ranks},
-                                 {"barrier", options.barrier},
-                                 {"load", options.load},
-                                 {"policy", options.policy},
-                                 {"seed", options.seed},
-                                 {"engine_caches", options.engine.caches},
-                                 {"ttft_objective_s", options.ttft_objective_s},
-                                 {"capacity_per_s", result.capacity_per_s},
-                                 {"requests", result.times.requests}};
-  const auto add = [&](const std::string& name, const Latencies& times) {
-    json[name + "_mean"] = times.mean;
-    json[name + "_p50"] = times.p50;
-    json[name + "_p99"] = times.p99;
-  };
-  add("ttft_s", result.times.ttft_s);
-  add("tpot_s", result.times.tpot_s);
-  add("e2e_s", result.times.e2e_s);
-  json["throughput_per_s"] = result.throughput_per_s;
-  json["hit_share"] = result.hit_share;
-  json["found_share"] = result.found_share;
-  json["queue_mean"] = result.queue_mean;
-  json["queue_max"] = result.queue_max;
-  json["preemptions"] = result.preemptions;
+  nlohmann::ordered_json json = options;
+  json["engine_caches"] = options.engine.caches;
+  json["requests"] = result.times.requests;
+  for (const auto& [name, times] : {std::pair<const char*, const Latencies&>{"ttft_s", result.times.ttft_s},
+                                    {"tpot_s", result.times.tpot_s},
+                                    {"e2e_s", result.times.e2e_s}}) {
+    json[absl::StrCat(name, "_mean")] = times.mean;
+    json[absl::StrCat(name, "_p50")] = times.p50;
+    json[absl::StrCat(name, "_p99")] = times.p99;
+  }
+  json.update(nlohmann::ordered_json(result));
   return json;
 }
 

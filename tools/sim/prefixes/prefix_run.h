@@ -6,7 +6,9 @@
 #define BFIO_TOOLS_SIM_PREFIXES_PREFIX_RUN_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "nlohmann/json_fwd.hpp"
@@ -48,6 +50,11 @@ struct PrefixRunResult {
   int64_t queue_max = 0;
   int64_t preemptions = 0;
 };
+
+// A rule of another router (direct_dispatchers.cc), whose ranks fill the token budget. Null: no such rule.
+std::unique_ptr<EngineDispatcher> MakeDirectDispatcher(const std::string& rule, int64_t token_budget,
+                                                       ServeGroup* group,
+                                                       const std::vector<ServeRequest>* requests);
 
 // INVALID_ARGUMENT: an unknown workload or policy.
 absl::StatusOr<PrefixRunResult> RunPrefixes(const PrefixRunOptions& options);

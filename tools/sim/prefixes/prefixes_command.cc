@@ -1,9 +1,7 @@
-#include <iostream>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_format.h"
 #include "common/base/shutdown.h"
 #include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
@@ -14,20 +12,10 @@
 namespace bfio::sim {
 namespace {
 
-constexpr char kHead[] =
-    "workload        G  load seed policy                |   TTFT    p50     p99 |  TPOT ms |    E2E     p99 "
-    "| "
-    "  req/s |  hits found | queue   max\n";
-
-std::string Line(const PrefixRunOptions& options, const PrefixRunResult& run) {
-  return absl::StrFormat(
-      "%-14s %2d %5.2f %4d %-21s | %6.3f %6.3f %7.3f | %8.2f | %6.2f %7.2f | %7.2f | %4.1f%% %4.0f%% | %5.1f "
-      "%5d\n",
-      options.workload, options.ranks, options.load, options.seed, options.policy, run.times.ttft_s.mean,
-      run.times.ttft_s.p50, run.times.ttft_s.p99, run.times.tpot_s.mean * 1e3, run.times.e2e_s.mean,
-      run.times.e2e_s.p99, run.throughput_per_s, run.hit_share * 100, run.found_share * 100, run.queue_mean,
-      run.queue_max);
-}
+constexpr char kPrefixColumns[] =
+    "workload:-14 ranks:2 load:5.2 seed:4 policy:-21 ttft_s_mean:6.3 ttft_s_p50:6.3 ttft_s_p99:7.3 "
+    "tpot_s_mean:8.2m e2e_s_mean:6.2 e2e_s_p99:7.2 throughput_per_s:7.2 hit_share:5.1% found_share:5% "
+    "queue_mean:5.1 queue_max:5";
 
 }  // namespace
 
@@ -70,7 +58,7 @@ absl::Status RunPrefixesCommand(const ReadOptions& read) {
             "ranks cache the KV of prompts for later requests; the router assumes this even if it is off");
   AddJson(table, json);
   read(table);
-  if (!json) std::cout << kHead << std::flush;
+  if (!json) PrintHead(kPrefixColumns);
   for (const std::string& workload : workloads) {
     for (const int32_t count : ranks) {
       for (const double load : loads) {
@@ -83,11 +71,8 @@ absl::Status RunPrefixesCommand(const ReadOptions& read) {
             options.seed = static_cast<uint64_t>(seed);
             options.policy = policy;
             BFIO_ASSIGN_OR_RETURN(const PrefixRunResult run, RunPrefixes(options));
-            if (json) {
-              PrintJson(PrefixRunJson(options, run));
-            } else {
-              std::cout << Line(options, run) << std::flush;
-            }
+            const nlohmann::ordered_json result = PrefixRunJson(options, run);
+            json ? PrintJson(result) : PrintRow(kPrefixColumns, result);
           }
         }
       }

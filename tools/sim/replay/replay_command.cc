@@ -7,7 +7,6 @@
 #include "nlohmann/json.hpp"
 #include "router/record/log_reader.h"
 #include "tools/sim/commands.h"
-#include "tools/sim/replay/replay_report.h"
 #include "tools/sim/replay/session_replay.h"
 #include "tools/sim/run/simulation.h"
 
@@ -22,20 +21,14 @@ double ClockSeconds() {
 }
 
 std::string EndingName(record::LogReader::Ending ending) {
-  switch (ending) {
-    case record::LogReader::Ending::kClosed:
-      return "closed";
-    case record::LogReader::Ending::kOverflow:
-      return "overflow";
-    case record::LogReader::Ending::kTooLarge:
-      return "too_large";
-    case record::LogReader::Ending::kNoEnd:
-      return "no_end";
-    case record::LogReader::Ending::kTruncated:
-      return "truncated";
-    case record::LogReader::Ending::kOpen:
-      break;
-  }
+  using Ending = record::LogReader::Ending;
+  static constexpr std::pair<Ending, const char*> kNames[] = {{Ending::kClosed, "closed"},
+                                                              {Ending::kOverflow, "overflow"},
+                                                              {Ending::kTooLarge, "too_large"},
+                                                              {Ending::kNoEnd, "no_end"},
+                                                              {Ending::kTruncated, "truncated"}};
+  for (const auto& [of, name] : kNames)
+    if (of == ending) return name;
   return "interrupted";
 }
 
@@ -91,18 +84,13 @@ absl::Status RunReplayCommand(const ReadOptions& read) {
   SessionReplay replay(what_if, ClockSeconds);
   const absl::Status taken =
       TakeAll(reader, [&](const record::Record& record) { return replay.Take(record); });
-  ReplayedLog log;
-  log.path = path;
-  log.segments = reader.segments();
-  log.earlier_sessions = reader.earlier_sessions();
-  log.bytes = reader.bytes();
-  log.ending = taken.ok() ? EndingName(reader.ending()) : "damaged";
-  if (what_if) log.what_if = what_if->name;
-  if (json) {
-    PrintJson(ReplayJson(log, replay));
-  } else {
-    std::cout << ReplayText(log, replay) << std::flush;
-  }
+  const ReplayedLog log = {.path = path,
+                           .segments = reader.segments(),
+                           .earlier_sessions = reader.earlier_sessions(),
+                           .bytes = reader.bytes(),
+                           .ending = taken.ok() ? EndingName(reader.ending()) : "damaged",
+                           .what_if = policy};
+  PrintResult(ReplayJson(log, replay), json);
   if (!taken.ok()) return taken;
   if (replay.Failed()) {
     return absl::FailedPreconditionError(absl::StrCat(

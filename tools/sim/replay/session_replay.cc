@@ -11,8 +11,29 @@
 #include "common/base/status_macros.h"
 #include "router/core/lookahead/lookahead.h"
 #include "router/core/policy/place_in_order.h"
+#include "tools/sim/rank/shared.h"
 
 namespace bfio::sim {
+
+using Placed = std::vector<std::pair<core::RequestId, core::WorkerIndex>>;
+
+// One decision of a replay: the recorded plan and the decision of the replayed policy.
+struct FollowedDecision {
+  // The recorded plan; null: the router made none. Borrowed until the decision.
+  const core::Plan* recorded = nullptr;
+  // Whether the policy was called.
+  bool asked = false;
+  // Whether the assignments are the same; whether they are also in the same order, with the same level.
+  bool same_set = true;
+  bool identical = true;
+  // The policy's assignments, without those that the scheduler would discard.
+  Placed said;
+  // Idle work G max_g T_g - sum_g T_g of the plans' own step, in tokens of a reference worker
+  // (WorkerView::Time); set only when it is measured.
+  double recorded_idle = 0;
+  double said_idle = 0;
+};
+
 namespace {
 
 // Maximum length of one of the two outcomes in a message.
@@ -24,10 +45,17 @@ std::string Show(const std::string& text) {
   return text.size() <= kShown ? text : absl::StrCat(text.substr(0, kShown), "..");
 }
 
-template <class Pairs>
-std::string ShowPlacements(const Pairs& pairs) {
+Placed PlacedBy(const core::Plan* plan) {
+  Placed placed;
+  if (plan == nullptr) return placed;
+  for (const core::Placement& placement : plan->placements)
+    placed.emplace_back(placement.id, placement.worker);
+  return placed;
+}
+
+std::string Show(const Placed& placed) {
   std::string text;
-  for (const auto& [id, worker] : pairs) absl::StrAppend(&text, text.empty() ? "" : " ", id, "->", worker);
+  for (const auto& [id, worker] : placed) absl::StrAppend(&text, text.empty() ? "" : " ", id, "->", worker);
   return text.empty() ? "nothing" : text;
 }
 
@@ -62,7 +90,87 @@ double IdleWork(const core::Snapshot& snapshot, const std::vector<core::Assignme
   return static_cast<double>(prompts.size()) * longest - sum;
 }
 
+// Decides, compares its decision with the recorded one, and returns the recorded one, so that later decisions
+// start from the recorded state. Threads: as Policy.
+class FollowedPolicy final : public core::Policy {
+ public:
+  // `meters_prompts`: of the recorded policy, because it determines when a policy is called. `decision`
+  // receives the decision under way, of any group; it outlives this object.
+  FollowedPolicy(std::unique_ptr<core::Policy> policy, bool meters_prompts, bool measure,
+                 FollowedDecision* decision)
+      : policy_(std::move(policy)), meters_prompts_(meters_prompts), measure_(measure), at_hand_(*decision) {}
+
+  absl::string_view name() const override { return policy_->name(); }
+  int32_t horizon() const override { return policy_->horizon(); }
+  absl::Span<const core::PlacementRule> placement_rules() const override {
+    return policy_->placement_rules();
+  }
+  bool uses_first_come_waits() const override { return policy_->uses_first_come_waits(); }
+  bool uses_prefixes() const override { return policy_->uses_prefixes(); }
+  bool meters_prompts() const override {
+    return meters_prompts_ || (at_hand_.recorded != nullptr && at_hand_.recorded->level_s);
+  }
+  void Decide(const core::Snapshot& snapshot, core::Decision& decision) override {
+    // A policy that does not decide on levels is not called when no request waits.
+    if (!snapshot.waiting.empty() || policy_->meters_prompts()) policy_->Decide(snapshot, decision);
+    // The recorded plan is followed even if the search stopped early here.
+    decision.stopped_early = false;
+    std::vector<core::Assignment>& plan = decision.assignments;
+    at_hand_.asked = true;
+    const std::vector<core::Assignment> said = Lawful(snapshot, plan);
+    for (const core::Assignment& a : said)
+      at_hand_.said.emplace_back(snapshot.waiting[a.waiting_index].id, a.worker);
+    Placed recorded = PlacedBy(at_hand_.recorded);
+    // Skips requests that the scheduler places before it calls the policy (scheduler/stages.h); they are
+    // not in the snapshot.
+    const auto shown = [&](core::RequestId id) {
+      return std::any_of(snapshot.waiting.begin(), snapshot.waiting.end(),
+                         [&](const core::WaitingView& request) { return request.id == id; });
+    };
+    while (!recorded.empty() && !shown(recorded.front().first)) recorded.erase(recorded.begin());
+    // Where the decision gave no plan, the log has no level.
+    std::optional<double> level_s = decision.level_s;
+    if (at_hand_.recorded != nullptr) level_s = at_hand_.recorded->level_s;
+    const bool same_level = std::exchange(decision.level_s, level_s) == level_s;
+    const bool same_plan = at_hand_.said == recorded;
+    at_hand_.identical = same_plan && same_level;
+    if (!same_plan) {
+      auto sorted = at_hand_.said;
+      std::sort(sorted.begin(), sorted.end());
+      std::sort(recorded.begin(), recorded.end());
+      at_hand_.same_set = sorted == recorded;
+    }
+    if (same_plan && !measure_) return;
+    const std::vector<core::Assignment> follow = Recorded(snapshot);
+    if (measure_) {
+      at_hand_.said_idle = IdleWork(snapshot, said);
+      at_hand_.recorded_idle = IdleWork(snapshot, Lawful(snapshot, follow));
+    }
+    if (!same_plan) plan = follow;
+  }
+
+ private:
+  // The recorded assignments as indices of the snapshot, without requests that the snapshot does not contain.
+  std::vector<core::Assignment> Recorded(const core::Snapshot& snapshot) const {
+    absl::flat_hash_map<core::RequestId, int32_t> index;
+    for (int32_t i = 0; i < std::ssize(snapshot.waiting); ++i) index[snapshot.waiting[i].id] = i;
+    std::vector<core::Assignment> follow;
+    for (const auto& [id, worker] : PlacedBy(at_hand_.recorded)) {
+      if (const auto it = index.find(id); it != index.end()) follow.push_back({it->second, worker});
+    }
+    return follow;
+  }
+
+  const std::unique_ptr<core::Policy> policy_;
+  const bool meters_prompts_;
+  const bool measure_;
+  FollowedDecision& at_hand_;
+};
+
 }  // namespace
+
+SessionReplay::SessionReplay(std::optional<core::PolicySetting> instead, Clock clock)
+    : instead_(std::move(instead)), clock_(clock), decision_(std::make_shared<FollowedDecision>()) {}
 
 bool SessionReplay::Failed() const {
   if (counts_.answers_identical != counts_.answers) return true;
@@ -146,10 +254,10 @@ absl::Status SessionReplay::TakeEvent(const record::LoggedEvent& logged) {
 void SessionReplay::Count(const record::LoggedEvent& logged, const core::Outcome& outcome) {
   const core::SchedulerEvent& event = logged.event;
   counts_.groups += std::holds_alternative<core::AddGroup>(event) && outcome.status.ok() ? 1 : 0;
-  counts_.cancelled += std::holds_alternative<core::Cancel>(event) ? 1 : 0;
-  counts_.requeued += std::holds_alternative<core::Requeue>(event) ? 1 : 0;
+  counts_.requests_cancelled += std::holds_alternative<core::Cancel>(event) ? 1 : 0;
+  counts_.requests_requeued += std::holds_alternative<core::Requeue>(event) ? 1 : 0;
   if (std::holds_alternative<core::Enqueue>(event))
-    ++(logged.outcome.status.ok() ? counts_.accepted : counts_.refused);
+    ++(logged.outcome.status.ok() ? counts_.requests_accepted : counts_.requests_refused);
   const bool opens = std::holds_alternative<core::OpenEpoch>(event);
   counts_.epochs += opens ? 1 : 0;
   if (opens || std::holds_alternative<core::RemoveGroup>(event)) partial_.erase(group_);
@@ -161,7 +269,7 @@ void SessionReplay::Count(const record::LoggedEvent& logged, const core::Outcome
 
 void SessionReplay::CountStep(const core::Report& event) {
   const core::StepReport& report = event.report;
-  counts_.finished += static_cast<int64_t>(report.finished.size());
+  counts_.requests_finished += static_cast<int64_t>(report.finished.size());
   std::map<int64_t, PartialStep>& steps = partial_[event.group];
   PartialStep& partial = steps[report.step];
   partial.max = std::max(partial.max, report.load_tokens);
@@ -188,7 +296,8 @@ core::Outcome SessionReplay::TakePlan(const record::LoggedEvent& logged) {
   counts_.replayed_decide_s.Add(clock_() - before);
   counts_.recorded_decide_s.Add(static_cast<double>(logged.times.decide_ns) * 1e-9);
   counts_.duration_s = static_cast<double>(logged.times.at_us) * 1e-6;
-  counts_.placed += logged.outcome.plan ? static_cast<int64_t>(logged.outcome.plan->placements.size()) : 0;
+  counts_.placements +=
+      logged.outcome.plan ? static_cast<int64_t>(logged.outcome.plan->placements.size()) : 0;
   ++counts_.decisions;
   Judge(logged.outcome);
   *decision_ = {};
@@ -214,67 +323,56 @@ void SessionReplay::Judge(const core::Outcome& recorded) {
     ++counts_.cut_short;
     clock_decided_ = true;
   } else {
-    std::vector<std::pair<core::RequestId, core::WorkerIndex>> expected;
-    for (const core::Placement& p :
-         recorded.plan ? recorded.plan->placements : std::vector<core::Placement>())
-      expected.emplace_back(p.id, p.worker);
-    Differ("decision", ShowPlacements(expected), ShowPlacements(decision_->said));
+    const core::Plan* const plan = recorded.plan ? &*recorded.plan : nullptr;
+    Differ("decision", Show(PlacedBy(plan)), Show(decision_->said));
   }
 }
 
-void FollowedPolicy::Decide(const core::Snapshot& snapshot, core::Decision& decision) {
-  // A policy that does not decide on levels is not called when no request waits.
-  if (!snapshot.waiting.empty() || policy_->meters_prompts()) policy_->Decide(snapshot, decision);
-  // The recorded plan is followed even if the search stopped early here.
-  decision.stopped_early = false;
-  std::vector<core::Assignment>& plan = decision.assignments;
-  at_hand_.asked = true;
-  const std::vector<core::Assignment> said = Lawful(snapshot, plan);
-  for (const core::Assignment& a : said)
-    at_hand_.said.emplace_back(snapshot.waiting[a.waiting_index].id, a.worker);
-  std::vector<std::pair<core::RequestId, core::WorkerIndex>> recorded;
-  for (const core::Placement& p :
-       at_hand_.recorded == nullptr ? std::vector<core::Placement>() : at_hand_.recorded->placements)
-    recorded.emplace_back(p.id, p.worker);
-  // Skips requests that the scheduler places before it calls the policy (scheduler/stages.h); they are
-  // not in the snapshot.
-  const auto shown = [&](core::RequestId id) {
-    return std::any_of(snapshot.waiting.begin(), snapshot.waiting.end(),
-                       [&](const core::WaitingView& request) { return request.id == id; });
+// --- the report ---
+
+BFIO_JSON_OF(ReplayCounts, records, decisions, answers, answers_identical, groups, epochs, steps, reports,
+             requests_accepted, requests_refused, requests_requeued, requests_cancelled, requests_finished,
+             placements, duration_s)
+
+nlohmann::ordered_json ReplayJson(const ReplayedLog& log, const SessionReplay& replay) {
+  const ReplayCounts& c = replay.counts();
+  const record::LogHeader& header = replay.header();
+  const auto microseconds = [](const Histogram& seconds) -> nlohmann::ordered_json {
+    return {{"mean", seconds.mean() * 1e6},
+            {"p50", seconds.Quantile(0.5) * 1e6},
+            {"p99", seconds.Quantile(0.99) * 1e6},
+            {"max", seconds.max() * 1e6}};
   };
-  while (!recorded.empty() && !shown(recorded.front().first)) recorded.erase(recorded.begin());
-  // Where the decision gave no plan, the log has no level.
-  std::optional<double> level_s = decision.level_s;
-  if (at_hand_.recorded != nullptr) level_s = at_hand_.recorded->level_s;
-  const bool same_level = std::exchange(decision.level_s, level_s) == level_s;
-  const bool same_plan = at_hand_.said == recorded;
-  at_hand_.identical = same_plan && same_level;
-  if (!same_plan) {
-    auto sorted = at_hand_.said;
-    std::sort(sorted.begin(), sorted.end());
-    std::sort(recorded.begin(), recorded.end());
-    at_hand_.same_set = sorted == recorded;
+  nlohmann::ordered_json json = {
+      {"log", log.path},
+      {"session", header.session},
+      {"version", header.version},
+      {"segments", log.segments},
+      {"earlier_sessions", log.earlier_sessions},
+      {"bytes", log.bytes},
+      {"ending", log.ending},
+      {"policy", header.policy.name},
+      {"lookahead", header.lookahead},
+      {"plan_mode", header.options.plan_mode == core::PlanMode::kLockstep ? "lockstep" : "pipelined"}};
+  json.update(nlohmann::ordered_json(c));
+  if (log.what_if.empty()) {
+    json["identical"] = c.identical;
+    json["cut_short"] = c.cut_short;
+  } else {
+    json["what_if"] = {{"policy", log.what_if},
+                       {"asked", c.asked},
+                       {"otherwise", c.otherwise},
+                       {"idle_tokens_recorded", c.recorded_idle_tokens},
+                       {"idle_tokens_other", c.other_idle_tokens}};
   }
-  if (same_plan && !measure_) return;
-  const std::vector<core::Assignment> follow = Recorded(snapshot);
-  if (measure_) {
-    at_hand_.said_idle = IdleWork(snapshot, said);
-    at_hand_.recorded_idle = IdleWork(snapshot, Lawful(snapshot, follow));
-  }
-  if (!same_plan) plan = follow;
-}
-
-std::vector<core::Assignment> FollowedPolicy::Recorded(const core::Snapshot& snapshot) const {
-  std::vector<core::Assignment> follow;
-  if (at_hand_.recorded == nullptr || at_hand_.recorded->placements.empty()) return follow;
-  absl::flat_hash_map<core::RequestId, int32_t> index;
-  for (int32_t i = 0; i < static_cast<int32_t>(snapshot.waiting.size()); ++i)
-    index[snapshot.waiting[i].id] = i;
-  for (const core::Placement& placement : at_hand_.recorded->placements) {
-    const auto it = index.find(placement.id);
-    if (it != index.end()) follow.push_back({it->second, placement.worker});
-  }
-  return follow;
+  json["first_difference"] = nullptr;
+  if (!c.first_difference.empty()) json["first_difference"] = c.first_difference;
+  json["ok"] = !replay.Failed();
+  json["avg_imbalance_tokens"] = c.steps == 0 ? 0 : c.imbalance_tokens / static_cast<double>(c.steps);
+  json["idle_fraction"] = c.capacity_tokens <= 0 ? 0 : c.imbalance_tokens / c.capacity_tokens;
+  json["decide_us_recorded"] = microseconds(c.recorded_decide_s);
+  json["decide_us_replayed"] = microseconds(c.replayed_decide_s);
+  return json;
 }
 
 }  // namespace bfio::sim

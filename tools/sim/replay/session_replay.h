@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "common/stats/histogram.h"
+#include "nlohmann/json_fwd.hpp"
 #include "router/core/policy/policy.h"
 #include "router/core/scheduler/cluster.h"
 #include "router/core/scheduler/events.h"
@@ -22,54 +23,7 @@
 
 namespace bfio::sim {
 
-// One decision of a replay: the recorded plan and the decision of the replayed policy.
-struct FollowedDecision {
-  // The recorded plan; null: the router made none. Borrowed until the decision.
-  const core::Plan* recorded = nullptr;
-  // Whether the policy was called.
-  bool asked = false;
-  // Whether the assignments are the same; whether they are also in the same order, with the same level.
-  bool same_set = true;
-  bool identical = true;
-  // The policy's assignments, without those that the scheduler would discard.
-  std::vector<std::pair<core::RequestId, core::WorkerIndex>> said;
-  // Idle work G max_g T_g - sum_g T_g of the plans' own step, in tokens of a reference worker
-  // (WorkerView::Time); set only when it is measured.
-  double recorded_idle = 0;
-  double said_idle = 0;
-};
-
-// Decides, compares its decision with the recorded one, and returns the recorded one, so that later decisions
-// start from the recorded state. Threads: as Policy.
-class FollowedPolicy final : public core::Policy {
- public:
-  // `meters_prompts`: of the recorded policy, because it determines when a policy is called. `decision`
-  // receives the decision under way, of any group; it outlives this object.
-  FollowedPolicy(std::unique_ptr<core::Policy> policy, bool meters_prompts, bool measure,
-                 FollowedDecision* decision)
-      : policy_(std::move(policy)), meters_prompts_(meters_prompts), measure_(measure), at_hand_(*decision) {}
-
-  absl::string_view name() const override { return policy_->name(); }
-  int32_t horizon() const override { return policy_->horizon(); }
-  absl::Span<const core::PlacementRule> placement_rules() const override {
-    return policy_->placement_rules();
-  }
-  bool uses_first_come_waits() const override { return policy_->uses_first_come_waits(); }
-  bool uses_prefixes() const override { return policy_->uses_prefixes(); }
-  bool meters_prompts() const override {
-    return meters_prompts_ || (at_hand_.recorded != nullptr && at_hand_.recorded->level_s);
-  }
-  void Decide(const core::Snapshot& snapshot, core::Decision& decision) override;
-
- private:
-  // The recorded assignments as indices of the snapshot, without requests that the snapshot does not contain.
-  std::vector<core::Assignment> Recorded(const core::Snapshot& snapshot) const;
-
-  const std::unique_ptr<core::Policy> policy_;
-  const bool meters_prompts_;
-  const bool measure_;
-  FollowedDecision& at_hand_;
-};
+struct FollowedDecision;
 
 struct ReplayCounts {
   int64_t records = 0;
@@ -84,17 +38,10 @@ struct ReplayCounts {
   // A description of the first difference, with step and record.
   std::string first_difference;
 
-  int64_t groups = 0;
-  int64_t epochs = 0;
   // Counts over all groups.
-  int64_t steps = 0;
-  int64_t reports = 0;
-  int64_t accepted = 0;
-  int64_t refused = 0;
-  int64_t requeued = 0;
-  int64_t cancelled = 0;
-  int64_t finished = 0;
-  int64_t placed = 0;
+  int64_t groups = 0, epochs = 0, steps = 0, reports = 0;
+  int64_t requests_accepted = 0, requests_refused = 0, requests_requeued = 0, requests_cancelled = 0,
+          requests_finished = 0, placements = 0;
   // Sums over steps, in tokens: G * max - sum of the loads, and G * max.
   double imbalance_tokens = 0;
   double capacity_tokens = 0;
@@ -117,8 +64,7 @@ class SessionReplay {
   using Clock = double (*)();
 
   // `instead`: a policy to use in place of the recorded ones.
-  SessionReplay(std::optional<core::PolicySetting> instead, Clock clock)
-      : instead_(std::move(instead)), clock_(clock) {}
+  SessionReplay(std::optional<core::PolicySetting> instead, Clock clock);
 
   // INVALID_ARGUMENT for a record that no router can have written here, or a policy that does not exist in
   // this version. The replay cannot be continued after it.
@@ -148,7 +94,7 @@ class SessionReplay {
   record::LogHeader header_;
   bool clock_decided_ = false;
   // Shared by the policies of all groups.
-  std::unique_ptr<FollowedDecision> decision_ = std::make_unique<FollowedDecision>();
+  std::shared_ptr<FollowedDecision> decision_;
   // The group of the last event.
   core::GroupIndex group_ = 0;
   std::unique_ptr<core::Cluster> cluster_;
@@ -161,6 +107,21 @@ class SessionReplay {
   std::map<core::GroupIndex, std::map<int64_t, PartialStep>> partial_;
   ReplayCounts counts_;
 };
+
+// Data about the log besides its records.
+struct ReplayedLog {
+  std::string path;
+  size_t segments = 0;
+  int64_t earlier_sessions = 0;
+  int64_t bytes = 0;
+  // "closed"; "no_end": the router was killed, still writes, or its disk failed; "truncated" within a record,
+  // up to which it was replayed; "overflow", "too_large": of the disk and of a record, so that the router
+  // stopped logging; "damaged", "interrupted": replayed up to there.
+  std::string ending;
+  // Name of the other policy, if there is one.
+  std::string what_if;
+};
+nlohmann::ordered_json ReplayJson(const ReplayedLog& log, const SessionReplay& replay);
 
 }  // namespace bfio::sim
 

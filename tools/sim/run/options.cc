@@ -8,15 +8,10 @@
 #include "router/core/admission/admission_text.h"
 #include "router/core/lookahead/lookahead.h"
 #include "tools/sim/rank/drift.h"
+#include "tools/sim/rank/shared.h"
 
 namespace bfio::sim {
 namespace {
-
-absl::Status InRange(const char* flag, double value, double low, double high) {
-  if (value >= low && value <= high) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("--", flag, "=", value, ": must be within ", low, "..", high));
-}
 
 absl::Status OneOf(const char* flag, const std::string& value, absl::Span<const char* const> known) {
   for (const char* name : known) {
@@ -86,27 +81,27 @@ absl::Status Validate(const SimOptions& options) {
   status.Update(CheckInstant(options));
   status.Update(CheckEnd(options));
   status.Update(CheckAdmission(options));
-  status.Update(InRange("workers", options.workers, 1, 65536));
-  status.Update(InRange("batch", options.batch, 1, 1 << 20));
-  status.Update(InRange("classes", options.classes, 1, 5));
-  status.Update(InRange("tenants", options.tenants, 1, 5));
-  status.Update(InRange("reveal", static_cast<double>(options.reveal), 1, 1 << 20));
-  status.Update(InRange("concurrency", static_cast<double>(options.concurrency), 0, 1 << 20));
-  status.Update(InRange("report_delay", options.report_delay, 0, 10'000));
-  status.Update(InRange("max_new_tokens", static_cast<double>(options.max_new_tokens), 0, 1e9));
-  status.Update(InRange("kv_tokens", static_cast<double>(options.kv_tokens), 0, 1e15));
-  status.Update(InRange("steps", static_cast<double>(options.steps), 0, 1e9));
-  status.Update(InRange("requests", static_cast<double>(options.requests), 0, 1e12));
-  status.Update(InRange("load", options.load, 1e-9, 1e9));
-  status.Update(InRange("c", options.cost.c_s, 1e-9, 1e6));
-  status.Update(InRange("tl", options.cost.tl_s_per_token, 0, 1e6));
-  status.Update(InRange("prefill", options.cost.prefill_s_per_token, 0, 1e6));
-  status.Update(InRange("overhead", options.overhead_s, 0, 1e6));
-  status.Update(InRange("jitter", options.jitter, 0, 10));
-  status.Update(InRange("prediction_error", options.prediction_error, 0, 1));
-  status.Update(InRange("hint_lead", options.hint_lead, 1e-3, 1e6));
-  status.Update(InRange("hint_noise", options.hint_noise, 0, 100));
-  for (double speed : options.speeds) status.Update(InRange("speeds", speed, 1e-3, 1e3));
+  for (const double speed : options.speeds) status.Update(CheckBounds({{"speeds", speed, 1e-3, 1e3}}));
+  status.Update(CheckBounds({{"workers", options.workers, 1, 65536},
+                             {"batch", options.batch, 1, 1 << 20},
+                             {"classes", options.classes, 1, 5},
+                             {"tenants", options.tenants, 1, 5},
+                             {"reveal", options.reveal, 1, 1 << 20},
+                             {"concurrency", options.concurrency, 0, 1 << 20},
+                             {"report_delay", options.report_delay, 0, 10'000},
+                             {"max_new_tokens", options.max_new_tokens, 0, 1e9},
+                             {"kv_tokens", options.kv_tokens, 0, 1e15},
+                             {"steps", options.steps, 0, 1e9},
+                             {"requests", options.requests, 0, 1e12},
+                             {"load", options.load, 1e-9, 1e9},
+                             {"c", options.cost.c_s, 1e-9, 1e6},
+                             {"tl", options.cost.tl_s_per_token, 0, 1e6},
+                             {"prefill", options.cost.prefill_s_per_token, 0, 1e6},
+                             {"overhead", options.overhead_s, 0, 1e6},
+                             {"jitter", options.jitter, 0, 10},
+                             {"prediction_error", options.prediction_error, 0, 1},
+                             {"hint_lead", options.hint_lead, 1e-3, 1e6},
+                             {"hint_noise", options.hint_noise, 0, 100}}));
   return status;
 }
 

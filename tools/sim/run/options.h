@@ -1,5 +1,6 @@
 // The settings of one simulation run. Plain settings, one struct for the command line, the experiments and
-// the tests. Threads: any, plain data. Units: tokens, steps and seconds.
+// the tests; AddRunOptions (shared_options.cc) describes those that are not described here. Threads: any,
+// plain data. Units: tokens, steps and seconds.
 #ifndef BFIO_TOOLS_SIM_RUN_OPTIONS_H_
 #define BFIO_TOOLS_SIM_RUN_OPTIONS_H_
 
@@ -18,11 +19,8 @@ struct SimOptions {
   std::string objective = "square";
   int32_t horizon = 0;
   std::string lookahead = "survival";
-  // bf_io: weight of each step ahead relative to the step before it.
   double discount = 1;
-  // bf_io_auto: PolicyOptions::wait_ratio.
   double wait_ratio = 1.15;
-  // Number of requests from the front of the pool that a policy gets; 0: 4,096, or `reveal` if that is more.
   int64_t window = 0;
   uint64_t seed = 1;
 
@@ -34,18 +32,15 @@ struct SimOptions {
   // "lockstep": a plan follows from the reports of the previous step; "pipelined": from those of the step
   // before that.
   std::string plan_mode = "lockstep";
-  // Steps by which reports are delayed in addition.
   int32_t report_delay = 0;
 
   // --- load on the group ---
-  // "overload": requests are revealed to the group until `reveal` of them wait; "closed": until `concurrency`
-  // wait or run. "arrivals": they arrive at the times of the trace, divided by `load`.
   std::string mode = "overload";
   int64_t reveal = 128;
   int64_t concurrency = 0;
   double load = 1;
-  // Steps run before counting starts, and steps counted; 0: the run ends only by `requests`.
   int64_t warmup = 500;
+  // 0: the run ends only by `requests`.
   int64_t steps = 3000;
   // Number of priority classes, and of tenants. Each class or tenant after the first gets one request in
   // five; classes of higher priority are the rarer ones.
@@ -53,39 +48,29 @@ struct SimOptions {
   int32_t tenants = 1;
   // The run ends when this many requests are done; 0: requests never run out.
   int64_t requests = 0;
-  // Whether to count the steps in which the group empties after the last request was admitted.
   bool count_drain = false;
 
   // --- the group ---
-  // Number of workers G and slots per worker B.
   int32_t workers = 16;
   int32_t batch = 72;
-  // KV tokens of each worker; 0: no limit. With admission "none" a request reserves the maximum that it may
-  // hold, as in the router.
+  // With admission "none" a request reserves the maximum that it may hold, as in the router.
   int64_t kv_tokens = 0;
   // The admission rule (router/core/admission/admission_text.h). A worker that runs out of KV memory preempts
   // its youngest request.
   std::string admission = "none";
-  // max_new_tokens of every request; longer requests end there. 0: the longest output of the workload.
   int64_t max_new_tokens = 0;
   StepCost cost;
-  // Seconds added to every step, for the barrier itself and the gap between steps.
   double overhead_s = 0;
-  // Speed of each worker relative to a normal one, repeated over the ranks; all 1 when empty.
+  // All 1 when empty.
   std::vector<double> speeds;
-  // Whether the policy is given the speeds.
   bool tell_speeds = true;
-  // Every worker's local time is multiplied by a lognormal factor with mean 1 and this standard deviation of
-  // its logarithm, drawn anew in each step.
   double jitter = 0;
   // How loads grow and how many tokens a step generates (drift.h).
   std::string drift = "growth";
 
   // --- predictions ---
-  // lookahead=oracle: lengths are multiplied by an error factor uniform in [1 - x, 1 + x].
   double prediction_error = 0;
-  // lookahead=hint: `hint_lead` is the number of tokens before its end from which a request shows a hint,
-  // `hint_noise` the standard deviation of the logarithm of the hint's error (HintModel).
+  // HintModel.
   double hint_lead = 8;
   double hint_noise = 0.5;
 };

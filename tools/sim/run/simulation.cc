@@ -7,9 +7,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "nlohmann/json.hpp"
 #include "router/core/admission/admission_text.h"
 #include "router/core/lookahead/lookahead.h"
+#include "tools/sim/rank/shared.h"
 
 namespace bfio::sim {
 namespace {
@@ -27,12 +27,6 @@ constexpr int32_t kInstantSlots = 1 << 20;
 constexpr uint64_t kClass = 1, kTenant = 2;
 // Share of the requests of each class or tenant after the first.
 constexpr double kFurtherPart = 0.2;
-
-int64_t LongestOutput(const Trace& trace) {
-  int64_t longest = 1;
-  for (const TraceRequest& request : trace.requests) longest = std::max(longest, request.output_tokens);
-  return longest;
-}
 
 int64_t KvTokens(const SimOptions& options) {
   return options.kv_tokens > 0 ? options.kv_tokens : kUnlimitedKv;

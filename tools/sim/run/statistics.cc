@@ -2,8 +2,7 @@
 
 #include <numeric>
 
-#include "absl/strings/str_format.h"
-#include "nlohmann/json.hpp"
+#include "tools/sim/rank/shared.h"
 
 namespace bfio::sim {
 
@@ -27,26 +26,14 @@ void Statistics::AddStep(const StepView& view) {
   joules_by_mfu_ += mfu_.StepJoules(power_, view.active, view.seconds);
 }
 
+BFIO_JSON_OF(SimOptions, policy, objective, horizon, lookahead, mode, load, reveal, workers, batch, seed,
+             warmup, steps, dispatch, plan_mode, report_delay, drift, admission)
+
 nlohmann::ordered_json Statistics::ToJson(const SimOptions& options, const std::string& workload) const {
   const double steps = static_cast<double>(std::max<int64_t>(1, steps_));
-  nlohmann::ordered_json run;
-  run["policy"] = options.policy;
-  run["objective"] = options.objective;
-  run["horizon"] = options.horizon;
-  run["lookahead"] = options.lookahead;
+  nlohmann::ordered_json run = options;
   run["workload"] = workload;
-  run["mode"] = options.mode;
-  run["load"] = options.load;
-  run["reveal"] = options.reveal;
-  run["workers"] = options.workers;
-  run["batch"] = options.batch;
-  run["seed"] = options.seed;
-  run["warmup"] = options.warmup;
   run["steps"] = steps_;
-  run["dispatch"] = options.dispatch;
-  run["plan_mode"] = options.plan_mode;
-  run["report_delay"] = options.report_delay;
-  run["drift"] = options.drift;
   run["avg_imbalance_tokens"] = imbalance_ / steps;
   run["idle_fraction"] = idle_ / steps;
   run["load_idle_fraction"] = max_load_ > 0 ? 1 - mean_load_ / max_load_ : 0;
@@ -79,7 +66,6 @@ nlohmann::ordered_json Statistics::ToJson(const SimOptions& options, const std::
   run["request_steps"] = request_steps_;
   run["completed"] = tpot_s_.count();
   run["refused"] = refused_;
-  run["admission"] = options.admission;
   run["kv_used_fraction"] =
       options.kv_tokens > 0 ? mean_load_ / steps / static_cast<double>(options.kv_tokens) : 0;
   run["overflows"] = overflows_;
@@ -90,24 +76,6 @@ nlohmann::ordered_json Statistics::ToJson(const SimOptions& options, const std::
   run["decide_us_p99"] = decide_us_.Quantile(0.99);
   run["decide_us_max"] = decide_us_.max();
   return run;
-}
-
-std::string TableHeader() {
-  return absl::StrFormat("%-15s %-9s %11s %7s %11s %9s %9s %9s %10s %9s %9s %10s %9s %9s", "policy",
-                         "objective", "imbalance", "idle", "tokens/s", "step ms", "TPOT ms", "TTFT s",
-                         "wait mean", "wait p99", "wait max", "energy kJ", "decide us", "p99 us");
-}
-
-std::string TableLine(const nlohmann::ordered_json& run) {
-  const auto number = [&](const char* key) { return run.at(key).get<double>(); };
-  const std::string policy = run.at("policy");
-  const std::string objective = policy == "bf_io" ? run.at("objective").get<std::string>() : "-";
-  return absl::StrFormat(
-      "%-15s %-9s %11.0f %6.1f%% %11.0f %9.3f %9.3f %9.3f %10.1f %9.0f %9.0f %10.1f %9.1f %9.1f", policy,
-      objective, number("avg_imbalance_tokens"), 100 * number("idle_fraction"),
-      number("throughput_tokens_per_s"), 1e3 * number("step_s_mean"), 1e3 * number("tpot_s_mean"),
-      number("ttft_s_mean"), number("wait_steps_mean"), number("wait_steps_p99"), number("wait_steps_max"),
-      1e-3 * number("energy_j"), number("decide_us_p50"), number("decide_us_p99"));
 }
 
 void WaitCounts::Add(int64_t steps) {

@@ -1,4 +1,4 @@
-// The measurements of a run, and its two output formats. Sums over the counted steps. Definitions: imbalance
+// The measurements of a run. Sums over the counted steps. Definitions: imbalance
 // and idle fraction are means over steps; load_idle_fraction and barrier_wait_fraction are ratios of sums, as
 // a router reports them (a long step counts more); throughput is tokens over simulated seconds; TPOT is the
 // mean over requests of (finish - start) / o; TTFT runs from arrival to the end of the request's first step;
@@ -182,10 +182,6 @@ class Statistics {
   Histogram ttft_s_;
   Histogram tpot_s_;
 };
-
-// The header of the table, and the line of one run.
-std::string TableHeader();
-std::string TableLine(const nlohmann::ordered_json& run);
 
 }  // namespace bfio::sim
 

@@ -31,25 +31,13 @@ Trace Rotated(const Trace& trace, uint64_t seed) {
   return result;
 }
 
-Trace WithPoissonArrivals(const Trace& trace, uint64_t seed) {
+Trace WithArrivals(const Trace& trace, uint64_t seed, double burst) {
   Trace result = trace;
   Rng rng = Rng(seed).Fork(kArrivals);
   double now = 0;
   for (TraceRequest& request : result.requests) {
     request.arrival_s = now;
-    now += rng.Exponential();
-  }
-  result.has_arrivals = true;
-  return result;
-}
-
-Trace WithBurstArrivals(const Trace& trace, uint64_t seed) {
-  Trace result = trace;
-  Rng rng = Rng(seed).Fork(kArrivals);
-  double now = 0;
-  for (TraceRequest& request : result.requests) {
-    request.arrival_s = now;
-    if (rng.Uniform() * kBurstRequests < 1) now += kBurstRequests * rng.Exponential();
+    if (burst <= 1 || rng.Uniform() * burst < 1) now += burst * rng.Exponential();
   }
   result.has_arrivals = true;
   return result;

@@ -44,13 +44,9 @@ class RequestSource {
 // is the mean gap. Seed 1 is the trace unchanged.
 Trace Rotated(const Trace& trace, uint64_t seed);
 
-// The same lengths with Poisson arrivals, one per second on average.
-Trace WithPoissonArrivals(const Trace& trace, uint64_t seed);
-
-// The same lengths in bursts: requests that come at once, kBurstRequests on average (geometric), with
-// exponential gaps between bursts; one request per second on average.
-inline constexpr double kBurstRequests = 64;
-Trace WithBurstArrivals(const Trace& trace, uint64_t seed);
+// The same lengths in bursts: requests that come at once, `burst` on average (geometric), with exponential
+// gaps between bursts; one request per second on average. 1: Poisson arrivals.
+Trace WithArrivals(const Trace& trace, uint64_t seed, double burst = 1);
 
 // Seconds from the first request of one repetition of the trace to the first of the next: the gap is the mean
 // gap; 1 for a trace whose requests all come at once. REQUIRES: not empty.

@@ -1,9 +1,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
-#include <iostream>
-#include <limits>
 #include <map>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,7 +10,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "common/base/shutdown.h"
 #include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
@@ -60,44 +58,24 @@ void AddPadded(OptionTable& table, GroupTerms& terms) {
 }
 
 // The options that both subcommands have.
-void AddServeOptions(OptionTable& table, std::string& rule, int32_t& lag, double& jitter, bool& closed,
-                     GroupTerms& terms, bool& json) {
-  AddPadded(table, terms);
-  table.Add("prompt_price", &terms.prompt_s, Within(0, 1),
+void AddServeOptions(OptionTable& table, ServeOptions& options, bool& json) {
+  AddPadded(table, options.cost.terms);
+  table.Add("prompt_price", &options.cost.terms.prompt_s, Within(0, 1),
             "seconds that a step takes longer on all ranks if any rank computes prompt tokens (piecewise "
             "instead of full CUDA graphs)");
-  table.Add("eager_price", &terms.eager_s, Within(0, 1),
+  table.Add("eager_price", &options.cost.terms.eager_s, Within(0, 1),
             "seconds that a step takes longer on all ranks if any rank has more than S rows (--padded=S)");
-  table.Add("rule", &rule, "rule that places requests and prompts; bfio_sim --help lists the rules of serve");
-  table.Add("lag", &lag,
+  table.Add("rule", &options.rule,
+            "rule that places requests and prompts; bfio_sim --help lists the rules of serve");
+  table.Add("lag", &options.lag,
             "steps from the reports that a plan of bfio is made from to the step that it applies to: 2 for a "
             "pipelined router, 0 or 1 for lockstep; engines' own rules decide when a step begins");
-  table.Add("jitter", &jitter,
+  table.Add("jitter", &options.jitter,
             "standard deviation of the logarithm of a random factor on each rank's local time");
-  table.Add("closed", &closed,
+  table.Add("closed", &options.closed,
             "closed loop: a request arrives whenever one ends, and --load is the number of requests in the "
             "system as a share of all slots");
   AddJson(table, json);
-}
-
-void PrintRun(const ServeOptions& options, const std::string& workload, const ServeResult& run) {
-  const auto line = [](const char* name, const Latencies& l) {
-    return absl::StrFormat("  %-5s mean %9.4f  p50 %9.4f  p99 %9.4f s\n", name, l.mean, l.p50, l.p99);
-  };
-  std::cout << absl::StrFormat(
-      "%s on %s: %d ranks, load %.2f of %.3f requests/s; %.0f s of warm-up, %.0f s counted, %d requests, %d "
-      "steps of %.2f ms\n",
-      options.rule, workload, options.workers, options.load, run.capacity.requests_per_s, run.warmup_s,
-      run.counted_s, run.times.requests, run.steps, run.step_s_mean * 1e3);
-  std::cout << line("TTFT", run.times.ttft_s) << line("TPOT", run.times.tpot_s) << line("ITL", run.itl_s)
-            << line("E2E", run.times.e2e_s)
-            << absl::StrFormat("  idle %.2f %% (%.2f %% by decodes, %.2f %% by prompts); %.0f tokens/s\n",
-                               run.idle_fraction * 100, run.idle_decode_fraction * 100,
-                               run.idle_prefill_fraction * 100, run.throughput_tokens_per_s);
-  if (run.ttft_met) {
-    std::cout << absl::StrFormat("  TTFT objective met by %.1f %% of the requests (%g s)\n",
-                                 *run.ttft_met * 100, options.ttft_objective_s);
-  }
 }
 
 // --- the grid ---
@@ -118,90 +96,57 @@ absl::StatusOr<std::vector<ServeWorkload>> GridWorkloads(const std::vector<std::
   return workloads;
 }
 
-std::string CellLine(const ServeCell& cell) {
+// Target in every cell: TTFT p99 at most this multiple of the best other rule's.
+constexpr double kLongTail = 1.5;
+
+// Ratios to the best run of all other rules (the lowest E2E, chosen in hindsight), and to the lowest of each
+// figure. equal_tpot: to the lowest TPOT of the runs whose TTFT p50 is not higher, if there are any. floor:
+// lower bound of E2E, of a perfectly balanced group in which no request waits and no row is wasted.
+nlohmann::ordered_json Ratios(const ServeCell& cell) {
   const ServeMeasurements &ours = cell.candidate, &best = cell.best;
-  const std::string equal = cell.least_tpot_at_ttft_s > 0
-                                ? absl::StrFormat("%5.2f", ours.tpot_s / cell.least_tpot_at_ttft_s)
-                                : "    -";
-  return absl::StrFormat(
-      "%-24s %-6s %4d %5.2f | %-15s %5d | %5.2f %5.2f %5.2f %5.2f | %5.2f %5.2f %s | %6.2f %6.3f",
-      cell.workload.substr(0, 24), cell.engine, cell.workers, cell.load, best.rule, best.budget,
-      ours.e2e_s / best.e2e_s, ours.ttft_p50_s / best.ttft_p50_s, ours.ttft_p99_s / best.ttft_p99_s,
-      ours.tpot_s / best.tpot_s, ours.ttft_p50_s / cell.least_ttft_p50_s,
-      ours.ttft_p99_s / cell.least_ttft_p99_s, equal, ours.idle_prefill_fraction * 100,
-      ours.throughput_tokens_per_s / best.throughput_tokens_per_s);
+  nlohmann::ordered_json ratios = {{"workload", cell.workload.substr(0, 24)},
+                                   {"engine", cell.engine},
+                                   {"ranks", cell.workers},
+                                   {"load", cell.load},
+                                   {"rule", best.rule},
+                                   {"budget", best.budget},
+                                   {"e2e", ours.e2e_s / best.e2e_s},
+                                   {"longer", ours.e2e_s > best.e2e_s ? 1 : 0},
+                                   {"ttft", ours.ttft_p50_s / best.ttft_p50_s},
+                                   {"p99", ours.ttft_p99_s / best.ttft_p99_s},
+                                   {"late", ours.ttft_p99_s > kLongTail * best.ttft_p99_s ? 1 : 0},
+                                   {"tpot", ours.tpot_s / best.tpot_s},
+                                   {"least_ttft", ours.ttft_p50_s / cell.least_ttft_p50_s},
+                                   {"least_p99", ours.ttft_p99_s / cell.least_ttft_p99_s},
+                                   {"idle", ours.idle_prefill_fraction},
+                                   {"tokens", ours.throughput_tokens_per_s / best.throughput_tokens_per_s}};
+  if (cell.least_tpot_at_ttft_s > 0) ratios["equal_tpot"] = ours.tpot_s / cell.least_tpot_at_ttft_s;
+  if (cell.floor) ratios["floor"] = cell.floor->e2e_s / best.e2e_s;
+  return ratios;
 }
 
-// Means of ratios, by number of ranks and load.
-class Summary {
- public:
-  void Add(const ServeCell& cell) {
-    Sums& sums = cells_[{cell.workers, cell.load}];
-    const ServeMeasurements &ours = cell.candidate, &best = cell.best;
-    ++sums.cells;
-    sums.e2e.Add(ours.e2e_s / best.e2e_s);
-    sums.longer += ours.e2e_s > best.e2e_s ? 1 : 0;
-    sums.ttft.Add(ours.ttft_p50_s / best.ttft_p50_s);
-    sums.tail.Add(ours.ttft_p99_s / best.ttft_p99_s);
-    sums.long_tails += ours.ttft_p99_s > kLongTail * best.ttft_p99_s ? 1 : 0;
-    sums.tpot.Add(ours.tpot_s / best.tpot_s);
-    if (cell.least_tpot_at_ttft_s > 0) sums.equal_tpot.Add(ours.tpot_s / cell.least_tpot_at_ttft_s);
-    sums.idle.Add(100 * ours.idle_prefill_fraction);
-    sums.tokens.Add(ours.throughput_tokens_per_s / best.throughput_tokens_per_s);
-    if (!cell.floor) return;
-    sums.floor.Add(cell.floor->e2e_s / best.e2e_s);
-    sums.above_floor.Add(ours.e2e_s / cell.floor->e2e_s);
-  }
-  bool any() const { return !cells_.empty(); }
-  std::string Text() const {
-    std::string text =
-        "\nMeans over cells of the ratio to the best run of all other rules (the lowest E2E, chosen in "
-        "hindsight); worst cell in parentheses.\n"
-        "TPOT=: ratio to the lowest TPOT of the runs whose TTFT p50 is not higher, if there are any. idle: "
-        "share of the ranks' time lost to prompts.\n"
-        "floor: lower bound, of a perfectly balanced group in which no request waits and no row is wasted.\n";
-    for (const auto& [key, sums] : cells_) {
-      absl::StrAppendFormat(
-          &text,
-          "G %2d, load %4.2f, %2d cells: E2E %.3f (%.3f), %d above 1; TTFT p50 %.2f, p99 %.2f (%.2f), %d "
-          "above "
-          "%.1f; TPOT %.3f, TPOT= %s; idle %.2f %% (%.2f %%); tokens/s %.3f (%.3f)%s\n",
-          key.first, key.second, sums.cells, sums.e2e.mean(), sums.e2e.most, sums.longer, sums.ttft.mean(),
-          sums.tail.mean(), sums.tail.most, sums.long_tails, kLongTail, sums.tpot.mean(),
-          sums.equal_tpot.count > 0
-              ? absl::StrFormat("%.3f in %d cells", sums.equal_tpot.mean(), sums.equal_tpot.count)
-              : "-",
-          sums.idle.mean(), sums.idle.most, sums.tokens.mean(), sums.tokens.least,
-          sums.floor.count > 0
-              ? absl::StrFormat("; floor E2E %.3f (%.3f), E2E / floor %.3f (%.3f)", sums.floor.mean(),
-                                sums.floor.most, sums.above_floor.mean(), sums.above_floor.most)
-              : "");
-    }
-    return text;
-  }
+constexpr char kGridColumns[] =
+    "workload:-24 engine:-6 ranks:3 load:5.2 rule:-15 budget:6 e2e:6.3 longer:5.2 ttft:5.2 p99:5.2 late:5.2 "
+    "tpot:6.3 least_ttft:5.2 least_p99:5.2 equal_tpot:5.2 idle:6.2% tokens:8.3 floor:6.3";
 
- private:
-  // Target in every cell: TTFT p99 at most this multiple of the best other rule's.
-  static constexpr double kLongTail = 1.5;
-
-  struct Figure {
-    int count = 0;
-    double sum = 0;
-    double most = -std::numeric_limits<double>::infinity(), least = std::numeric_limits<double>::infinity();
-    void Add(double value) {
-      ++count;
-      sum += value;
-      most = std::max(most, value);
-      least = std::min(least, value);
+// The means and the largest of the ratios, by number of ranks and load.
+void PrintSummary(const std::vector<nlohmann::ordered_json>& cells) {
+  std::map<std::pair<int32_t, double>, std::map<std::string, std::vector<double>>> groups;
+  for (const nlohmann::ordered_json& cell : cells) {
+    for (const auto& [key, value] : cell.items())
+      if (value.is_number() && key != "budget") groups[{cell["ranks"], cell["load"]}][key].push_back(value);
+  }
+  for (const auto& [group, ratios] : groups) {
+    nlohmann::ordered_json mean = {{"workload", absl::StrCat("mean of ", ratios.at("e2e").size())}};
+    nlohmann::ordered_json largest = {{"workload", "largest"}};
+    for (const auto& [key, values] : ratios) {
+      mean[key] = std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+      largest[key] = *std::max_element(values.begin(), values.end());
     }
-    double mean() const { return sum / count; }
-  };
-  struct Sums {
-    int cells = 0, longer = 0, long_tails = 0;
-    Figure e2e, ttft, tail, tpot, equal_tpot, idle, tokens, floor, above_floor;
-  };
-  std::map<std::pair<int32_t, double>, Sums> cells_;
-};
+    PrintRow(kGridColumns, mean);
+    PrintRow(kGridColumns, largest);
+  }
+}
 
 }  // namespace
 
@@ -215,7 +160,7 @@ absl::Status RunServeCommand(const ReadOptions& read) {
   WorkloadOptions workload;
   bool json = false;
   OptionTable table;
-  AddServeOptions(table, options.rule, options.lag, options.jitter, options.closed, options.cost.terms, json);
+  AddServeOptions(table, options, json);
   AddWorkload(table, workload);
   table.Add("workers", &options.workers, "number of ranks that meet in one barrier");
   table.Add("slots", &options.slots, "slots per rank (max_num_seqs)");
@@ -244,11 +189,7 @@ absl::Status RunServeCommand(const ReadOptions& read) {
   BFIO_ASSIGN_OR_RETURN(options.cost.batch, CostOf(cost));
   BFIO_ASSIGN_OR_RETURN(const Trace trace, ReadWorkload(workload, 1, 0));
   BFIO_ASSIGN_OR_RETURN(const ServeResult run, RunServe(options, trace));
-  if (json) {
-    PrintJson(ServeJson(options, trace.source, run));
-  } else {
-    PrintRun(options, trace.source, run);
-  }
+  PrintResult(ServeJson(options, trace.source, run), json);
   return absl::OkStatus();
 }
 
@@ -261,7 +202,7 @@ absl::Status RunServeGridCommand(const ReadOptions& read) {
   int32_t threads = 0;
   bool json = false;
   OptionTable table;
-  AddServeOptions(table, grid.candidate, grid.candidate_lag, grid.jitter, grid.closed, grid.terms, json);
+  AddServeOptions(table, grid.run, json);
   table.Add("trace", &traces,
             "traces, separated by commas, besides the profiles code, reasoning and long_prompts; default: "
             "the profiles conversation and burstgpt");
@@ -277,21 +218,18 @@ absl::Status RunServeGridCommand(const ReadOptions& read) {
   read(table);
   grid.threads = NumThreads(threads);
   BFIO_ASSIGN_OR_RETURN(grid.workloads, GridWorkloads(traces));
-  if (!json) {
-    std::cout
-        << "                                           | best other rule        | ratio to that rule      | "
-           "ratio to the lowest   | prefill\n"
-           "workload                 engine    G  load | rule            budget |   E2E  TTFT   p99  TPOT | "
-           " TTFT   p99  TPOT= | idle %  tokens/s"
-        << std::endl;
-  }
-  Summary summary;
+  if (!json) PrintHead(kGridColumns);
+  std::vector<nlohmann::ordered_json> cells;
   const auto done = [&](const ServeCell& cell) {
-    summary.Add(cell);
-    std::cout << (json ? ServeCellJson(cell).dump() : CellLine(cell)) << std::endl;
+    cells.push_back(Ratios(cell));
+    if (json) {
+      PrintJson(ServeCellJson(cell));
+    } else {
+      PrintRow(kGridColumns, cells.back());
+    }
   };
   const absl::Status status = RunServeGrid(grid, done, [] { return !ShutdownSignal::Requested(); });
-  if (!json && summary.any()) std::cout << summary.Text() << std::flush;
+  if (!json) PrintSummary(cells);
   return status;
 }
 

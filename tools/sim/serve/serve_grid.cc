@@ -1,18 +1,14 @@
 #include "tools/sim/serve/serve_grid.h"
 
 #include <algorithm>
-#include <atomic>
 #include <limits>
 #include <set>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
-#include "nlohmann/json.hpp"
-#include "tools/sim/rank/serve_group.h"
+#include "tools/sim/rank/shared.h"
 #include "tools/sim/serve/serve_rule.h"
-#include "tools/sim/serve/serve_run.h"
 
 namespace bfio::sim {
 namespace {
@@ -20,113 +16,84 @@ namespace {
 // Budget passed to a candidate without a budget, which does not use it.
 constexpr int64_t kNoBudget = 2048;
 
-// One rule with one budget.
-struct Contender {
-  std::string rule;
-  int64_t budget = 1;
-  int32_t lag = 0;
-};
-
-std::vector<Contender> Contenders(const ServeGridOptions& options, const ServeCell& cell) {
-  std::vector<Contender> contenders = {{options.candidate, cell.budget, options.candidate_lag}};
-  if (!options.against.empty()) {
-    contenders.push_back({options.against, cell.budget});
-    return contenders;
-  }
+// The runs of a cell, of the candidate first.
+std::vector<ServeOptions> RunsOf(const ServeGridOptions& options, const ServeEngine& engine,
+                                 const ServeCell& cell) {
+  std::vector<ServeOptions> runs = {options.run};
+  runs[0].workers = cell.workers;
+  runs[0].slots = engine.slots;
+  runs[0].load = cell.load;
+  runs[0].cost.batch = engine.cost;
+  runs[0].budget = cell.budget;
+  const auto add = [&](absl::string_view rule, int64_t budget) {
+    ServeOptions& run = runs.emplace_back(runs[0]);
+    run.rule = std::string(rule);
+    run.budget = budget;
+    run.lag = 0;
+  };
+  if (!options.against.empty()) add(options.against, cell.budget);
   for (const ServeRuleInfo& rule : ServeRules()) {
-    if (rule.ours || rule.name == options.candidate) continue;
-    for (const int64_t budget : options.budgets) contenders.push_back({std::string(rule.name), budget});
+    if (!options.against.empty() || rule.ours() || rule.name == options.run.rule) continue;
+    for (const int64_t budget : options.budgets) add(rule.name, budget);
   }
-  return contenders;
+  return runs;
 }
 
-absl::StatusOr<ServeMeasurements> MeanMeasurements(const Contender& contender, const ServeGridOptions& grid,
-                                                   const ServeWorkload& workload, const ServeEngine& engine,
-                                                   const ServeCell& cell) {
-  ServeMeasurements mean;
-  mean.rule = contender.rule;
-  mean.budget = contender.budget;
-  for (int32_t seed = 1; seed <= grid.seeds; ++seed) {
-    ServeOptions options;
-    options.rule = contender.rule;
-    options.workers = cell.workers;
-    options.slots = engine.slots;
-    options.budget = contender.budget;
-    options.load = cell.load;
-    options.cost.terms = grid.terms;
-    options.cost.batch = engine.cost;
-    options.lag = contender.lag;
-    options.jitter = grid.jitter;
-    options.closed = grid.closed;
-    options.seed = static_cast<uint64_t>(seed);
-    BFIO_ASSIGN_OR_RETURN(const ServeResult run, RunServe(options, workload.trace));
-    mean.e2e_s += run.times.e2e_s.mean / grid.seeds;
-    mean.ttft_p50_s += run.times.ttft_s.p50 / grid.seeds;
-    mean.ttft_p99_s += run.times.ttft_s.p99 / grid.seeds;
-    mean.tpot_s += run.times.tpot_s.mean / grid.seeds;
-    mean.idle_prefill_fraction += run.idle_prefill_fraction / grid.seeds;
-    mean.throughput_tokens_per_s += run.throughput_tokens_per_s / grid.seeds;
+absl::StatusOr<ServeMeasurements> MeanMeasurements(ServeOptions options, int32_t seeds, const Trace& trace) {
+  ServeMeasurements mean{.rule = options.rule, .budget = options.budget};
+  for (options.seed = 1; std::cmp_less_equal(options.seed, seeds); ++options.seed) {
+    BFIO_ASSIGN_OR_RETURN(const ServeResult run, RunServe(options, trace));
+    mean.e2e_s += run.times.e2e_s.mean / seeds;
+    mean.ttft_p50_s += run.times.ttft_s.p50 / seeds;
+    mean.ttft_p99_s += run.times.ttft_s.p99 / seeds;
+    mean.tpot_s += run.times.tpot_s.mean / seeds;
+    mean.idle_prefill_fraction += run.idle_prefill_fraction / seeds;
+    mean.throughput_tokens_per_s += run.throughput_tokens_per_s / seeds;
   }
   return mean;
 }
 
-// The first of `figures` is that of the candidate.
-absl::Status Judge(const std::vector<Contender>& contenders,
+absl::Status Judge(const std::vector<ServeOptions>& runs,
                    const std::vector<absl::StatusOr<ServeMeasurements>>& figures, ServeCell& cell) {
   constexpr double kNone = std::numeric_limits<double>::infinity();
   if (figures.front().ok()) cell.candidate = *figures.front();
-  std::set<std::string> run;
-  for (size_t i = 1; i < figures.size(); ++i) {
-    if (figures[i].ok()) run.insert(contenders[i].rule);
-  }
-  for (size_t i = 1; i < figures.size(); ++i) {
-    if (run.insert(contenders[i].rule).second) cell.cannot_run.push_back(contenders[i].rule);
-  }
+  std::set<std::string> ran;
   cell.best.e2e_s = cell.least_ttft_p50_s = cell.least_ttft_p99_s = kNone;
   double least_tpot = kNone;
   for (size_t i = 1; i < figures.size(); ++i) {
     if (absl::IsResourceExhausted(figures[i].status())) continue;
     if (!figures[i].ok()) return figures[i].status();
+    ran.insert(runs[i].rule);
     const ServeMeasurements& other = *figures[i];
     if (other.e2e_s < cell.best.e2e_s) cell.best = other;
     cell.least_ttft_p50_s = std::min(cell.least_ttft_p50_s, other.ttft_p50_s);
     cell.least_ttft_p99_s = std::min(cell.least_ttft_p99_s, other.ttft_p99_s);
     if (other.ttft_p50_s <= cell.candidate.ttft_p50_s) least_tpot = std::min(least_tpot, other.tpot_s);
   }
+  for (size_t i = 1; i < figures.size(); ++i) {
+    if (ran.insert(runs[i].rule).second) cell.cannot_run.push_back(runs[i].rule);
+  }
   if (cell.best.e2e_s == kNone)
     return absl::NotFoundError("all other rules are overloaded in a cell; use lower --loads");
-  if (!figures.front().ok()) return figures.front().status();
   cell.least_tpot_at_ttft_s = least_tpot == kNone ? 0 : least_tpot;
-  return absl::OkStatus();
-}
-
-std::optional<ServeFloor> FloorIn(const ServeGridOptions& options, const ServeWorkload& workload,
-                                  const ServeEngine& engine, const ServeCell& cell) {
-  if (options.closed) return std::nullopt;
-  const LengthMoments moments = MomentsOf(workload.trace);
-  const ServeCapacity capacity = CapacityOf(moments, engine.cost, cell.workers, engine.slots);
-  return FloorOf(moments, engine.cost, cell.workers, engine.slots, cell.load * capacity.requests_per_s,
-                 options.jitter);
+  return figures.front().status();
 }
 
 absl::Status RunCell(const ServeGridOptions& options, const ServeWorkload& workload,
                      const ServeEngine& engine, const std::function<bool()>& go_on, ServeCell& cell) {
-  const std::vector<Contender> contenders = Contenders(options, cell);
-  std::vector<absl::StatusOr<ServeMeasurements>> figures(contenders.size(), absl::UnknownError("not run"));
-  std::atomic<size_t> next = 0;
-  std::vector<std::thread> threads;
-  for (int32_t i = 0; i < options.threads; ++i) {
-    threads.emplace_back([&] {
-      for (size_t k = next++; k < contenders.size(); k = next++) {
-        if (!go_on()) return;
-        figures[k] = MeanMeasurements(contenders[k], options, workload, engine, cell);
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  const std::vector<ServeOptions> runs = RunsOf(options, engine, cell);
+  std::vector<absl::StatusOr<ServeMeasurements>> figures(runs.size(), absl::UnknownError("not run"));
+  RunParallel(options.threads, runs.size(), [&](size_t i) {
+    if (go_on()) figures[i] = MeanMeasurements(runs[i], options.seeds, workload.trace);
+  });
   if (!go_on()) return absl::CancelledError("stopped by a signal");
-  cell.floor = FloorIn(options, workload, engine, cell);
-  return Judge(contenders, figures, cell);
+  if (!options.run.closed) {
+    const LengthMoments moments = MomentsOf(workload.trace);
+    const ServeCapacity capacity = CapacityOf(moments, engine.cost, cell.workers, engine.slots);
+    cell.floor = FloorOf(moments, engine.cost, cell.workers, engine.slots,
+                         cell.load * capacity.requests_per_s, options.run.jitter);
+  }
+  return Judge(runs, figures, cell);
 }
 
 std::string NameOf(const ServeCell& cell) {
@@ -134,32 +101,24 @@ std::string NameOf(const ServeCell& cell) {
                       cell.load);
 }
 
-nlohmann::ordered_json FiguresJson(const ServeMeasurements& figures) {
-  return {{"rule", figures.rule},
-          {"budget", figures.budget},
-          {"e2e_s", figures.e2e_s},
-          {"ttft_p50_s", figures.ttft_p50_s},
-          {"ttft_p99_s", figures.ttft_p99_s},
-          {"tpot_s", figures.tpot_s},
-          {"idle_prefill_fraction", figures.idle_prefill_fraction},
-          {"throughput_tokens_per_s", figures.throughput_tokens_per_s}};
-}
-
-ServeEngine Moe() {
-  BatchCost cost;
-  cost.c_s = 18e-3;
-  cost.a_s_per_token = 0.020e-3;
-  cost.b0_tokens = 256;
-  cost.k1_s_per_pair = 1e-9;
-  cost.k2_s_per_token = 6.1e-8;
-  return {"moe", cost, 256};
-}
-
 }  // namespace
 
+BFIO_JSON_OF(ServeMeasurements, rule, budget, e2e_s, ttft_p50_s, ttft_p99_s, tpot_s, idle_prefill_fraction,
+             throughput_tokens_per_s)
+BFIO_JSON_OF(ServeFloor, e2e_s, ttft_s, tpot_s)
+BFIO_JSON_OF(ServeCell, workload, engine, workers, load, candidate, best, least_ttft_p50_s, least_ttft_p99_s,
+             least_tpot_at_ttft_s, cannot_run)
+
 const std::vector<ServeEngine>& ServeEngines() {
-  static const auto* const engines = new std::vector<ServeEngine>{
-      {"paper", LongContextLlama70B(), 72}, Moe(), {"8b", kEightBillionCost, 256}};
+  static const auto* const engines = new std::vector<ServeEngine>{{"paper", LongContextLlama70B(), 72},
+                                                                  {"moe",
+                                                                   {.c_s = 18e-3,
+                                                                    .a_s_per_token = 0.020e-3,
+                                                                    .b0_tokens = 256,
+                                                                    .k1_s_per_pair = 1e-9,
+                                                                    .k2_s_per_token = 6.1e-8},
+                                                                   256},
+                                                                  {"8b", kEightBillionCost, 256}};
   return *engines;
 }
 
@@ -168,62 +127,44 @@ absl::Status RunServeGrid(const ServeGridOptions& options, const std::function<v
   const std::vector<int64_t> budgets =
       options.against.empty() ? std::vector<int64_t>{kNoBudget} : options.budgets;
   std::vector<std::string> gaps;
+  // The cells of all budgets.
+  const auto run_cells = [&](ServeCell cell, const ServeWorkload& workload, const ServeEngine& engine) {
+    std::optional<ServeCell> without;
+    bool any = false;
+    for (const int64_t budget : budgets) {
+      ServeCell of = cell;
+      of.budget = budget;
+      const absl::Status status = RunCell(options, workload, engine, go_on, of);
+      // No other rule keeps up with this budget, so there is nothing to compare with.
+      const bool none = !options.against.empty() && absl::IsNotFound(status);
+      if (none || !of.cannot_run.empty()) without = of;
+      if (none) continue;
+      if (!status.ok()) return absl::Status(status.code(), absl::StrCat(NameOf(of), ": ", status.message()));
+      any = true;
+      done(of);
+    }
+    if (!without || (any && !options.against.empty())) return absl::OkStatus();
+    for (const std::string& rule : without->cannot_run)
+      gaps.push_back(absl::StrCat(rule, " in ", NameOf(*without)));
+    return absl::OkStatus();
+  };
   for (const ServeEngine& engine : options.engines) {
     for (const ServeWorkload& workload : options.workloads) {
       for (const int32_t workers : options.groups) {
         for (const double load : options.loads) {
-          std::optional<ServeCell> without;
-          bool any = false;
-          for (const int64_t budget : budgets) {
-            ServeCell cell;
-            cell.workload = workload.name;
-            cell.engine = engine.name;
-            cell.workers = workers;
-            cell.load = load;
-            cell.budget = budget;
-            const absl::Status status = RunCell(options, workload, engine, go_on, cell);
-            // No other rule keeps up with this budget, so there is nothing to compare with.
-            if (!options.against.empty() && absl::IsNotFound(status)) {
-              without = cell;
-              continue;
-            }
-            if (!status.ok()) {
-              return absl::Status(status.code(), absl::StrCat(NameOf(cell), ": ", status.message()));
-            }
-            any = true;
-            if (!cell.cannot_run.empty()) without = cell;
-            done(cell);
-          }
-          if (!without || (any && !options.against.empty())) continue;
-          for (const std::string& rule : without->cannot_run) {
-            gaps.push_back(absl::StrCat(rule, " in ", NameOf(*without)));
-          }
+          BFIO_RETURN_IF_ERROR(run_cells({workload.name, engine.name, workers, load}, workload, engine));
         }
       }
     }
   }
-  if (!gaps.empty()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("overloaded at every budget: ", absl::StrJoin(gaps, "; ")));
-  }
-  return absl::OkStatus();
+  if (gaps.empty()) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("overloaded at every budget: ", absl::StrJoin(gaps, "; ")));
 }
 
 nlohmann::ordered_json ServeCellJson(const ServeCell& cell) {
-  nlohmann::ordered_json json = {{"workload", cell.workload},
-                                 {"engine", cell.engine},
-                                 {"workers", cell.workers},
-                                 {"load", cell.load},
-                                 {"candidate", FiguresJson(cell.candidate)},
-                                 {"best", FiguresJson(cell.best)},
-                                 {"least_ttft_p50_s", cell.least_ttft_p50_s},
-                                 {"least_ttft_p99_s", cell.least_ttft_p99_s},
-                                 {"least_tpot_at_ttft_s", cell.least_tpot_at_ttft_s},
-                                 {"cannot_run", cell.cannot_run}};
-  if (cell.floor) {
-    json["floor"] = {
-        {"e2e_s", cell.floor->e2e_s}, {"ttft_s", cell.floor->ttft_s}, {"tpot_s", cell.floor->tpot_s}};
-  }
+  nlohmann::ordered_json json = cell;
+  if (cell.floor) json["floor"] = *cell.floor;
   return json;
 }
 

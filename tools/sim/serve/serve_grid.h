@@ -13,10 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "common/cost/group_time.h"
 #include "common/workload/trace.h"
 #include "nlohmann/json_fwd.hpp"
-#include "tools/sim/serve/serve_workload.h"
+#include "tools/sim/serve/serve_run.h"
 
 namespace bfio::sim {
 
@@ -42,17 +41,11 @@ struct ServeGridOptions {
   int32_t seeds = 3;
   // Tokens per step; each rule with a budget is run with each of them.
   std::vector<int64_t> budgets = {128, 256, 512, 1024, 2048, 4096, 8192};
-  std::string candidate = "bf_io";
+  // The candidate, and what a cell does not set in all runs. The other rules run with a lag of 0.
+  ServeOptions run = {.lag = 2};
   // If set: the only rule that the candidate is compared with, at equal budgets, one cell per budget. Cells
   // in which this rule does not keep up are omitted, as long as it keeps up with at least one budget.
   std::string against;
-  // ServeOptions::lag of the candidate; the other rules run with a lag of 0.
-  int32_t candidate_lag = 2;
-  double jitter = 0;
-  // Of all engines.
-  GroupTerms terms;
-  // ServeOptions::closed of all runs.
-  bool closed = false;
   int32_t threads = 1;
 };
 

@@ -12,7 +12,6 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "common/cost/group_time.h"
 #include "tools/sim/rank/serve_group.h"
 
 namespace bfio::sim {
@@ -21,11 +20,9 @@ namespace bfio::sim {
 struct ServeView {
   const std::vector<ServeRank>& ranks;
   const std::vector<ServeRequest>& requests;
-  const GroupCost& cost;
   int64_t slots = 0;
-  // Number of the step, from 0, and its beginning.
+  // Number of the step, from 0.
   int64_t step = 0;
-  double now_s = 0;
 };
 
 struct ServePlan {
@@ -50,8 +47,10 @@ struct ServeRuleInfo {
   absl::string_view name;
   // For --help.
   absl::string_view summary;
-  // The rule is bfio's: a grid compares it with other rules, but not with other rules of bfio.
-  bool ours = false;
+  // Null: the rule is bfio's.
+  std::unique_ptr<ServeRule> (*make)(int64_t budget) = nullptr;
+  // A grid compares it with other rules, but not with other rules of bfio.
+  bool ours() const { return make == nullptr; }
 };
 const std::vector<ServeRuleInfo>& ServeRules();
 

@@ -13,8 +13,8 @@
 #include "common/base/rng.h"
 #include "common/base/status_macros.h"
 #include "common/cost/group_fit.h"
-#include "nlohmann/json.hpp"
 #include "tools/sim/rank/cluster_dispatcher.h"
+#include "tools/sim/rank/shared.h"
 #include "tools/sim/serve/serve_rule.h"
 
 namespace bfio::sim {
@@ -46,20 +46,16 @@ constexpr int64_t kMostWaiting = 8192;
 // An engine's rule, which decides when a step begins.
 class RuleDispatcher final : public EngineDispatcher {
  public:
-  RuleDispatcher(std::unique_ptr<ServeRule> rule, const ServeOptions& options, ServeGroup* group,
+  RuleDispatcher(std::unique_ptr<ServeRule> rule, ServeGroup* group,
                  const std::vector<ServeRequest>* requests)
-      : rule_(std::move(rule)), options_(options), group_(group), requests_(requests) {}
+      : rule_(std::move(rule)), group_(group), requests_(requests) {}
 
   void Arrived(ServeRequestIndex request) override { pool_.push_back(request); }
-  absl::Status Decide(double now_s) override {
-    now_s_ = now_s;
-    return absl::OkStatus();
-  }
   bool Order(int32_t stepper, std::vector<RankOrder>& orders) override {
     if (pool_.empty() && !group_->HasWork(stepper)) return false;
     ServePlan plan;
     plan.orders.resize(group_->ranks().size());
-    rule_->Plan({group_->ranks(), *requests_, options_.cost, options_.slots, step_++, now_s_}, pool_, plan);
+    rule_->Plan({group_->ranks(), *requests_, group_->slots(), step_++}, pool_, plan);
     for (const ServePlan::Binding& binding : plan.bindings) group_->Bind(binding.request, binding.rank);
     orders = std::move(plan.orders);
     return true;
@@ -68,19 +64,11 @@ class RuleDispatcher final : public EngineDispatcher {
 
  private:
   const std::unique_ptr<ServeRule> rule_;
-  const ServeOptions& options_;
   ServeGroup* const group_;
   const std::vector<ServeRequest>* const requests_;
   std::deque<ServeRequestIndex> pool_;
   int64_t step_ = 0;
-  double now_s_ = 0;
 };
-
-int64_t LongestOutput(const Trace& trace) {
-  int64_t longest = 1;
-  for (const TraceRequest& request : trace.requests) longest = std::max(longest, request.output_tokens);
-  return longest;
-}
 
 class Run final : public Traffic {
  public:
@@ -173,7 +161,7 @@ class Run final : public Traffic {
   absl::Status MakeDispatcher() {
     BFIO_ASSIGN_OR_RETURN(std::unique_ptr<ServeRule> rule, MakeServeRule(options_.rule, options_.budget));
     if (rule != nullptr) {
-      dispatcher_ = std::make_unique<RuleDispatcher>(std::move(rule), options_, &group_, &requests_);
+      dispatcher_ = std::make_unique<RuleDispatcher>(std::move(rule), &group_, &requests_);
       return absl::OkStatus();
     }
     ClusterDispatcher::Options router{.policy = {.name = "bf_io_auto", .options = {.seed = options_.seed}},
@@ -254,39 +242,35 @@ class Run final : public Traffic {
 };
 
 absl::Status Check(const ServeOptions& options, const Trace& trace) {
-  const auto bad = [](auto... what) { return absl::InvalidArgumentError(absl::StrCat(what...)); };
-  if (trace.requests.empty()) return bad(trace.source, ": no requests");
-  if (options.workers < 1 || options.workers > 1024)
-    return bad("--workers=", options.workers, ": must be within 1..1024");
-  if (options.slots < 1 || options.slots > 65536)
-    return bad("--slots=", options.slots, ": must be within 1..65536");
-  if (options.budget < 1) return bad("--budget=", options.budget, ": must be at least 1");
-  if (!(options.load > 0 && options.load <= 10))
-    return bad("--load=", options.load, ": must be above 0 and at most 10");
-  if (options.lag < 0 || options.lag > 2) return bad("--lag=", options.lag, ": must be within 0..2");
-  if (!(options.ttft_objective_s >= 0 && options.ttft_objective_s <= kMostObjective)) {
-    return bad("--ttft_objective=", options.ttft_objective_s, ": must be within 0..", kMostObjective,
-               " seconds");
-  }
-  if (!(options.jitter >= 0 && options.jitter <= 1))
-    return bad("--jitter=", options.jitter, ": must be within 0..1");
-  if (!(options.tokens_per_step >= 1 && options.tokens_per_step <= 64))
-    return bad("--tokens_per_step=", options.tokens_per_step, ": must be within 1..64");
   const BatchCost& cost = options.cost.batch;
-  const bool sound = cost.c_s > 0 && cost.a_s_per_token > 0 && cost.b0_tokens >= 0 &&
-                     cost.k1_s_per_pair >= 0 && cost.k2_s_per_token >= 0 &&
-                     std::isfinite(cost.c_s + cost.a_s_per_token) &&
-                     std::isfinite(cost.k1_s_per_pair + cost.k2_s_per_token);
-  if (!sound) return bad("--cost: C and A must be above 0, and B0, K1 and K2 at least 0");
-  if (MomentsOf(trace).output <= 1) return bad(trace.source, ": no request generates a second token");
+  BFIO_RETURN_IF_ERROR(CheckBounds({{"workers", options.workers, 1, 1024},
+                                    {"slots", options.slots, 1, 65536},
+                                    {"budget", options.budget, 1, 1e18},
+                                    {"load", options.load, 1e-9, 10},
+                                    {"lag", options.lag, 0, 2},
+                                    {"ttft_objective", options.ttft_objective_s, 0, kMostObjective},
+                                    {"jitter", options.jitter, 0, 1},
+                                    {"tokens_per_step", options.tokens_per_step, 1, 64},
+                                    {"cost (C)", cost.c_s, 1e-12, 1e9},
+                                    {"cost (A)", cost.a_s_per_token, 1e-12, 1e9},
+                                    {"cost (B0)", cost.b0_tokens, 0, 1e9},
+                                    {"cost (K1)", cost.k1_s_per_pair, 0, 1e9},
+                                    {"cost (K2)", cost.k2_s_per_token, 0, 1e9}}));
+  const auto bad = [&](const char* why) {
+    return absl::InvalidArgumentError(absl::StrCat(trace.source, ": ", why));
+  };
+  if (trace.requests.empty()) return bad("no requests");
+  if (MomentsOf(trace).output <= 1) return bad("no request generates a second token");
   return absl::OkStatus();
 }
 
-nlohmann::ordered_json LatenciesJson(const Latencies& latencies) {
-  return {{"mean", latencies.mean}, {"p50", latencies.p50}, {"p99", latencies.p99}};
-}
-
 }  // namespace
+
+BFIO_JSON_OF(Latencies, mean, p50, p99)
+BFIO_JSON_OF(RequestTimes, requests, ttft_s, tpot_s, e2e_s)
+BFIO_JSON_OF(ServeOptions, rule, workers, slots, budget, load, closed, lag, seed, tokens_per_step)
+BFIO_JSON_OF(ServeResult, arrivals_per_s, warmup_s, counted_s, steps, step_s_mean, itl_s, idle_fraction,
+             idle_decode_fraction, idle_prefill_fraction, throughput_tokens_per_s)
 
 absl::StatusOr<ServeResult> RunServe(const ServeOptions& options, const Trace& trace) {
   BFIO_RETURN_IF_ERROR(Check(options, trace));
@@ -295,39 +279,18 @@ absl::StatusOr<ServeResult> RunServe(const ServeOptions& options, const Trace& t
 
 nlohmann::ordered_json ServeJson(const ServeOptions& options, const std::string& workload,
                                  const ServeResult& result) {
-  nlohmann::ordered_json json;
-  json["rule"] = options.rule;
+  nlohmann::ordered_json json = options;
   json["workload"] = workload;
-  json["workers"] = options.workers;
-  json["slots"] = options.slots;
-  json["budget"] = options.budget;
-  json["load"] = options.load;
-  json["closed"] = options.closed;
-  json["lag"] = options.lag;
-  json["seed"] = options.seed;
-  json["tokens_per_step"] = options.tokens_per_step;
   if (options.cost.terms.padded) json["padded"] = options.cost.terms.captured_rows;
   json["prompt_price_s"] = options.cost.terms.prompt_s;
   json["eager_price_s"] = options.cost.terms.eager_s;
   json["capacity_requests_per_s"] = result.capacity.requests_per_s;
-  json["arrivals_per_s"] = result.arrivals_per_s;
-  json["warmup_s"] = result.warmup_s;
-  json["counted_s"] = result.counted_s;
-  json["requests"] = result.times.requests;
-  json["steps"] = result.steps;
-  json["step_s_mean"] = result.step_s_mean;
   if (result.ttft_met) {
     json["ttft_objective_s"] = options.ttft_objective_s;
     json["ttft_met"] = *result.ttft_met;
   }
-  json["ttft_s"] = LatenciesJson(result.times.ttft_s);
-  json["tpot_s"] = LatenciesJson(result.times.tpot_s);
-  json["itl_s"] = LatenciesJson(result.itl_s);
-  json["e2e_s"] = LatenciesJson(result.times.e2e_s);
-  json["idle_fraction"] = result.idle_fraction;
-  json["idle_decode_fraction"] = result.idle_decode_fraction;
-  json["idle_prefill_fraction"] = result.idle_prefill_fraction;
-  json["throughput_tokens_per_s"] = result.throughput_tokens_per_s;
+  json.update(nlohmann::ordered_json(result));
+  json.update(nlohmann::ordered_json(result.times));
   return json;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ranges>
 
 namespace bfio::sim {
 namespace {
@@ -55,16 +56,8 @@ int64_t StepsUntilFilled(const Trace& trace, double share) {
   int64_t most = 0;
   for (const TraceRequest& request : trace.requests) most = std::max(most, request.output_tokens);
   const double wanted = share * read(most);
-  int64_t least = 0;
-  while (least < most) {
-    const int64_t middle = least + (most - least) / 2;
-    if (read(middle) < wanted) {
-      least = middle + 1;
-    } else {
-      most = middle;
-    }
-  }
-  return least;
+  const auto steps = std::views::iota(int64_t{0}, most);
+  return std::ranges::partition_point(steps, [&](int64_t n) { return read(n) < wanted; }) - steps.begin();
 }
 
 ServeCapacity CapacityOf(const LengthMoments& moments, const BatchCost& cost, int32_t ranks, int64_t slots) {

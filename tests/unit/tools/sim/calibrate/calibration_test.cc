@@ -7,12 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/rng.h"
-#include "tools/sim/calibrate/robust_fit.h"
 
 namespace bfio::sim {
 namespace {
 
-using ::testing::Contains;
 using ::testing::HasSubstr;
 
 struct Truth {
@@ -36,7 +34,7 @@ StepRows Synthetic(const Truth& truth, uint64_t seed) {
   for (int step = 1; step <= truth.steps; ++step) {
     for (int w = 0; w < truth.workers; ++w) {
       StepSample sample;
-      sample.worker = sample.rank = w;
+      sample.worker = w;
       sample.epoch = 1;
       sample.step = step;
       sample.load_tokens = truth.loads_vary ? 20'000 + 60'000 * rng.Uniform() : 50'000;
@@ -55,55 +53,64 @@ StepRows Synthetic(const Truth& truth, uint64_t seed) {
   return rows;
 }
 
+using Json = nlohmann::ordered_json;
+
+double At(const Json& found, const char* coefficient) {
+  EXPECT_FALSE(found[coefficient].is_null()) << coefficient;
+  return found[coefficient]["value"];
+}
+
 TEST(Calibration, KnownCostsAreFoundDespiteNoiseAndOutliers) {
   for (uint64_t seed = 1; seed <= 10; ++seed) {
     const Truth truth;
     const auto found = Calibrate(Synthetic(truth, seed));
     ASSERT_TRUE(found.ok()) << found.status();
-    ASSERT_TRUE(found->tl && found->prefill);
-    EXPECT_NEAR(found->c.value / truth.c, 1, 0.005);
-    EXPECT_NEAR(found->tl->value / truth.tl, 1, 0.01);
-    EXPECT_NEAR(found->prefill->value / truth.prefill, 1, 0.01);
+    const double c = At(*found, "c_s"), tl = At(*found, "tl_s_per_token");
+    EXPECT_NEAR(c / truth.c, 1, 0.005);
+    EXPECT_NEAR(tl / truth.tl, 1, 0.01);
+    EXPECT_NEAR(At(*found, "prefill_s_per_token") / truth.prefill, 1, 0.01);
     // The reported standard error is right: the deviation is below 5 of them.
-    EXPECT_LT(std::abs(found->c.value - truth.c), 5 * found->c.standard_error);
-    EXPECT_LT(std::abs(found->tl->value - truth.tl), 5 * found->tl->standard_error);
-    EXPECT_LT(found->tl->standard_error, 0.01 * truth.tl);
-    EXPECT_NEAR(static_cast<double>(found->outliers) / static_cast<double>(found->rows), 0.05, 0.015);
-    EXPECT_GT(found->r_squared, 0.9);
-    EXPECT_NEAR(found->barrier_s.value_or(0), 3e-5, 1e-9);
-    EXPECT_NEAR(found->gap_s.value_or(0), 1e-5, 1e-9);
-    EXPECT_TRUE(found->warnings.empty()) << found->warnings[0];
+    const double c_error = (*found)["c_s"]["standard_error"],
+                 tl_error = (*found)["tl_s_per_token"]["standard_error"];
+    EXPECT_LT(std::abs(c - truth.c), 5 * c_error);
+    EXPECT_LT(std::abs(tl - truth.tl), 5 * tl_error);
+    EXPECT_LT(tl_error, 0.01 * truth.tl);
+    EXPECT_NEAR((*found)["outliers"].get<double>() / (*found)["rows"].get<double>(), 0.05, 0.015);
+    EXPECT_GT((*found)["r_squared"], 0.9);
+    EXPECT_NEAR((*found)["barrier_s"], 3e-5, 1e-9);
+    EXPECT_NEAR((*found)["gap_s"], 1e-5, 1e-9);
+    EXPECT_TRUE((*found)["warnings"].empty()) << (*found)["warnings"];
   }
 }
 
 // Logs that do not determine every cost.
-Calibration Found(const Truth& truth) {
+Json Found(const Truth& truth) {
   const auto found = Calibrate(Synthetic(truth, 1));
   EXPECT_TRUE(found.ok()) << found.status();
   return *found;
 }
 
 TEST(Calibration, WhatALogDoesNotDetermineIsAbsentAndSaid) {
-  const auto constant = Found({.loads_vary = false});
-  EXPECT_FALSE(constant.tl);
-  EXPECT_NEAR(constant.c.value, Truth().c + Truth().tl * 50'000, 1e-4);
-  EXPECT_THAT(constant.warnings, Contains(HasSubstr("the load hardly varies")));
-  EXPECT_THAT(SimFlags(constant), HasSubstr("--tl=0 "));
-  const auto decodes = Found({.with_prefill = false});
-  EXPECT_FALSE(decodes.prefill);
-  EXPECT_TRUE(decodes.tl);
-  EXPECT_THAT(decodes.warnings, Contains(HasSubstr("0 of 4000 rows have prefill")));
-  EXPECT_THAT(SimFlags(decodes), ::testing::Not(HasSubstr("--prefill")));
-  const auto together = Found({.together = true});
-  EXPECT_FALSE(together.prefill);
-  EXPECT_THAT(together.warnings, Contains(HasSubstr("its cost cannot be determined")));
+  const Json constant = Found({.loads_vary = false});
+  EXPECT_TRUE(constant["tl_s_per_token"].is_null());
+  EXPECT_NEAR(At(constant, "c_s"), Truth().c + Truth().tl * 50'000, 1e-4);
+  EXPECT_THAT(constant["warnings"].dump(), HasSubstr("the load hardly varies"));
+  EXPECT_THAT(constant["sim_flags"].dump(), HasSubstr("--tl=0 "));
+  const Json decodes = Found({.with_prefill = false});
+  EXPECT_TRUE(decodes["prefill_s_per_token"].is_null());
+  EXPECT_FALSE(decodes["tl_s_per_token"].is_null());
+  EXPECT_THAT(decodes["warnings"].dump(), HasSubstr("0 of 4000 rows have prefill"));
+  EXPECT_THAT(decodes["sim_flags"].dump(), ::testing::Not(HasSubstr("--prefill")));
+  const Json together = Found({.together = true});
+  EXPECT_TRUE(together["prefill_s_per_token"].is_null());
+  EXPECT_THAT(together["warnings"].dump(), HasSubstr("its cost cannot be determined"));
   EXPECT_THAT(Calibrate(Synthetic({.steps = 5}, 1)).status().message(), HasSubstr("at least 30 are needed"));
 }
 
 TEST(Calibration, ASlowWorkerIsReported) {
-  const auto found = Found({.slow_worker = 1.2, .workers = 8});
-  for (const WorkerDeviation& worker : found.workers) EXPECT_EQ(worker.slow, worker.worker == "worker2");
-  EXPECT_THAT(found.warnings, Contains(HasSubstr("worker2 is ")));
+  const Json found = Found({.slow_worker = 1.2, .workers = 8});
+  for (const Json& worker : found["workers"]) EXPECT_EQ(worker["slow"], worker["worker"] == "worker2");
+  EXPECT_THAT(found["warnings"].dump(), HasSubstr("worker2 is "));
 }
 
 constexpr char kHeader[] =
@@ -127,12 +134,12 @@ TEST(StepRows, ColumnsAreFoundByNameAndBadLinesCounted) {
   EXPECT_EQ(rows.bad_lines, 3);
   EXPECT_EQ(rows.first_bad, "x, line 4");
   EXPECT_EQ(rows.samples[0].load_tokens, 100);
-  EXPECT_FALSE(rows.samples[0].gap_s || rows.samples[0].batch);
-  EXPECT_DOUBLE_EQ(rows.samples[1].gap_s.value_or(0), 30e-9);
+  EXPECT_LT(rows.samples[0].gap_s, 0);
+  EXPECT_EQ(rows.samples[0].batch_tokens, 0);
+  EXPECT_DOUBLE_EQ(rows.samples[1].gap_s, 30e-9);
   EXPECT_DOUBLE_EQ(rows.samples[1].local_s, 1.5e-6);
-  ASSERT_TRUE(rows.samples[2].batch.has_value()) << "columns that newer logs have";
-  EXPECT_EQ(rows.samples[2].batch->tokens, 53);
-  EXPECT_EQ(rows.samples[2].batch->decode_context, 600);
+  EXPECT_EQ(rows.samples[2].batch_tokens, 53) << "columns that newer logs have";
+  EXPECT_EQ(rows.samples[2].decode_context, 600);
   EXPECT_THAT(rows.workers, ::testing::ElementsAre("a#0", "a#1"));
   EXPECT_THAT(ParseStepRows("a,b\n1,2\n", "x", rows).message(), HasSubstr("x: no column 'worker'"));
   EXPECT_TRUE(ParseStepRows("", "x", rows).ok());
@@ -147,40 +154,39 @@ TEST(BatchCalibrationTest, KnownBatchCostsAreFound) {
     for (int step = 1; step <= 3000; ++step) {
       StepSample sample;
       sample.step = step;
-      StepSample::Batch& batch = sample.batch.emplace();
       const double decodes = 1 + static_cast<double>(rng.Below(60));
-      batch.decode_context = decodes * (200 + 800 * rng.Uniform());
-      batch.tokens = decodes;
-      sample.load_tokens = batch.decode_context;
+      sample.decode_context = decodes * (200 + 800 * rng.Uniform());
+      sample.batch_tokens = decodes;
+      sample.load_tokens = sample.decode_context;
       if (rng.Below(3) == 0) {
         const double piece = 1 + static_cast<double>(rng.Below(450));
-        batch.tokens += piece;
-        batch.prefill_pairs = piece * (4000 * rng.Uniform() + piece / 2);
+        sample.batch_tokens += piece;
+        sample.prefill_pairs = piece * (4000 * rng.Uniform() + piece / 2);
         sample.prefill_tokens = piece;
       }
-      sample.local_s = 2e-3 + 1e-5 * std::max(0.0, batch.tokens - static_cast<double>(b0)) +
-                       1e-9 * batch.prefill_pairs + 3e-8 * batch.decode_context;
+      sample.local_s = 2e-3 + 1e-5 * std::max(0.0, sample.batch_tokens - static_cast<double>(b0)) +
+                       1e-9 * sample.prefill_pairs + 3e-8 * sample.decode_context;
       sample.local_s *= (1 + 0.01 * rng.Normal()) * (rng.Below(30) == 0 ? 5 : 1);
       rows.samples.push_back(sample);
     }
-    const auto found = CalibrateBatches(rows);
-    ASSERT_TRUE(found && found->k1 && found->k2);
-    EXPECT_EQ(found->b0_tokens, b0);
-    EXPECT_NEAR(found->c.value / 2e-3, 1, 0.02);
-    EXPECT_NEAR(found->a.value / 1e-5, 1, 0.02);
-    EXPECT_NEAR(found->k1->value / 1e-9, 1, 0.05);
-    EXPECT_NEAR(found->k2->value / 3e-8, 1, 0.05);
-    EXPECT_NEAR(found->median_error, 0.0067, 0.002);
-    EXPECT_THAT(CalibrationText(rows, *Calibrate(rows)), HasSubstr("ns per cached token"));
+    const Json found = (*Calibrate(rows))["batch"];
+    EXPECT_EQ(found["b0_tokens"], b0);
+    EXPECT_NEAR(At(found, "c_s") / 2e-3, 1, 0.02);
+    EXPECT_NEAR(At(found, "a_s_per_token") / 1e-5, 1, 0.02);
+    EXPECT_NEAR(At(found, "k1_s_per_pair") / 1e-9, 1, 0.05);
+    EXPECT_NEAR(At(found, "k2_s_per_token") / 3e-8, 1, 0.05);
+    EXPECT_NEAR(found["median_error"], 0.0067, 0.002);
   }
 }
 
 TEST(BatchCalibrationTest, OldLogsAndEqualBatchesGiveNoBatchCosts) {
-  EXPECT_FALSE(CalibrateBatches(Synthetic({}, 1)).has_value());
   StepRows rows = Synthetic({}, 1);
-  for (StepSample& sample : rows.samples) sample.batch = {8, 0, 100};
-  EXPECT_FALSE(CalibrateBatches(rows).has_value());
-  EXPECT_FALSE(Calibrate(rows)->batch.has_value());
+  EXPECT_TRUE((*Calibrate(rows))["batch"].is_null());
+  for (StepSample& sample : rows.samples) {
+    sample.batch_tokens = 8;
+    sample.decode_context = 100;
+  }
+  EXPECT_TRUE((*Calibrate(rows))["batch"].is_null());
 }
 
 TEST(RobustFit, AConstantColumnIsAnError) {

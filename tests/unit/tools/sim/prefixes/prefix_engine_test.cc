@@ -11,7 +11,7 @@
 #include "common/base/rng.h"
 #include "gmock/gmock.h"
 #include "router/core/prefix/prefix_caches.h"
-#include "tools/sim/prefixes/direct_dispatchers.h"
+#include "tools/sim/prefixes/prefix_run.h"
 
 namespace bfio::sim {
 namespace {

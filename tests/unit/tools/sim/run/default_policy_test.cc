@@ -87,7 +87,7 @@ TEST_P(DefaultPolicyTest, TenantsCostNoBalance) {
 }
 
 TEST_P(DefaultPolicyTest, IsAsFastAsLptBelowSaturation) {
-  const Trace poisson = WithPoissonArrivals(trace_, GetParam());
+  const Trace poisson = WithArrivals(trace_, GetParam());
   for (const double level : {8, 20, 40}) {
     const SimOptions options = BelowSaturation(Overload("bf_io_auto"), level, poisson);
     const Figures ours = FiguresOf(options, poisson);
@@ -99,7 +99,7 @@ TEST_P(DefaultPolicyTest, IsAsFastAsLptBelowSaturation) {
 // Identical requests are best placed by how long they stay, agents' prompts by keeping a worker low.
 TEST(DefaultPolicyRuleTest, FollowsAnotherRuleOfPlacementWithOtherTrafficAndIsFasterThanLpt) {
   for (const char* profile : {"constant", "agentic"}) {
-    const Trace trace = WithPoissonArrivals(*SampleProfile(profile, kRequests, 1), 1);
+    const Trace trace = WithArrivals(*SampleProfile(profile, kRequests, 1), 1);
     SimOptions options = Overload("bf_io_auto");
     options.warmup = 2'000, options.steps = 3'000;
     options = BelowSaturation(options, 40, trace);

@@ -17,13 +17,13 @@ namespace bfio::sim {
 namespace {
 
 TEST(WorkloadTest, BurstsComeTogetherAtTheSameRate) {
-  const Trace trace = WithBurstArrivals(*SampleProfile("conversation", 100'000, 1), 3);
+  const Trace trace = WithArrivals(*SampleProfile("conversation", 100'000, 1), 3, 64);
   int64_t bursts = 1;
   for (size_t i = 1; i < trace.requests.size(); ++i) {
     ASSERT_GE(trace.requests[i].arrival_s, trace.requests[i - 1].arrival_s);
     bursts += trace.requests[i].arrival_s > trace.requests[i - 1].arrival_s ? 1 : 0;
   }
-  EXPECT_NEAR(100'000.0 / static_cast<double>(bursts), kBurstRequests, 6);
+  EXPECT_NEAR(100'000.0 / static_cast<double>(bursts), 64, 6);
   EXPECT_NEAR(ArrivalRate(trace), 1, 0.1);
 }
 
@@ -70,14 +70,14 @@ TEST(RotatedTest, OtherSeedsStartElsewhereAndKeepTheGaps) {
 
 TEST(PoissonTest, ArrivalsAreOnePerSecondOrderedAndSeeded) {
   const Trace trace = *SampleProfile("code", 20'000, 1);
-  const Trace arrivals = WithPoissonArrivals(trace, 4);
+  const Trace arrivals = WithArrivals(trace, 4);
   EXPECT_TRUE(arrivals.has_arrivals);
   EXPECT_NEAR(ArrivalRate(arrivals), 1, 0.03);
   EXPECT_TRUE(
       std::is_sorted(arrivals.requests.begin(), arrivals.requests.end(),
                      [](const TraceRequest& a, const TraceRequest& b) { return a.arrival_s < b.arrival_s; }));
-  EXPECT_EQ(arrivals.requests[7].arrival_s, WithPoissonArrivals(trace, 4).requests[7].arrival_s);
-  EXPECT_NE(arrivals.requests[7].arrival_s, WithPoissonArrivals(trace, 5).requests[7].arrival_s);
+  EXPECT_EQ(arrivals.requests[7].arrival_s, WithArrivals(trace, 4).requests[7].arrival_s);
+  EXPECT_NE(arrivals.requests[7].arrival_s, WithArrivals(trace, 5).requests[7].arrival_s);
 }
 
 // Three requests of 1, 2, 3 steps: E[o] = 2; mean load of an occupied slot (10 + 2 * 20.5 + 3 * 31) / 6 = 24.
@@ -90,7 +90,7 @@ TEST(FullSlotRateTest, ByHand) {
 // Balance is imperfect, so the group falls behind when offered exactly its full-slot rate, but not when
 // offered nine tenths of it.
 TEST(FullSlotRateTest, IsWhereQueuesBegin) {
-  const Trace trace = WithPoissonArrivals(*SampleProfile("code", 20'000, 1), 1);
+  const Trace trace = WithArrivals(*SampleProfile("code", 20'000, 1), 1);
   SimOptions options = {.policy = "lpt", .mode = "arrivals", .steps = 1500};
   const auto wait = [&](double utilisation) {
     options.load = utilisation * FullSlotRequestRate(trace, options.workers, options.batch, options.cost) /

@@ -181,16 +181,16 @@ struct Scene {
   }
   std::vector<ServeRank> ranks;
   std::vector<ServeRequest> requests;
-  GroupCost cost = {Cost()};
   std::deque<ServeRequestIndex> pool;
   int64_t step = 0;
 
   void SetPrompts(size_t g, const std::vector<int64_t>& prompts) {
     ranks[g].prompts.clear();
-    ranks[g].prompt_tokens = 0;
+    ranks[g].prompt_tokens = ranks[g].bound_tokens = 0;
     for (const int64_t tokens : prompts) {
       ranks[g].prompts.push_back({static_cast<ServeRequestIndex>(requests.size()), tokens, 0, 0});
       ranks[g].prompt_tokens += tokens;
+      ranks[g].bound_tokens += tokens;
       requests.push_back({0, tokens, 10});
     }
   }
@@ -203,7 +203,7 @@ struct Scene {
   ServePlan Ask(ServeRule& rule) {
     ServePlan plan;
     plan.orders.resize(ranks.size());
-    rule.Plan({ranks, requests, cost, 64, step++, 1.0}, pool, plan);
+    rule.Plan({ranks, requests, 64, step++}, pool, plan);
     return plan;
   }
   // The prompt tokens that each rank is to compute.
@@ -527,7 +527,7 @@ ServeGridOptions GridOf(const std::vector<const char*>& profiles, size_t engine,
 }
 ServeGridOptions Against(ServeGridOptions grid, const char* candidate, const char* other,
                          std::vector<int64_t> budgets) {
-  grid.candidate = candidate;
+  grid.run.rule = candidate;
   grid.against = other;
   grid.budgets = std::move(budgets);
   return grid;
@@ -615,7 +615,7 @@ TEST(ServeGridTest, EveryCellHasAFloorBelowItsRunsExceptInAClosedLoop) {
   EXPECT_LT(cells[0].floor->e2e_s, std::min(cells[0].best.e2e_s, cells[0].candidate.e2e_s));
   EXPECT_GT(cells[0].floor->e2e_s, cells[0].best.e2e_s / 3);
   EXPECT_EQ(ServeCellJson(cells[0])["floor"]["e2e_s"], cells[0].floor->e2e_s);
-  grid.closed = true;
+  grid.run.closed = true;
   for (const ServeCell& cell : CellsOf(grid)) EXPECT_FALSE(cell.floor.has_value());
 }
 

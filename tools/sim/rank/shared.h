@@ -1,0 +1,67 @@
+// What several simulations need: bounds of settings, runs in parallel, results as JSON.
+#ifndef BFIO_TOOLS_SIM_RANK_SHARED_H_
+#define BFIO_TOOLS_SIM_RANK_SHARED_H_
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/workload/trace.h"
+#include "nlohmann/json.hpp"
+
+// Fields of a struct as members of a JSON object, in both directions; use it in the namespace of the struct.
+#define BFIO_JSON_OF(Type, ...)                                                                 \
+  inline void to_json(nlohmann::ordered_json& nlohmann_json_j, const Type& nlohmann_json_t) {   \
+    NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(NLOHMANN_JSON_TO, __VA_ARGS__))                    \
+  }                                                                                             \
+  inline void from_json(const nlohmann::ordered_json& nlohmann_json_j, Type& nlohmann_json_t) { \
+    NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(NLOHMANN_JSON_FROM, __VA_ARGS__))                  \
+  }
+
+namespace bfio::sim {
+
+struct Bound {
+  template <typename T>
+  Bound(const char* of, T is, double from, double to)
+      : flag(of), value(static_cast<double>(is)), least(from), most(to) {}
+  const char* flag;
+  double value, least, most;
+};
+// INVALID_ARGUMENT, naming the flag, for the first value that is not within its bounds.
+inline absl::Status CheckBounds(std::initializer_list<Bound> bounds) {
+  for (const Bound& of : bounds) {
+    if (of.value >= of.least && of.value <= of.most) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("--", of.flag, "=", of.value, ": must be within ", of.least, "..", of.most));
+  }
+  return absl::OkStatus();
+}
+
+// Calls work(0) .. work(count - 1), each once, in `threads` threads.
+inline void RunParallel(int32_t threads, size_t count, const std::function<void(size_t)>& work) {
+  std::atomic<size_t> next = 0;
+  const auto run = [&] {
+    for (size_t i = next++; i < count; i = next++) work(i);
+  };
+  std::vector<std::thread> others;
+  for (int32_t t = 1; t < threads; ++t) others.emplace_back(run);
+  run();
+  for (std::thread& thread : others) thread.join();
+}
+
+inline int64_t LongestOutput(const Trace& trace) {
+  int64_t longest = 1;
+  for (const TraceRequest& request : trace.requests) longest = std::max(longest, request.output_tokens);
+  return longest;
+}
+
+}  // namespace bfio::sim
+
+#endif  // BFIO_TOOLS_SIM_RANK_SHARED_H_
