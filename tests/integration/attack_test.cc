@@ -1,6 +1,5 @@
 // The effect of one faulty request, one misconfigured worker, an unauthenticated client or a log that no
-// process reads. Real programs over loopback. Cases that are not fixed yet: KNOWN_OPEN in CMakeLists.txt
-// (tests/testing/known_open_main.cc describes how they count).
+// process reads. Real programs over loopback.
 #include <gmock/gmock.h>
 #include <signal.h>
 

@@ -2,7 +2,6 @@
 // calls. What the router refuses is in tests/unit/router/requests.
 #include <gmock/gmock.h>
 
-#include <fstream>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -111,32 +110,19 @@ TEST(Agents, TheNextCallOfAnOlderAgentGoesBeforeYoungerRequests) {
   }
 }
 
-TEST(Agents, TheLoadGeneratorSendsCallsInOrderAndReportsAgents) {
+TEST(Agents, TheLoadGeneratorSendsEveryCallOfItsAgents) {
   Cluster cluster(ClusterOptions{});
   ASSERT_TRUE(cluster.ok());
-  const std::string folder = TestDirectory();
   const RunResult run = RunProgram(
-      "bfio_loadgen",
-      {absl::StrCat("--target=", cluster.address()), "--agents=sequence:3,fork_join:4", "--arrival=poisson",
-       "--rate=40", "--requests=40", "--profile=code", absl::StrCat("--json=", folder, "/agents.json"),
-       absl::StrCat("--html=", folder, "/agents.html")});
+      "bfio_loadgen", {absl::StrCat("--target=", cluster.address()), "--agents=sequence:3,fork_join:4",
+                       "--arrival=poisson", "--rate=40", "--requests=40", "--json=-"});
   ASSERT_EQ(run.code, 0) << run.err << run.out << cluster.router().Stderr();
-  const nlohmann::json report = nlohmann::json::parse(std::ifstream(absl::StrCat(folder, "/agents.json")));
-  // 20 agents of 3 calls and 20 of 1 + 4 + 1.
-  EXPECT_EQ(report["requests_sent"], 20 * 3 + 20 * 6);
-  EXPECT_EQ(report["completed"], 180);
+  const nlohmann::json report = nlohmann::json::parse(run.out);
   EXPECT_EQ(report["agents"]["completed"], 40);
-  EXPECT_EQ(report["agents"]["failed"], 0);
-  EXPECT_EQ(report["agents"]["e2e_s"]["count"], 40);
+  // 20 agents of 3 calls and 20 of 1 + 4 + 1.
+  EXPECT_EQ(cluster.State().requests().agent_calls(), 20u * 3 + 20 * 6);
   // An agent takes at least as long as its calls, three of which are sent one after the other.
-  EXPECT_GT(report["agents"]["e2e_s"]["max"], report["e2e_s"]["max"]);
   EXPECT_GT(report["agents"]["e2e_s"]["mean"].get<double>(), 2 * report["e2e_s"]["mean"].get<double>());
-  EXPECT_EQ(report["settings"]["agents"], "sequence:3,fork_join:4");
-  std::ifstream page(absl::StrCat(folder, "/agents.html"));
-  const std::string html((std::istreambuf_iterator<char>(page)), std::istreambuf_iterator<char>());
-  EXPECT_NE(html.find("E2E of agents"), std::string::npos);
-  EXPECT_EQ(cluster.State().requests().agent_calls(), 180u);
-  cluster.StopCleanly();
 }
 
 }  // namespace

@@ -77,30 +77,6 @@ TEST(MainJob, EverySettingCompletesTheTrace) {
   }
 }
 
-TEST(MainJob, EveryPolicyCompletesTheTrace) {
-  ClusterOptions options = {.worker_flags = {"--c=0.0005", "--tl=0", "--slots=8"}};
-  Cluster cluster(options);
-  ASSERT_TRUE(cluster.ok());
-  uint64_t completed = 0;
-  for (const std::string name : {"fcfs", "round_robin", "least_requests", "power_of_two", "least_tokens",
-                                 "lpt", "vllm", "trtllm", "br0", "br_h", "bf_io", "bf_io_auto"}) {
-    v1::SetPolicyRequest request;
-    request.mutable_policy()->set_name(name);
-    v1::SetPolicyResponse response;
-    grpc::ClientContext context;
-    ASSERT_TRUE(cluster.admin().SetPolicy(&context, request, &response).ok()) << name;
-    const RunResult run =
-        RunProgram("bfio_loadgen", {absl::StrCat("--target=", cluster.address()), "--profile=conversation",
-                                    "--arrival=closed", "--concurrency=24", "--requests=40"});
-    EXPECT_EQ(run.code, 0) << name << run.err << run.out;
-    completed += 40;
-    const v1::ClusterState state = cluster.State();
-    EXPECT_EQ(state.policy().name(), name);
-    EXPECT_EQ(state.requests().completed(), completed);
-  }
-  cluster.StopCleanly();
-}
-
 TEST(MainJob, ASweepFindsNoKneeWhereNoRateHolds) {
   ClusterOptions options = {
       .worker_processes = 1, .ranks_per_process = 3, .worker_flags = {"--c=0.002", "--tl=0", "--slots=32"}};
