@@ -122,41 +122,6 @@ TEST(Failures, RequestsThatEndWithoutARouterAreNotLost) {
   ExpectTally(state.requests());
 }
 
-TEST(Failures, ReceivedTokensButTheLastAreNotGeneratedAgain) {
-  Cluster cluster(Options(1, {"--restart_settle=0s"}));
-  ASSERT_TRUE(cluster.ok());
-  v1::GenerateRequest bare;
-  bare.set_request_id("unknown");
-  bare.set_resume_from_index(12);
-  EXPECT_EQ(Generate(cluster.inference(), bare).status.error_code(), grpc::StatusCode::NOT_FOUND);
-  uint64_t made = 0;
-  for (const int i : {3, 4}) {  // with prompt ids, and without
-    v1::GenerateRequest first = ResumableRequest(i, 20);
-    first.set_resumable(false);
-    first.mutable_sampling()->set_seed(7);
-    const std::vector<uint32_t> whole = Generate(cluster.inference(), first).tokens;
-    ASSERT_EQ(whole.size(), 20u);
-    made += 20;
-    for (const uint32_t received : {1u, 12u, 20u}) {
-      for (const uint32_t from : {received, received / 2}) {
-        v1::GenerateRequest resume = first;
-        resume.set_resume_from_index(from);
-        *resume.mutable_received_token_ids() = {whole.begin(), whole.begin() + received};
-        const GenerateResult rest = Generate(cluster.inference(), resume);
-        EXPECT_TRUE(rest.status.ok()) << rest.status.error_message();
-        EXPECT_EQ(rest.tokens, std::vector<uint32_t>(whole.begin() + from, whole.end())) << received;
-        EXPECT_EQ(rest.finish.usage().completion_tokens(), 20u);
-        EXPECT_EQ(rest.finishes, 1);
-        made += 20 - received + 1;  // the last received token is generated again
-      }
-    }
-  }
-  const v1::ClusterState state = cluster.State();
-  EXPECT_EQ(state.steps().generated_tokens(), made);
-  EXPECT_EQ(state.requests().restarted(), 12u);
-  ExpectTally(state.requests());
-}
-
 // The rank is stopped in the middle of a step and continued in a later epoch of the others, with requests of
 // its own whose tokens others now generate. Whom a group removes is tested in tests/unit/router/group.
 TEST(Failures, ReportsOfAResumedRankAreIgnored) {
@@ -268,19 +233,6 @@ TEST(Failures, ARouterThatIsKilledMidwayChangesNoTokenOfAModel) {
   }
   const v1::RequestTotals totals = cluster.State().requests();
   EXPECT_EQ(totals.tokens_lost() + totals.tokens_duplicated(), 0u);
-}
-
-TEST(Failures, LockstepWithManyRanksPerProcessGivesAModelsTokens) {
-  const auto requests = Requests(10, 20);
-  const auto alone = TokensAlone(kModel, requests);
-  ClusterOptions options = CpuOptions(1);
-  options.ranks_per_process = 2;
-  options.router_flags.push_back("--plan_mode=lockstep");
-  options.worker_flags.push_back("--cpu_threads=2");
-  Cluster cluster(options);
-  ASSERT_TRUE(cluster.ok());
-  TokenClients(cluster, requests).ExpectTokens(alone);
-  cluster.StopCleanly();
 }
 
 }  // namespace

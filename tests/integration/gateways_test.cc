@@ -5,9 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -22,7 +20,6 @@
 namespace bfio::testing {
 namespace {
 
-using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 template <typename P>
@@ -46,13 +43,6 @@ class GatewayApi : public ::testing::Test {
     stub_ = P::Service::NewStub(channel_);
   }
   OutputsOf<P> Generate(const typename P::GenerateRequest& request) { return GenerateAs<P>(*stub_, request); }
-  // `rank`: data_parallel_rank.
-  std::unique_ptr<CallOf<P>> Call(std::optional<int32_t> rank, uint32_t output) {
-    auto request = GreedyRequest<P>(output);
-    if (rank) request.set_data_parallel_rank(*rank);
-    return std::make_unique<CallOf<P>>(*stub_, request);
-  }
-
   static inline std::unique_ptr<Cluster> cluster_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<typename P::Service::Stub> stub_;
@@ -85,14 +75,6 @@ class SlowGatewayApi : public GatewayApi<P> {
  protected:
   static void SetUpTestSuite() {
     GatewayApi<P>::Start(3, {"--c=0.02", "--tl=0", "--slots=2", "--kv_tokens=100000"}, {"--max_waiting=100"});
-  }
-  // Requests on each rank.
-  static std::map<uint32_t, uint32_t> ByRank(const v1::ClusterState& state) {
-    std::map<uint32_t, uint32_t> running;
-    for (const v1::WorkerState& worker : state.workers()) {
-      if (worker.has_rank()) running[worker.rank()] = worker.active_requests() + worker.inflight_requests();
-    }
-    return running;
   }
 };
 
@@ -207,30 +189,6 @@ TYPED_TEST(SlowGatewayApi, AnAbortEndsEveryOutputWithWhatItHas) {
     EXPECT_EQ(outputs.ends.at(index).completion_tokens(), outputs.tokens.at(index).size());
   }
   EXPECT_TRUE(this->cluster_->WaitUntilIdle());
-}
-
-TYPED_TEST(SlowGatewayApi, ANamedRankTakesItsRequestsAndNoOtherDoes) {
-  std::vector<std::unique_ptr<CallOf<TypeParam>>> held;
-  for (int i = 0; i < 5; ++i) held.push_back(this->Call(1, 60));
-  ASSERT_TRUE(this->cluster_->WaitFor("the rank to be full", [](const v1::ClusterState& state) {
-    return TestFixture::ByRank(state)[1] == 2 && state.waiting_requests() == 3;
-  }));
-  // Requests that name no rank run on the others.
-  std::vector<std::unique_ptr<CallOf<TypeParam>>> free;
-  for (int i = 0; i < 4; ++i) free.push_back(this->Call(std::nullopt, 10));
-  for (const auto& call : free) EXPECT_EQ(call->End().reason(), "length");
-  const v1::ClusterState state = this->cluster_->State();
-  EXPECT_EQ(TestFixture::ByRank(state), (std::map<uint32_t, uint32_t>{{0, 0}, {1, 2}, {2, 0}}));
-  EXPECT_EQ(state.waiting_requests(), 3u) << "free ranks do not take them";
-  typename TypeParam::GetLoadsResponse loads;
-  grpc::ClientContext context;
-  ASSERT_TRUE(this->stub_->GetLoads(&context, {}, &loads).ok());
-  EXPECT_EQ(loads.loads(0).num_waiting_uncached_tokens(),
-            3 * GreedyRequest<TypeParam>(60).tokenized().input_ids_size());
-  for (const auto& call : held) {
-    EXPECT_EQ(call->End().reason(), "length");
-    EXPECT_THAT(call->outputs().tokens.at(0), SizeIs(60));
-  }
 }
 
 // --- a faulty gateway ---
@@ -356,17 +314,6 @@ TEST(WorkerTokenizer, IsTheSameAsFromTheRoutersOwnFolderAndFindsStopTexts) {
   cluster.StartRouterAgain();
   ASSERT_TRUE(cluster.WaitFor("the workers", [](const v1::ClusterState& s) { return Serving(s) == 2; }));
   EXPECT_EQ(Fetch(cluster).sha256, expected.sha256);
-}
-
-TEST(WorkerTokenizer, OneThatIsTooLargeIsNotSentAndWorkersServe) {
-  Cluster cluster(WorkersOf(ModelFolder("large", size_t{65} << 20)));
-  ASSERT_TRUE(cluster.ok());
-  const Tokenizer none = Fetch(cluster);
-  EXPECT_EQ(none.status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
-  EXPECT_THAT(none.status.error_message(), HasSubstr("no worker has sent one"));
-  EXPECT_THAT(cluster.workers()[0].Stderr(), HasSubstr("exceed 64 MiB"));
-  EXPECT_EQ(ModelInfo(cluster).served_model_name(), "bfio");
-  EXPECT_EQ(Generate(*StubAt(cluster.address()), Request(5)).tokens.at(0).size(), 5u);
 }
 
 }  // namespace

@@ -19,9 +19,6 @@
 namespace bfio::testing {
 namespace {
 
-using ::testing::HasSubstr;
-using ::testing::Not;
-
 // Workers leave by signals, which are noticed at once; a long timeout, so that a machine that pauses for a
 // while loses none. Steps are slow enough for requests to be under way even when the machine is busy.
 ClusterOptions Options(int workers, std::vector<std::string> router_flags) {
@@ -77,21 +74,6 @@ TEST(Membership, JoinsAndDrainsDisturbNoRequest) {
   EXPECT_EQ(cluster.workers()[2].Wait(kSlowdown * absl::Seconds(30)), 0) << cluster.workers()[2].Stderr();
   EXPECT_EQ(cluster.State().requests().replayed(), 0u);
   EXPECT_EQ(cluster.State().requests().completed(), 32u);
-}
-
-// The group lacks a worker, so it has no epoch.
-TEST(Membership, AWorkerThatHasNotServedYetLeavesAtOnce) {
-  Cluster cluster(Options(0, {"--workers=2"}));
-  ASSERT_TRUE(cluster.ok());
-  cluster.StartWorker();
-  ASSERT_TRUE(cluster.WaitFor("the worker to attach",
-                              [](const v1::ClusterState& s) { return s.workers_size() == 1; }));
-  Process& worker = cluster.workers()[0];
-  worker.Signal(SIGTERM);
-  EXPECT_EQ(worker.Wait(kSlowdown * absl::Seconds(60)), 0) << worker.Stderr();
-  // It would also end after its --drain_timeout.
-  EXPECT_THAT(worker.Stderr(), HasSubstr("leaving: waiting up to"));
-  EXPECT_THAT(worker.Stderr(), Not(HasSubstr("not drained within")));
 }
 
 // Unknown fields are not counted; they would be kept, and sent to workers, as long as the request.

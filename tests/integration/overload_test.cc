@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "common/net/status.h"
 #include "tests/testing/cluster.h"
@@ -73,43 +72,6 @@ TEST(Overload, ASlowReaderIsPacedThenDisconnectedAndSlowsNoOther) {
   EXPECT_TRUE(result.status.ok()) << result.status.error_message();
   EXPECT_TRUE(result.contiguous);
   EXPECT_EQ(result.tokens.size(), 60000u);
-}
-
-TEST(Overload, TenTimesTheLoadIsRefusedAndTheRestServed) {
-  ClusterOptions options = Fast({"--max_waiting=32"});
-  options.worker_flags = {absl::StrCat("--c=", 0.002 * kSlowdown), "--tl=0", "--slots=8"};
-  Cluster cluster(options);
-  ASSERT_TRUE(cluster.ok());
-  // 8 slots of 20 steps each: capacity for 40 clients, and 400 send.
-  std::atomic<int> served = 0, refused = 0, other = 0, without_delay = 0;
-  std::vector<std::thread> clients;
-  const absl::Time end = MonotonicNow() + kSlowdown * absl::Seconds(3);
-  for (int i = 0; i < 400; ++i) {
-    clients.emplace_back([&] {
-      while (MonotonicNow() < end) {
-        const GenerateResult result = Generate(cluster.inference(), SyntheticRequest(10, 20));
-        if (result.status.ok()) {
-          ++served;
-          if (result.tokens.size() != 20 || !result.contiguous) ++other;
-        } else if (result.status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED) {
-          ++refused;
-          if (!GetRetryDelay(result.status)) ++without_delay;
-          absl::SleepFor(absl::Milliseconds(100));
-        } else {
-          ++other;
-        }
-      }
-    });
-  }
-  for (std::thread& client : clients) client.join();
-  EXPECT_GT(served, 0);
-  EXPECT_GT(refused, 0);
-  EXPECT_EQ(other, 0);
-  EXPECT_EQ(without_delay, 0);
-  const v1::ClusterState state = cluster.State();
-  EXPECT_EQ(state.requests().refused_pool_full(), static_cast<uint64_t>(refused));
-  EXPECT_EQ(state.requests().completed(), static_cast<uint64_t>(served));
-  EXPECT_EQ(state.requests().accepted(), static_cast<uint64_t>(served));
 }
 
 // Tokens of 24 concurrent requests, by request, on workers with KV memory for three or four that reserve

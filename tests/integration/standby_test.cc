@@ -13,12 +13,9 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "router/election/election.h"
-#include "tests/chaos/tcp_proxy.h"
 #include "tests/testing/bad_input.h"
 #include "tests/testing/etcd_server.h"
 #include "tests/testing/http_get.h"
@@ -232,39 +229,6 @@ TEST(Standby, RequestsGoOnWhenLeadersAreKilledShutDownAndStopped) {
   EXPECT_EQ(pair.router(0).Wait(kPatience), EXIT_FAILURE);
   EXPECT_THAT(pair.router(0).Stderr(), HasSubstr("the election lease is lost"));
   ExpectUndisturbed(clients, kTokens);
-}
-
-// Renewals of leases that etcd has counted; empty while it does not respond.
-std::optional<double> Renewals(const EtcdServer& etcd) {
-  for (const absl::string_view line :
-       absl::StrSplit(HttpGet(etcd.address(), "/metrics").value_or(""), '\n')) {
-    double value = 0;
-    constexpr char kName[] = "etcd_debugging_lease_renewed_total ";
-    if (absl::StartsWith(line, kName) && absl::SimpleAtod(line.substr(sizeof(kName) - 1), &value))
-      return value;
-  }
-  return std::nullopt;
-}
-
-TEST(Standby, ASlowEtcdLeavesAHealthyLeaderItsLease) {
-  SKIP_WITHOUT_ETCD();
-  for (const int milliseconds : {900, 2500}) {
-    SCOPED_TRACE(milliseconds);
-    const EtcdServer etcd;
-    chaos::TcpProxy proxy("127.0.0.1", etcd.address());
-    Process router("bfio_router", {"--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0", "--http_listen=",
-                                   absl::StrCat("--election_etcd=http://", proxy.address())});
-    ASSERT_TRUE(router.WaitForOutput("serving on", kPatience)) << router.Stderr();
-    // Half of the delay in each direction.
-    proxy.Delay(absl::Milliseconds(milliseconds) / 2);
-    const double before = Renewals(etcd).value_or(0);
-    // Together these renewals take longer than the time to live of one lease.
-    constexpr int kRenewals = 4;
-    const auto ended = [&] { return router.Wait(absl::ZeroDuration()).has_value(); };
-    ASSERT_TRUE(Eventually([&] { return ended() || Renewals(etcd).value_or(0) >= before + kRenewals; }))
-        << router.Stderr();
-    EXPECT_FALSE(ended()) << "the leader has ended: " << router.Stderr();
-  }
 }
 
 TEST(Standby, HasProbesReportsThatItDoesNotLeadAndChecksItsSettings) {

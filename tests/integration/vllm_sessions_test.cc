@@ -250,39 +250,6 @@ TEST_F(VllmSessions, TwoOutputsAreThoseThatVllmMakesOfTheRequest) {
   EXPECT_EQ(pairs, 2);
 }
 
-TEST_F(VllmSessions, ABfioClientGetsTokensCountsAndReasons) {
-  int calls = 0, stopped = 0;
-  for (const char* session : {"plain", "stop"}) {
-    for (const Recorded& recorded : Session(session)) {
-      const pb::GenerateRequest request = RequestOf(recorded);
-      // bfio.v1 requests only streams from engines, and has no stop texts.
-      if (!request.stream() || request.sampling_params().stop_size() > 0) continue;
-      SCOPED_TRACE(request.request_id());
-      ++calls;
-      v1::GenerateRequest mine;
-      *mine.mutable_token_ids()->mutable_ids() = request.tokenized().input_ids();
-      mine.set_max_new_tokens(request.sampling_params().max_tokens());
-      *mine.mutable_stop_token_ids() = request.sampling_params().stop_token_ids();
-      mine.set_ignore_eos(true);
-      mine.mutable_sampling()->set_temperature(0);
-      const GenerateResult got = Generate(cluster_.inference(), mine);
-      const Answer expected(recorded.messages, true);
-      EXPECT_TRUE(got.status.ok()) << got.status.error_message();
-      EXPECT_TRUE(got.contiguous);
-      EXPECT_EQ(got.finishes, 1);
-      EXPECT_EQ(got.tokens, expected.tokens.at(0));
-      const pb::GenerateComplete& end = expected.ends.at(0);
-      EXPECT_EQ(got.finish.usage().prompt_tokens(), end.prompt_tokens());
-      EXPECT_EQ(got.finish.usage().completion_tokens(), expected.tokens.at(0).size());
-      const bool stop = end.finish_reason() == "stop";
-      stopped += stop;
-      EXPECT_EQ(got.finish.reason(), stop ? v1::FINISH_REASON_STOP : v1::FINISH_REASON_LENGTH);
-    }
-  }
-  EXPECT_EQ(calls, 2);
-  EXPECT_EQ(stopped, 1);
-}
-
 // Another client aborts the request on the engine: it continues after its tokens, and its client gets the
 // tokens of an undisturbed run.
 TEST_F(VllmSessions, AnAbortedStreamGoesOnAfterItsTokens) {

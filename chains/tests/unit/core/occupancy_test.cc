@@ -67,32 +67,6 @@ double WholeChain(const std::vector<ChainRate>& chains, double lambda) {
   return (mean + tail * (static_cast<double>(full) + 1 / (1 - rho))) / mass;
 }
 
-struct Golden {
-  std::vector<ChainRate> chains;
-  double rho, lower, exact, upper;  // mean response times
-};
-
-TEST(Occupancy, Golden) {
-  const std::vector<Golden> table = {
-      {{{1, 2}, {0.5, 3}}, 0.3, 1.08520, 1.21300, 1.86711},
-      {{{1, 2}, {0.5, 3}}, 0.7, 1.59485, 1.74010, 1.98284},
-      {{{1, 2}, {0.5, 3}}, 0.9, 3.46899, 3.58697, 3.74019},
-      {{{1, 4}, {0.25, 6}}, 0.5, 1.13139, 1.52099, 2.59597},
-      {{{1, 3}, {0.7, 3}, {0.4, 3}}, 0.7, 1.32015, 1.46900, 1.75187},
-      {{{1, 2}, {1, 3}}, 0.7, 1.25189, 1.25189, 1.25189},
-  };
-  for (const Golden& row : table) {
-    const double lambda = row.rho * TotalRate(row.chains);
-    const Occupancy bounds = OccupancyBounds(row.chains, lambda);
-    EXPECT_NEAR(bounds.lower / lambda, row.lower, 5e-6);
-    EXPECT_NEAR(bounds.upper / lambda, row.upper, 5e-6);
-    EXPECT_NEAR(WholeChain(row.chains, lambda) / lambda, row.exact, 5e-6);
-    if (row.chains.size() == 2) {
-      EXPECT_NEAR(TwoChainOccupancy(row.chains[0], row.chains[1], lambda) / lambda, row.exact, 5e-6);
-    }
-  }
-}
-
 TEST(Occupancy, TwoChainsMatchTheWholeChain) {
   Rng rng(3);
   for (int i = 0; i < 60; ++i) {
@@ -130,14 +104,6 @@ TEST(Occupancy, ManySlotsAndExtremeLoads) {
       }
     }
   }
-}
-
-// Expected values were computed separately, by elimination without subtractions over all 41 x 41 states and
-// the tail.
-TEST(TwoChainOccupancy, LargeUnequalChains) {
-  const ChainRate fast = {1, 40}, slow = {0.2, 40};
-  for (const auto& [rho, jobs] : {std::pair(0.3, 14.40000085), {0.7, 39.0069185533}, {0.95, 84.200505869}})
-    EXPECT_NEAR(TwoChainOccupancy(fast, slow, rho * 48), jobs, 1e-8 * jobs) << rho;
 }
 
 TEST(OccupancyBounds, AreFiniteAsFarAsRatesMayDiffer) {

@@ -1,4 +1,4 @@
-// Placement and composition against the paper's example, its BLOOM figures, and all groupings of small pools.
+// Placement and composition against the paper's example and all groupings of small pools.
 #include "chains/core/placement.h"
 
 #include <gmock/gmock.h>
@@ -55,78 +55,6 @@ TEST(ComposeChains, Figure2FindsAThirdChain) {
   EXPECT_NEAR(plan.chains[2].time, 3 + 12 * kEpsilon, 1e-12);
   for (const ServerChain& chain : plan.chains) EXPECT_EQ(chain.capacity, 5);
   EXPECT_TRUE(CheckChains(servers, Figure2Service(), plan.placement.ranges, plan.chains).ok());
-}
-
-// The set-up of Section 4.1.1 without network data: 4 fast and 16 slow servers.
-std::vector<ChainServer> Bloom(double communication) {
-  constexpr JobShape kJob = {2000, 20};
-  std::vector<ChainServer> servers;
-  for (int j = 0; j < 20; ++j) {
-    const bool fast = j < 4;
-    const ServerSpeed speed = fast ? ServerSpeed{120, 1020} : ServerSpeed{80, 510};
-    servers.push_back({fast ? "fast" : "slow", fast ? 40.0 : 20.0, communication,
-                       ComputeSeconds(kJob, speed, {5, 1.32}, 1e-3)});
-  }
-  return servers;
-}
-constexpr ChainService kBloom = {.blocks = 70, .block_size = 1.32, .cache_size = 0.11};
-
-// The expected values were computed from times rounded to whole milliseconds.
-std::vector<ChainServer> RoundedBloom(double communication) {
-  std::vector<ChainServer> servers = Bloom(communication);
-  for (ChainServer& server : servers) server.compute = server.memory == 40 ? 0.109 : 0.175;
-  return servers;
-}
-
-// Time and capacity per chain, in which chains of equal time are merged.
-std::vector<std::pair<int, int>> MillisecondsAndCapacities(const std::vector<ServerChain>& chains) {
-  std::vector<std::pair<int, int>> list;
-  for (const ServerChain& chain : chains) {
-    const int time = static_cast<int>(1e3 * chain.time + 0.5);
-    if (list.empty() || list.back().first != time) list.emplace_back(time, 0);
-    list.back().second += static_cast<int>(chain.capacity);
-  }
-  return list;
-}
-
-TEST(GreedyPlacement, Bloom) {
-  const auto servers = RoundedBloom(0);
-  EXPECT_EQ(BlocksWithReserve(servers[0], kBloom, 7), 19);
-  EXPECT_EQ(BlocksWithReserve(servers[4], kBloom, 7), 9);
-  const ChainPlan plan = PlanWithReserve(servers, kBloom, 7, {});
-  ASSERT_EQ(plan.placement.chains.size(), 3u);
-  EXPECT_NEAR(plan.placement.chains[0].time, 8.284, 1e-9);
-  EXPECT_NEAR(plan.placement.chains[1].time, 12.6, 1e-9);
-  EXPECT_NEAR(plan.placement.chains[2].time, 12.6, 1e-9);
-  EXPECT_EQ(plan.placement.chains[1].servers.size(), 8u);
-  EXPECT_NEAR(7 * plan.placement.rate_per_slot, 1.956, 5e-4);
-  EXPECT_THAT(MillisecondsAndCapacities(plan.chains),
-              ElementsAre(std::pair(7630, 7), std::pair(10996, 1), std::pair(11128, 1), std::pair(11788, 1),
-                          std::pair(12250, 13)));
-  EXPECT_NEAR(plan.rate, 2.2443, 5e-5);
-  const Occupancy jobs = OccupancyBounds(Rates(plan.chains), 0.2);
-  EXPECT_NEAR(jobs.lower / 0.2, 7.6304, 5e-5);
-  EXPECT_NEAR(jobs.upper / 0.2, 12.25, 5e-5);
-  // Lemma 3.2.
-  EXPECT_GE(plan.rate, 7 * plan.placement.rate_per_slot);
-}
-
-TEST(GreedyPlacement, BloomWithTheNetwork) {
-  const auto servers = RoundedBloom(0.76);
-  const ChainPlan all = PlanWithReserve(servers, kBloom, 7, {});
-  ASSERT_EQ(all.placement.chains.size(), 3u);
-  EXPECT_NEAR(all.placement.chains[0].time, 11.324, 1e-9);
-  EXPECT_NEAR(all.placement.chains[1].time, 18.68, 1e-9);
-  EXPECT_THAT(MillisecondsAndCapacities(all.chains), ElementsAre(std::pair(10670, 7), std::pair(16514, 2),
-                                                                 std::pair(17868, 1), std::pair(18330, 13)));
-  EXPECT_NEAR(all.rate, 1.5423, 5e-5);
-  const ChainPlan one = PlanWithReserve(servers, kBloom, 7, {0.2, 0.7});
-  EXPECT_NEAR(OccupancyBounds(Rates(one.chains), 0.2).lower / 0.2, 10.6849, 5e-5);
-  const auto sweep = SweepReserve(servers, kBloom, {0.2, 0.7});
-  const ReserveCandidate* best = BestReserve(sweep, TuningGoal::kSurrogate);
-  ASSERT_NE(best, nullptr);
-  EXPECT_EQ(best->c, 3);
-  EXPECT_EQ(best->disjoint_chains, 1);
 }
 
 // Smallest number of disjoint groups that hold all blocks and together reach the needed rate, by exhaustive

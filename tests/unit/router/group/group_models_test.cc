@@ -1,6 +1,5 @@
 // Several models and barriers in one router, and rolling updates from one model to the next.
 #include <string>
-#include <vector>
 
 #include "router/group/model_book.h"
 #include "tests/unit/router/group/group_world_test.h"
@@ -14,7 +13,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::IsSupersetOf;
 using ::testing::Pair;
-using Names = std::vector<std::string>;
 
 class ModelsTest : public GroupSetTest {
  protected:

@@ -86,24 +86,6 @@ TEST_F(GroupSetTest, ReadinessWaitsForAllGroupsAndRequestsFitOneOfThem) {
   EXPECT_TRUE(groups().complete());
 }
 
-// A rank of one group is lost; the other group does not miss a step.
-TEST_F(GroupSetTest, ALostRankDoesNotAffectOtherGroups) {
-  Serve({"a", "b", "c", "d"});
-  Submit(1, 16, 100);
-  StepAll(5);
-  Kill("d");
-  for (int i = 0; i < 50; ++i) {
-    ReadAll();
-    ASSERT_TRUE(Step("a"));
-    Advance(absl::Milliseconds(10));
-  }
-  EXPECT_EQ(group(0).epoch(), 1u);
-  EXPECT_EQ(group(1).epoch(), 2u);
-  EXPECT_THAT(Ranks(1), ElementsAre("c"));
-  EXPECT_EQ(lost.size(), 4u);
-  EXPECT_EQ(RunAll(), 16u);
-}
-
 // Until then, requests that are held to its ranks wait for it.
 TEST_F(GroupSetTest, AGroupWithoutMembersIsGivenUpAfterAWhileAndItsRequestsMove) {
   const absl::Duration settle = Options().restart_settle;
@@ -279,21 +261,6 @@ TEST_F(GroupSetTest, TheShortestStepIsTheMinimumOverGroupsThatHaveTimedEnough) {
   Wait();
   Form();
   EXPECT_EQ(group(1).shortest_step(), std::nullopt) << "of another membership";
-}
-
-TEST_F(GroupSetTest, RequestsOfAnEarlierRouterAreRecoveredInAnyGroup) {
-  for (const char* name : {"a", "b"}) Join(name, "red");
-  for (const char* name : {"c", "d"}) Join(name, "blue");
-  Form();
-  Submit(1, 16, 50);
-  StepAll(5);
-  Start();
-  // In another order, so that the groups swap their indices.
-  for (const char* name : {"d", "a", "c", "b"}) Join(name);
-  Form();
-  EXPECT_EQ(totals().recovered, 16);
-  EXPECT_EQ(RunAll(), 16u);
-  EXPECT_EQ(PlacedAgain(), 0);
 }
 
 }  // namespace

@@ -131,35 +131,6 @@ TEST_F(PutOffTest, APlanThatWorkersWaitForIsMadeAtOnce) {
 
 // --- refusals by workers ---
 
-TEST_F(GroupTest, ARequestThatDoesNotFitIsPlacedAgainAndAnyOtherRefusalEndsIt) {
-  BeginWith({"a", "b"});
-  for (const char* name : {"a", "b"}) {
-    Worker(name).refuses = {{1, absl::ResourceExhaustedError("no KV")},
-                            {2, absl::ResourceExhaustedError("")},
-                            {3, absl::InvalidArgumentError("token 7 is not in the vocabulary")}};
-  }
-  Submit(1, 4);
-  EXPECT_EQ(RunAll(), 3u);
-  EXPECT_EQ(*client(3).status, absl::InvalidArgumentError("token 7 is not in the vocabulary"));
-}
-
-TEST_F(GroupTest, PreemptedRequestsResumeWhereTheyStopped) {
-  BeginWith({"a"}, 4);
-  alter = [&](SimWorker& worker, StepReport& report) {
-    if (report.step != 5) return;
-    for (const core::RequestId id : {4, 3}) {
-      // Preempted before the step, which therefore generates no token of it.
-      worker.residents.erase(id);
-      std::erase_if(report.tokens, [&](const RequestTokens& tokens) { return tokens.id == id; });
-      report.token_ids.resize(report.tokens.size());
-      report.preempted.push_back(id);
-    }
-  };
-  RunAll();
-  EXPECT_EQ(PlacedAgain(), 2);
-  EXPECT_EQ(Completed(), 4u);
-}
-
 TEST_F(GroupTest, AStepMayGenerateSeveralTokensOfARequest) {
   BeginWith({"a"}, 4);
   ReadAll();
@@ -174,25 +145,6 @@ TEST_F(GroupTest, AStepMayGenerateSeveralTokensOfARequest) {
 }
 
 // --- step summaries and telemetry ---
-
-TEST_F(GroupTest, StepsAreReportedWithTheDecisionThatFollows) {
-  BeginWith({"a", "b"});
-  Submit(1, 12, 5);
-  RunAll();
-  const StepTotals& totals = group().steps().totals();
-  ASSERT_EQ(static_cast<int64_t>(steps.size()), totals.steps);
-  ASSERT_GT(steps.size(), 3u);
-  EXPECT_EQ(steps[0]->group, 0);
-  EXPECT_EQ(steps[0]->epoch, 1u);
-  EXPECT_EQ(steps[0]->step, 1);
-  EXPECT_EQ(steps[0]->decide, absl::Microseconds(20));
-  EXPECT_EQ(steps[0]->active_requests, (std::vector<uint32_t>{4, 4}));
-  EXPECT_EQ(steps[0]->waiting_requests, 4);
-  EXPECT_EQ(steps.back()->waiting_requests, 0);
-  EXPECT_GT(totals.saturated_steps, 0);
-  EXPECT_GT(totals.decisions, 0);
-  EXPECT_EQ(totals.generated_tokens, 12 * 5);
-}
 
 TEST_F(GroupTest, ReportedMeasurementsAreForwardedAndBatchCostsApplyToLaterEpochs) {
   BeginWith({"a", "b"});

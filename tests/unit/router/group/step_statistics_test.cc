@@ -1,7 +1,6 @@
 // Statistics of a group's steps, and the energy that workers' devices have drawn.
 #include "router/group/step_statistics.h"
 
-#include <numeric>
 #include <string>
 
 #include "gtest/gtest.h"
@@ -146,20 +145,6 @@ TEST_F(StepStatisticsTest, AFailedBarrierIsNotAStep) {
   StepAlone(0, failed);
   EXPECT_EQ(statistics_.totals().steps, 0);
   EXPECT_TRUE(seen_.empty());
-}
-
-TEST_F(StepStatisticsTest, TotalsOfGroupsAddUp) {
-  StepTotals a, b;
-  a.steps = 1;
-  a.decide_max_s = 2;
-  a.gap_s = 3;
-  b.steps = 10;
-  b.decide_max_s = 1;
-  b.gap_s = 4;
-  a += b;
-  EXPECT_EQ(a.steps, 11);
-  EXPECT_EQ(a.decide_max_s, 2);
-  EXPECT_EQ(a.gap_s, 7);
 }
 
 TEST(RateWindow, CountsTheLastSecond) {

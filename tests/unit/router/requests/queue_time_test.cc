@@ -1,6 +1,5 @@
 // The bound on the time that a request waits for its first placement.
 #include <memory>
-#include <vector>
 
 #include "router/requests/not_tried.h"
 #include "tests/unit/router/requests/request_lifecycle_fixture.h"
@@ -98,18 +97,6 @@ TEST_F(QueueTimeTest, ALostWorkerEndsTheTimeOfRefusals) {
   EXPECT_FALSE(client.open());
 }
 
-TEST_F(QueueTimeTest, EachOutputOfACallWaitsForItself) {
-  OpenEpoch();
-  const std::vector<Client*> placed = ArriveAll(Request("a"), 2);
-  EXPECT_THAT(Place(), SizeIs(2));
-  PassTime(absl::Seconds(1));
-  const std::vector<Client*> waiting = ArriveAll(Request("b"), 2);
-  PassTime(absl::Seconds(10));
-  for (const Client* client : placed) EXPECT_TRUE(client->open());
-  for (const Client* client : waiting) EXPECT_TRUE(absl::IsResourceExhausted(*client->status));
-  EXPECT_EQ(totals().queue_timeouts, 2);
-}
-
 TEST_F(QueueTimeTest, WithoutARankThatServesItIsUnavailable) {
   Client& early = Arrive(Request("a"));
   PassTime(absl::Seconds(10));
@@ -148,15 +135,6 @@ TEST_F(QueueTimeTest, ARequestThatAnEarlierRouterHadBegunDoesNotEndByIt) {
   PassTime(absl::Seconds(10));
   EXPECT_TRUE(proven.open() && begun.open());
   EXPECT_TRUE(absl::IsUnavailable(*unknown.status)) << "nobody has accepted it before";
-}
-
-TEST_F(QueueTimeTest, WithoutABoundARequestWaits) {
-  Start({.max_queue_time = absl::ZeroDuration()});
-  OpenEpoch();
-  Client& client = Arrive(Request("a"));
-  EXPECT_EQ(requests_->next_deadline(), absl::InfiniteFuture());
-  PassTime(absl::Hours(100));
-  EXPECT_TRUE(client.open());
 }
 
 }  // namespace

@@ -1,6 +1,4 @@
 // Calls of several outputs: each output is a request, and the call is accepted, named and aborted as one.
-#include <set>
-#include <string>
 #include <vector>
 
 #include "tests/unit/router/requests/request_lifecycle_fixture.h"
@@ -9,23 +7,6 @@ namespace bfio::router {
 namespace {
 
 using absl::StatusCode;
-using ::testing::SizeIs;
-
-TEST_F(RequestLifecycleTest, OutputsOfACallAreRequestsWithSeedsOfTheirOwn) {
-  OpenEpoch();
-  const std::vector<Client*> clients = ArriveAll(Request("a", 3), 3);
-  EXPECT_EQ(totals().accepted, 3);
-  std::set<uint64_t> seeds;
-  for (const Assignment& assignment : Place()) seeds.insert(assignment.seed);
-  EXPECT_THAT(seeds, SizeIs(3));
-  for (Client* client : clients) {
-    Tokens(*client, {1, 2, 3});
-    Finish(*client);
-    EXPECT_EQ(client->finish->completion_tokens, 3u);
-  }
-  EXPECT_EQ(requests_->live(), 0);
-  EXPECT_EQ(overload_->committed_kv(), 0);
-}
 
 TEST_F(RequestLifecycleTest, ACallHasItsNameUntilItsLastOutputEndsAndIsAbortedAsOne) {
   OpenEpoch();

@@ -4,7 +4,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "common/base/spdlog.h"
@@ -89,19 +88,6 @@ TEST_F(RequestLifecycleTest, FinishingByLengthTooEarlyIsAnError) {
   Finish(client);
   EXPECT_TRUE(absl::IsInternal(*client.status));
   EXPECT_EQ(totals().tokens_lost, 2);
-}
-
-TEST_F(RequestLifecycleTest, ACancelledRequestLeavesThePoolOrItsWorker) {
-  OpenEpoch();
-  Client& waiting = Arrive(Request("a"));
-  Cancel(waiting);
-  EXPECT_EQ(cluster_->waiting(), 0);
-  EXPECT_TRUE(absl::IsCancelled(*waiting.status));
-  Client& placed = Arrive(Request("b"));
-  Place();
-  Cancel(placed);
-  EXPECT_THAT(Dropped(), ElementsAre(placed.id()));
-  EXPECT_EQ(totals().cancelled, 2);
 }
 
 // Records all lines that are logged once it is installed.
@@ -201,14 +187,6 @@ TEST_F(RequestLifecycleTest, RequestIdsAreUniqueAndScopedToTheirTenant) {
 
 // --- bounds ---
 
-TEST_F(RequestLifecycleTest, ARequestThatNoWorkerCanHoldIsRefusedOrEnds) {
-  Client& early = Arrive(Request("early", 900));  // accepted before any worker's capacity is known
-  OpenEpoch();
-  EXPECT_THAT(early, EndsWith(StatusCode::kUnavailable, "at most 500"));
-  EXPECT_TRUE(absl::IsInvalidArgument(*Arrive(Request("a", 498)).status));
-  EXPECT_TRUE(Arrive(Request("b", 497)).open());
-}
-
 TEST_F(RequestLifecycleTest, BytesAndKvOfWaitingRequestsAreBounded) {
   Start({}, {.max_waiting_bytes = 30, .max_waiting_kv = 1});
   OpenEpoch();
@@ -241,18 +219,6 @@ TEST_F(RequestLifecycleTest, ATenantLeavesOthersTheirShareOfTheKv) {
   EXPECT_TRUE(Arrive(Request("b", 10, "other")).open());
   EXPECT_THAT(Arrive(Request("a4")), EndsForNow(StatusCode::kResourceExhausted, "its share"));
   EXPECT_TRUE(Arrive(Request("b2", 100, "other")).open());
-}
-
-TEST_F(RequestLifecycleTest, AFullPoolRefuses) {
-  Start({}, {.max_waiting = 2});
-  Arrive(Request("a"));
-  Arrive(Request("b"));
-  EXPECT_TRUE(absl::IsResourceExhausted(*Arrive(Request("c")).status));
-  EXPECT_EQ(totals().refused_pool_full, 1);
-  EXPECT_TRUE(overload_->CheckPool("", 1, false).ok());
-  overload_->SetWaiting(cluster_->waiting());
-  EXPECT_TRUE(absl::IsResourceExhausted(overload_->CheckPool("", 1, false)));
-  EXPECT_EQ(overload_->refused_early(), 1);
 }
 
 // Without any limits set.

@@ -29,19 +29,6 @@ class RequestModelsTest : public RequestLifecycleTest {
   }
 };
 
-TEST_F(RequestModelsTest, BegunRequestsWaitForTheirModelOthersDoNot) {
-  Know({1, 2});
-  Client &begun = Arrive(Request("begun")), &placed = Arrive(Request("placed"));
-  EXPECT_THAT(Serve(1), SizeIs(2));
-  Tokens(begun, {5, 6});
-  EXPECT_THAT(Serve(2), ElementsAre(placed.id()));
-  EXPECT_TRUE(begun.open());
-  EXPECT_EQ(cluster_->waiting(), 1);
-  EXPECT_THAT(Serve(1), testing::Contains(begun.id()));
-  Tokens(begun, {7});
-  EXPECT_THAT(begun.tokens, ElementsAre(5, 6, 7));
-}
-
 TEST_F(RequestModelsTest, ARequestWhoseModelIsGoneEndsWithAnError) {
   Know({1, 2});
   Client &begun = Arrive(Request("begun")), &fresh = Arrive(Request("fresh"));

@@ -42,18 +42,6 @@ TEST_F(RequestLifecycleTest, AResumableRequestOutlivesItsStream) {
   EXPECT_TRUE(third.finish.has_value());
 }
 
-TEST(ResumeRights, NeedTheSecret) {
-  const ClientRequest sent = {.tenant = "acme", .resume_token = "secret"};
-  for (const std::string secret : {"secret", "Secret", ""}) {
-    ClientRequest resume = sent;
-    resume.resume_token = secret;
-    EXPECT_EQ(MayResume(sent, resume), secret == "secret") << secret;
-    EXPECT_EQ(MayAbort(sent, secret), secret == "secret") << secret;
-  }
-  EXPECT_FALSE(MayAbort(ClientRequest(), "secret")) << "it was sent without one";
-  EXPECT_NE(SeedOfName(""), SeedOfName("r"));
-}
-
 // --- log-probabilities ---
 
 TEST_F(RequestLifecycleTest, AResumeGetsTheLogprobsOfTheTokensItMissed) {

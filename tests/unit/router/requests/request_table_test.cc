@@ -3,39 +3,12 @@
 
 #include <gtest/gtest.h>
 
-#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 
 namespace bfio::router {
 namespace {
-
-using Names = std::vector<std::string>;
-
-TEST(RequestTable, NamesAndNumbersOfLiveRequestsAreUnique) {
-  RequestTable table;
-  const auto add = [&](core::RequestId id, const std::string& name, const std::string& tenant = "") {
-    return table.Add(id, {.request_id = name, .tenant = tenant}, nullptr, 0, absl::UnixEpoch());
-  };
-  RequestRecord* const first = add(7, "first");
-  ASSERT_NE(first, nullptr);
-  EXPECT_EQ(add(8, "first"), nullptr) << "its name is taken";
-  EXPECT_EQ(add(7, "second"), nullptr) << "its number is taken";
-  EXPECT_EQ(table.size(), 1u);
-  EXPECT_EQ(table.Find(7), first);
-  EXPECT_EQ(table.Find(8), nullptr);
-  EXPECT_EQ(table.FindByName("", "first"), first);
-  EXPECT_EQ(table.FindByName("", "second"), nullptr);
-  EXPECT_EQ(table.FindByName("acme", "first"), nullptr) << "another tenant's";
-  RequestRecord* const other = add(9, "first", "acme");
-  EXPECT_EQ(other->LogName(), "first of tenant acme");
-  table.Erase(7);
-  EXPECT_EQ(table.FindByName("", "first"), nullptr);
-  EXPECT_EQ(table.FindByName("acme", "first"), other);
-  EXPECT_NE(add(7, "second"), nullptr);
-  EXPECT_NE(add(8, "first"), nullptr);
-}
 
 // --- the request in the scheduler's form ---
 

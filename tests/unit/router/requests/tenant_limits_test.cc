@@ -63,19 +63,6 @@ TEST(ParseTenantLimits, NamesTheInvalidPart) {
   }
 }
 
-TEST(TokenBucket, PassesItsRateAndReturnsTheWaitingTime) {
-  TokenBucket bucket(10, 10, kStart);
-  bucket.Take(10);
-  EXPECT_EQ(bucket.Wait(5, kStart), absl::Milliseconds(500));
-  EXPECT_EQ(bucket.Wait(5, kStart + absl::Milliseconds(500)), absl::ZeroDuration());
-  bucket.Take(5);
-  bucket.GiveBack(100);
-  EXPECT_EQ(bucket.Wait(10, kStart + absl::Milliseconds(500)), absl::ZeroDuration()) << "full, and no fuller";
-  // A full bucket passes more than it holds, and the difference is owed.
-  bucket.Take(30);
-  EXPECT_EQ(bucket.Wait(1, kStart + absl::Milliseconds(500)), absl::Milliseconds(2100));
-}
-
 TEST(TokenBucket, NeverPassesMoreThanRateTimesTimePlusDepth) {
   Rng rng(1);
   for (int round = 0; round < 50; ++round) {
@@ -151,19 +138,6 @@ TEST(TenantLimiter, OutputsOfACallEnterTogetherOrNotAtAll) {
   EXPECT_TRUE(absl::IsResourceExhausted(limiter.Enter("t", 1, kStart).status()));
   large->clear();
   EXPECT_TRUE(limiter.Enter("t", 100, kStart).ok()) << "all 180 were returned";
-}
-
-TEST(TenantLimiter, TheWildcardLimitsEachTenantSeparately) {
-  TenantLimiter limiter(*ParseTenantLimits("*:concurrent=1"), Tenants::kMaxTenants);
-  auto a = limiter.Enter("a", 1, kStart), b = limiter.Enter("b", 1, kStart);
-  EXPECT_TRUE(a.ok());
-  EXPECT_TRUE(b.ok());
-  EXPECT_FALSE(limiter.Enter("a", 1, kStart).ok());
-  TenantLimiter::Ticket moved = *std::move(a);
-  EXPECT_FALSE(limiter.Enter("a", 1, kStart).ok()) << "moved is not released";
-  moved.Release();
-  moved.Release();
-  EXPECT_TRUE(limiter.Enter("a", 1, kStart).ok());
 }
 
 TEST(TenantLimiter, InventedNamesDoNotEvadeTheLimit) {

@@ -199,28 +199,5 @@ TEST(KneeTest, FewOrInterruptedRequestsAreNotJudgedAndLostOnesCountAsUnserved) {
   EXPECT_EQ(Judge(lost, false).kind, Verdict::kFellBehind);
 }
 
-TEST(LevelsTest, RequestsCountWhenDueAndTokensWhenTheyArrive) {
-  Levels levels(StepLevels({1, 1, 1}, 10));
-  levels.Begin(0, 0);
-  levels.Begin(1, 10);
-  // Due in the first level. 2 tokens arrive in its second half, 3 in the second level's first half, 4 in its
-  // second half.
-  levels.OnEnded({.code = "OK",
-                  .output_tokens = 9,
-                  .ttft_s = 4,
-                  .e2e_s = 14,
-                  .gaps = {{0, 1}, {4, 3}, {5, 4}},
-                  .due_s = 3},
-                 true);
-  EXPECT_EQ(levels.levels()[0].completed, 1u);
-  EXPECT_EQ(levels.levels()[0].good, 1u);
-  EXPECT_EQ(levels.levels()[1].completed, 0u);
-  EXPECT_EQ(levels.levels()[0].tokens_in_second_half, 2u);
-  EXPECT_EQ(levels.levels()[1].tokens_in_second_half, 4u);
-  EXPECT_EQ(levels.levels()[1].tokens_per_s(), 0.8);
-  levels.OnEnded({.code = "OK", .output_tokens = 1, .due_s = 25, .level = 2}, true);
-  EXPECT_EQ(levels.levels()[2].completed, 0u) << "it has not begun";
-}
-
 }  // namespace
 }  // namespace bfio::loadgen

@@ -1,7 +1,5 @@
 #include "tools/loadgen/report.h"
 
-#include <cmath>
-
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -50,18 +48,6 @@ TEST(ResultsTest, FailuresAreCountedByCodeAndKeptOutOfLatencies) {
   EXPECT_EQ(r.output_tokens, 3u) << "tokens of failed requests were produced all the same";
 }
 
-TEST(ResultsTest, ExitCodesRankErrors) {
-  Results r;
-  EXPECT_EQ(ExitCode(r, false), 1) << "nothing completed";
-  r.Add(FiveTokens());
-  EXPECT_EQ(ExitCode(r, false), 0);
-  r.Add({.code = "UNAVAILABLE"});
-  EXPECT_EQ(ExitCode(r, false), 1);
-  r.Add({.code = "OK", .breach = "x"});
-  EXPECT_EQ(ExitCode(r, false), 3);
-  EXPECT_EQ(ExitCode(r, true), 130);
-}
-
 TEST(TimelineTest, EveryRequestAndTokenIsCountedInItsBin) {
   Timeline timeline;
   timeline.OnSent(0.2);
@@ -87,27 +73,6 @@ TEST(TimelineTest, EveryRequestAndTokenIsCountedInItsBin) {
   EXPECT_EQ(bins[3].failed, 1u);
   EXPECT_EQ(bins[3].itl_s.count(), 3u) << "the failed one's are not counted";
   EXPECT_EQ(bins[0].itl_s.count(), 1u) << "the first message's second token, after no time";
-}
-
-TEST(TimelineTest, ALongRunHasWiderBinsAndLosesNothing) {
-  Timeline timeline;
-  for (int i = 0; i < 100000; ++i) {
-    timeline.OnSent(i);
-    timeline.OnEnded({.code = "OK", .output_tokens = 1, .ttft_s = 0.1, .e2e_s = 0.2, .due_s = i * 1.0});
-  }
-  timeline.OnSent(-5);
-  timeline.OnSent(NAN);
-  EXPECT_LE(timeline.bins().size(), Timeline::kMostBins);
-  EXPECT_GE(timeline.bins().size(), Timeline::kMostBins / 2);
-  EXPECT_GE(timeline.width_s() * static_cast<double>(timeline.bins().size()), 100000);
-  TimelineBin all;
-  for (const TimelineBin& bin : timeline.bins()) all.Merge(bin);
-  EXPECT_EQ(all.due, 100002u);
-  EXPECT_EQ(all.completed, 100000u);
-  EXPECT_EQ(all.tokens, 100000u);
-  EXPECT_EQ(all.ttft_s.count(), 100000u);
-  timeline.OnSent(1e300);
-  EXPECT_LE(timeline.bins().size(), Timeline::kMostBins);
 }
 
 // A run that fills every part of a report.
@@ -175,25 +140,6 @@ TEST_F(ReportTest, JsonHasTheKeysScriptsRead) {
   EXPECT_EQ(json["levels"][0]["good_share"], 0.8);
   EXPECT_EQ(json["knee"]["failed_rate"], 20) << "80 % within the limits are too few";
   EXPECT_EQ(json["barrier"]["idle_fraction"], 0.25);
-}
-
-TEST_F(ReportTest, NothingMeasuredIsEmptyOrNullOrAbsent) {
-  results_ = Results();
-  report_.barrier.reset();
-  const auto json = Json();
-  EXPECT_TRUE(json["failed"].is_object());
-  EXPECT_TRUE(json["failed"].empty());
-  EXPECT_TRUE(json["schedule_lag_s"]["p99"].is_null());
-  for (const char* key : {"barrier", "goodput", "levels", "series"}) EXPECT_FALSE(json.contains(key)) << key;
-}
-
-TEST_F(ReportTest, TheTableShowsErrors) {
-  EXPECT_THAT(ToTable(report_), Not(HasSubstr("broken stream ")));
-  results_.Add({.code = "OK", .breach = "request 7: token index 2 came where 1 was expected"});
-  const std::string table = ToTable(report_);
-  EXPECT_THAT(table, HasSubstr("token index 2 came where 1 was expected"));
-  EXPECT_THAT(table, HasSubstr("UNAVAILABLE: 1, first: <worker>"));
-  EXPECT_THAT(table, HasSubstr("bad trace rows 3, first: line 2: x"));
 }
 
 // The data that the page's script reads.

@@ -57,37 +57,6 @@ TEST(ScheduleTest, RequestsOrDurationEndAnOpenLoopWhicheverIsFirst) {
   EXPECT_TRUE(All({.arrival = "poisson", .rate = 1e-6, .requests = 7, .duration_s = 1}).empty());
 }
 
-TEST(ScheduleTest, InClosedLoopNothingIsDueAtAFixedTime) {
-  const auto planned = All({.requests = 4});
-  ASSERT_EQ(planned.size(), 4u);
-  for (const PlannedRequest& p : planned) EXPECT_EQ(p.due_s, 0);
-}
-
-TEST(ScheduleTest, ProfilesHaveADefaultLength) {
-  auto trace = LoadTrace({});
-  ASSERT_TRUE(trace.ok()) << trace.status();
-  EXPECT_EQ(trace->source, "conversation");
-  EXPECT_EQ(All({}, *std::move(trace)).size(), 1000u);
-  EXPECT_EQ(LoadTrace({.profile = "code", .requests = 12})->requests.size(), 12u);
-}
-
-TEST(ScheduleTest, StepTimesCountFromTheStartAndSweepTimesFromTheLevel) {
-  for (const bool sweep : {false, true}) {
-    const Options options = {.arrival = sweep ? "sweep" : "step", .rates = {50, 100}, .step_duration_s = 2};
-    int count[2] = {0, 0};
-    for (const PlannedRequest& planned : All(options)) {
-      ASSERT_LT(planned.level, 2u);
-      ++count[planned.level];
-      const double from = sweep ? 0 : 2.0 * planned.level;
-      EXPECT_GE(planned.due_s, from);
-      EXPECT_LE(planned.due_s, from + 2);
-    }
-    EXPECT_NEAR(count[0], 100, 40);
-    EXPECT_NEAR(count[1], 200, 60);
-    EXPECT_EQ(options.due_end_s(), sweep ? 0 : 4);
-  }
-}
-
 TEST(RatesTest, ListsAndRangesAreParsedAndInvalidOnesNamed) {
   EXPECT_THAT(*ParseRates("5"), ElementsAre(5));
   EXPECT_THAT(*ParseRates("5,2.5,20"), ElementsAre(5, 2.5, 20));
@@ -133,30 +102,6 @@ TEST(ProfileArrivalsTest, StepsHaveTheirRatesAndARampRisesLinearlyOrFalls) {
       EXPECT_LE(all[i].offset_s, c.length_s);
       EXPECT_NEAR(c.expected(all[i].level * c.length_s + all[i].offset_s), static_cast<double>(i + 1), 0.05);
     }
-  }
-}
-
-TEST(ProfileArrivalsTest, TimesAscendAndTheSeedRepeatsThem) {
-  const std::vector<RateLevel> levels = StepLevels({50, 5, 100, 0.001, 20}, 3);
-  const auto a = Arrivals(levels, 0.5), b = Arrivals(levels, 0.5);
-  ASSERT_EQ(a.size(), b.size());
-  for (size_t i = 0; i < a.size(); ++i) {
-    EXPECT_EQ(a[i].offset_s, b[i].offset_s);
-    if (i == 0) continue;
-    EXPECT_GT(std::pair(a[i].level, a[i].offset_s), std::pair(a[i - 1].level, a[i - 1].offset_s));
-  }
-  EXPECT_EQ(a.back().level, 4u);
-}
-
-TEST(OptionsTest, ValidOptionsPass) {
-  for (const Options& options :
-       std::vector<Options>{{},
-                            {.trace = "x", .arrival = "trace", .rate = 5, .time_scale = 2},
-                            {.arrival = "gamma", .rate = 5, .burstiness = 0.5},
-                            {.arrival = "step", .burstiness = 0.5, .rates = {2, 1}},
-                            {.arrival = "ramp", .rate = 9, .duration_s = 5},
-                            {.arrival = "poisson", .rate = 1, .agents = {{AgentShape::kSequence, 2}}}}) {
-    EXPECT_TRUE(Validate(options).ok()) << Validate(options);
   }
 }
 

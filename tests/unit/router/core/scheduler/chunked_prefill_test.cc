@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <memory>
-#include <vector>
 
 #include "tests/unit/router/core/scheduler/chunk_group.h"
 
@@ -26,22 +25,6 @@ class ChunkedPrefill : public ChunkGroup {
  protected:
   void OnReported(size_t, const Done& done) override { load = done.report.load_tokens; }
 };
-
-TEST(ChunkedPrefillTest, TheViewIsRightWhilePromptsAreUnderWay) {
-  ChunkedPrefill group;
-  group.Enqueue(Request(1, 1000));
-  group.Enqueue(Request(2, 700));
-  group.Step();
-  EXPECT_EQ(group.load, 1700);
-  for (int i = 0; i < 30; ++i) {
-    // A prompt that is still being computed in the next step generates no token in it.
-    const int64_t reckoned = group.Account().load_tokens;
-    group.Step();
-    EXPECT_EQ(group.load, reckoned) << "step " << i + 2;
-  }
-  EXPECT_EQ(group.totals().drift_tokens, 0);
-  EXPECT_EQ(group.totals().unknown_ids, 0);
-}
 
 TEST(ChunkedPrefillTest, AnEndedRequestLeavesNothingBehindAndItsTenantPaysForTokensNotForSteps) {
   ChunkedPrefill group;

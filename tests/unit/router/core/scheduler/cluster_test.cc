@@ -3,7 +3,6 @@
 
 #include <gmock/gmock.h>
 
-#include <memory>
 #include <vector>
 
 namespace bfio::core {
@@ -41,29 +40,12 @@ class ClusterTest : public ::testing::Test {
     const StepReport report = {.step = step, .applied_plan = applied, .load_tokens = 9 + step};
     ASSERT_TRUE(cluster_.Apply(Report{group, worker, report}).status.ok());
   }
-  class Noting : public EventObserver {
-   public:
-    void Before(const SchedulerEvent& event) override { before.push_back(event.index()); }
-    void After(const Cluster& cluster, const SchedulerEvent& event, const Outcome& outcome) override {
-      after.push_back(event.index());
-      asked += outcome.policy_called ? 1 : 0;
-      waiting = cluster.waiting();
-    }
-    std::vector<size_t> before, after;
-    int asked = 0;
-    int64_t waiting = 0;
-  };
 
-  Noting noting_;
   int made_ = 0;
-  Cluster cluster_{{},
-                   {"fcfs", {}},
-                   [&](const PolicySetting& setting) {
+  Cluster cluster_{{}, {"fcfs", {}}, [&](const PolicySetting& setting) {
                      ++made_;
                      return MakePolicy(setting.name, setting.options);
-                   },
-                   nullptr,
-                   &noting_};
+                   }};
 };
 
 TEST_F(ClusterTest, IndicesOfGroupsAscendAndAreNeverUsedTwice) {
@@ -205,18 +187,6 @@ TEST_F(ClusterTest, EveryGroupHasItsOwnPolicyAndUnknownNamesAreRefused) {
   for (const GroupIndex group : {0, 1}) EXPECT_EQ(cluster_.group(group)->policy().name(), "lpt");
   Cluster wrong({}, {"nobody", {}});
   EXPECT_TRUE(absl::IsInvalidArgument(wrong.Apply(AddGroup{0}).status));
-}
-
-TEST_F(ClusterTest, AnObserverGetsEveryEventBeforeAndAfterWithItsOutcome) {
-  cluster_.Apply(AddGroup{0});
-  Wait(1, 1);
-  Placed(0);
-  EXPECT_THAT(noting_.before,
-              ElementsAre(SchedulerEvent(AddGroup{}).index(), SchedulerEvent(Enqueue{}).index(),
-                          SchedulerEvent(MakePlan{}).index()));
-  EXPECT_EQ(noting_.after, noting_.before);
-  EXPECT_EQ(noting_.asked, 0) << "the group is closed";
-  EXPECT_EQ(noting_.waiting, 1);
 }
 
 }  // namespace

@@ -173,17 +173,6 @@ RequestSpec Predicted(RequestId id, int64_t prompt, int64_t predicted) {
   return spec;
 }
 
-TEST(Outlook, IsEmptyWithoutHorizonOrWithoutLookahead) {
-  SpiedGroup none("none", 5), blind("oracle", 0);
-  for (SpiedGroup* group : {&none, &blind}) {
-    group->Enqueue(Predicted(1, 10, 5));
-    ASSERT_EQ(group->Plan(), "1@0");
-    EXPECT_EQ(group->seen.horizon, 0);
-    EXPECT_TRUE(group->seen.load.empty());
-    EXPECT_TRUE(group->seen.curves.empty());
-  }
-}
-
 TEST(Outlook, CurvesOfAnEarlierOutlookAreNotNamedOnceThereIsNone) {
   SpiedGroup group("oracle");
   for (RequestId id = 1; id <= 12; ++id) group.Enqueue(Predicted(id, 10, static_cast<int64_t>(id % 3) + 1));
@@ -223,21 +212,6 @@ TEST(Outlook, ALatePlanStartsInTheNextStepAtTheEarliest) {
   EXPECT_EQ(group.seen.step, 5);
   EXPECT_EQ(group.seen.Load(0, 0), 104 + 51);
   EXPECT_EQ(group.seen.Load(0, 1), 105);
-}
-
-TEST(Outlook, ViewsCarryTheWorkersStateAndTheWaitingRequests) {
-  SpiedGroup group(
-      "none", 0, PlanMode::kLockstep, 1,
-      {.slots = 2, .kv_tokens = 77, .accepts_new = false, .time_per_token = 1.5, .time_offset = 9});
-  group.Enqueue({.id = 1, .prefill_tokens = 3, .max_new_tokens = 21, .tenant = 4, .generated_tokens = 2});
-  group.Plan();
-  EXPECT_EQ(group.seen.workers[0].total_kv_tokens, 77);
-  EXPECT_FALSE(group.seen.workers[0].accepts_new);
-  EXPECT_EQ(group.seen.workers[0].time_per_token, 1.5);
-  EXPECT_EQ(group.seen.workers[0].time_offset, 9);
-  EXPECT_EQ(group.seen.waiting[0].max_new_tokens, 21);
-  EXPECT_EQ(group.seen.waiting[0].tenant, 4u);
-  EXPECT_EQ(group.seen.waiting[0].generated_tokens, 2);
 }
 
 }  // namespace

@@ -86,22 +86,6 @@ struct Ranks {
   }
 };
 
-TEST(Prefix, PromptsThatBeginAlikeMeet) {
-  Ranks ranks({1, 2, 3});
-  const WorkerIndex first = ranks.Place(Prompt(1, {1, 2, 3}));
-  const WorkerIndex second = ranks.Place(Prompt(2, {11, 12, 13}));
-  EXPECT_NE(first, second);
-  ranks.Step(first, 202, {{1, 0}}, {1});
-  ranks.Step(second, 202, {{2, 0}}, {2});
-  for (RequestId id = 10; id < 20; id += 2) {
-    EXPECT_EQ(ranks.Place(Prompt(id, {1, 2, 3, id + 100})), first);
-    EXPECT_EQ(ranks.Place(Prompt(id + 1, {11, 12, 13, id + 100})), second);
-    ranks.Step(first, 266, {{id, 3 * kPerBlock}}, {id});
-    ranks.Step(second, 266, {{id + 1, 3 * kPerBlock}}, {id + 1});
-  }
-  EXPECT_EQ(ranks.group.totals().drift_tokens, 0);
-}
-
 TEST(Prefix, AWorkerThatFindsNothingGetsNoMoreThanOthers) {
   Ranks ranks({1, 2, 3});
   std::vector<int> placed(3, 0);

@@ -75,43 +75,6 @@ TEST(Scheduler, PlansAreForTheNextStepOrTwoAheadOfTheReports) {
   }
 }
 
-TEST(Scheduler, APreemptedRequestLeavesTheAccountsAndComesBackToTheFront) {
-  Group f(PlanMode::kLockstep);
-  f.Wait(1, 3);
-  EXPECT_EQ(f.Plan(), "1@0 2@0");
-  f.Step();
-  f.Preempt(2);
-  f.Step();
-  EXPECT_EQ(f.Account().active, 1);
-  EXPECT_EQ(f.Account().load_tokens, 12);
-  EXPECT_EQ(f.Account().reserved_kv_tokens, 59);
-  EXPECT_FALSE(f.group.Knows(2));
-  EXPECT_EQ(f.totals().preempted, 1);
-  EXPECT_EQ(f.totals().drift_tokens, 0) << "what it took away is what it held";
-  f.requests[2].made = 1;
-  f.Requeue(f.requests[2]);
-  EXPECT_EQ(f.Plan(), "2@0") << "ahead of 3";
-  EXPECT_EQ(f.Account().reserved_kv_tokens, 2 * 59);
-}
-
-TEST(Scheduler, LoadIsProjectedToThePlansStepFromTheWorkersReports) {
-  Group f(PlanMode::kPipelined, 1, 3);
-  f.Enqueue(Request(1, 100));
-  f.Step();
-  f.Enqueue(Request(2, 50));
-  f.Plan();  // for step 3
-  EXPECT_EQ(f.policy.workers[0].load_tokens, 102);
-  f.Step();
-  f.Enqueue(Request(3, 50));
-  f.Plan();  // for step 4: 1 at 103, 2 (started in 3) at 51
-  EXPECT_EQ(f.policy.workers[0].load_tokens, 154);
-  EXPECT_EQ(f.totals().drift_tokens, 0);
-  f.drift = 7;
-  f.Step();
-  EXPECT_EQ(f.totals().drift_tokens, 7);
-  EXPECT_EQ(f.Account().load_tokens, 103 + 51 + 7);
-}
-
 TEST(Scheduler, ReportsThatContradictTheStateAreRefused) {
   Group f(PlanMode::kLockstep);
   EXPECT_TRUE(absl::IsInvalidArgument(f.Report(1, 0, 0, {}, {}, /*worker=*/1)));

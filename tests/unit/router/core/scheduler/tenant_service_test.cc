@@ -13,7 +13,6 @@
 namespace bfio::core::tenant_service_test {
 
 using bfio::testing::FirstFit;
-using bfio::testing::Request;
 using bfio::testing::StepGroup;
 
 // Compared with the definition: a tenant whose first request comes is lifted to the least of those that wait
@@ -144,27 +143,6 @@ class TenantGroup : public StepGroup {
       : StepGroup({{.slots = slots, .kv_tokens = 1 << 20}}, std::unique_ptr<Policy>(owned)), policy_(owned) {}
   const FirstFit* const policy_;
 };
-
-TEST(TenantExcess, CountsPromptsWhenPlacedAndOutputsWhenMade) {
-  TenantGroup f(1);
-  f.Enqueue(1, 1, 200);
-  f.Enqueue(2, 1, 10);
-  f.Enqueue(3, 2, 10);
-  f.Plan();  // 1 is placed
-  EXPECT_EQ(f.Excess(1), 0);
-  f.Step();
-  f.Plan();
-  EXPECT_EQ(f.Excess(1), 200);
-  EXPECT_EQ(f.Excess(2), 0);
-  f.Step(39);
-  f.Plan();
-  EXPECT_GE(f.Excess(1), 200 + (40 - Residents::kSettleSteps) * TenantService::kOutputWeight) << "it goes on";
-  EXPECT_LE(f.Excess(1), 200 + 40 * TenantService::kOutputWeight);
-  f.End(1);
-  f.Step();
-  f.Plan();
-  EXPECT_EQ(f.Excess(1), 200 + 41 * TenantService::kOutputWeight);
-}
 
 // Tenant 1 has been served 190 tokens more than tenant 2. Tenant 9 has never been served, and its request
 // cannot run now: it is of a lower class, or there is no memory for it.

@@ -1,7 +1,6 @@
 // Workers that share no barrier: each counts its own steps, and the accounts are exact nevertheless.
 #include <gtest/gtest.h>
 
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,7 +12,6 @@
 namespace bfio::core::uncoupled_test {
 
 using bfio::testing::OneGroup;
-using bfio::testing::Request;
 using bfio::testing::StepGroup;
 
 constexpr int64_t kAmple = 1 << 20;
@@ -56,19 +54,6 @@ TEST(Uncoupled, EachWorkerGetsPlansForItsOwnSteps) {
   EXPECT_EQ(ranks.Place(5), Parts()) << "all slots are taken";
   ASSERT_TRUE(ranks.Report(0, 4, 1, 13, {1}, true).ok());
   EXPECT_EQ(ranks.group.MakePlan()->apply_steps, (Parts{5, 0})) << "the place that falls free";
-  EXPECT_EQ(ranks.totals().drift_tokens, 0);
-}
-
-// A plan's number is not a step of the worker, so a plan cannot be late.
-TEST(Uncoupled, NoPlanIsLate) {
-  Ranks ranks({{.slots = 2, .kv_tokens = 200}});
-  ASSERT_EQ(ranks.Place(1), Parts{1});
-  for (int64_t step = 1; step <= 3; ++step) ASSERT_TRUE(ranks.Report(0, step, 1, 9 + step).ok());
-  ASSERT_EQ(ranks.Place(2), Parts{5});
-  // The plan is on its way while the worker runs steps 4 to 6.
-  for (int64_t step = 4; step <= 6; ++step) ASSERT_TRUE(ranks.Report(0, step, 1, 9 + step).ok());
-  ASSERT_TRUE(ranks.Report(0, 7, 5, 16 + 10).ok());
-  EXPECT_EQ(ranks.totals().late_plans, 0);
   EXPECT_EQ(ranks.totals().drift_tokens, 0);
 }
 

@@ -114,16 +114,6 @@ TEST(WaitingPool, IsASortedListOfTheRequestsThatAGroupCanRun) {
   }
 }
 
-TEST(WaitingPool, FrontMeansFrontOfItsPriorityClass) {
-  WaitingPool pool;
-  pool.Add(Spec(1, 5), 0);
-  pool.Add(Spec(2), 7);
-  pool.AddFront(Spec(3), 9);
-  EXPECT_THAT(Ids(pool), ElementsAre(1, 3, 2));
-  EXPECT_EQ(pool.views()[2].kv_reserve_tokens, 14);  // s + o - 1
-  EXPECT_EQ(pool.views()[2].enqueued_step, 7);
-}
-
 // A lost group's requests return, of several classes, and refused ones among others of their age.
 TEST(WaitingPool, RequestsThatReturnMoveTheOthersOnce) {
   WaitingPool pool;
