@@ -174,8 +174,7 @@ class World : private RequestBook {
   void Join(const std::string& name) {
     SimWorker& worker = Worker(name);
     worker.shut_down = false;
-    worker.inbox.clear();
-    worker.outbox.clear();
+    worker.inbox.clear(), worker.outbox.clear();
     worker.member = next_member_++;
     ++worker.streams;
     by_member_[worker.member] = name;
@@ -206,8 +205,7 @@ class World : private RequestBook {
   // The process ends; another one with the same name may join later.
   void Kill(const std::string& name) {
     SimWorker& worker = Worker(name);
-    worker.residents.clear();
-    worker.ended.clear();
+    worker.residents.clear(), worker.ended.clear();
     worker.followed = 0;
     Break(name);
   }
@@ -513,8 +511,7 @@ class World : private RequestBook {
   void OnOffer(SimWorker& worker, const EpochOffer& offer, const std::string& error) {
     worker.LeaveEpoch();
     for (const core::RequestId id : offer.cancellations) {
-      worker.residents.erase(id);
-      worker.ended.erase(id);
+      worker.residents.erase(id), worker.ended.erase(id);
     }
     EpochReady ready = {.epoch = offer.epoch, .error = error};
     ready.communicator_offer = absl::StrCat("at ", worker.name);

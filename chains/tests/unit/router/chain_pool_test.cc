@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "chains/router/server_times.h"
-#include "common/base/rng.h"
 #include "gmock/gmock.h"
 #include "router/requests/request_lifecycle.h"
 
@@ -38,19 +37,6 @@ TEST(ServerTimesTest, AreThoseOfAMeanRequest) {
   for (ServerTelemetry& server : silent) server.block_step_s = 0;
   EXPECT_FALSE(TimesOf(silent, {100, 10}).has_value());
   EXPECT_FALSE(TimesOf({}, {100, 10}).has_value());
-}
-
-TEST(RequestRateTest, IsTheRateOfTheLastMinute) {
-  RequestRate rate;
-  absl::Time now = absl::UnixEpoch();
-  EXPECT_EQ(rate.PerSecond(now), 0);
-  for (int i = 0; i < 6000; ++i) rate.Add(now += absl::Milliseconds(100));
-  EXPECT_NEAR(rate.PerSecond(now), 10, 0.1);
-  EXPECT_NEAR(rate.PerSecond(now + absl::Minutes(1)), 10 / std::exp(1), 0.1);
-  RequestRate young;
-  now = absl::UnixEpoch();
-  for (int i = 0; i < 100; ++i) young.Add(now += absl::Milliseconds(100));
-  EXPECT_NEAR(young.PerSecond(now), 10, 1) << "after ten seconds";
 }
 
 // --- lifecycle of chains ---
@@ -298,13 +284,6 @@ TEST_F(ChainPoolTest, MembershipChangesWhileChainsAreDrainedAreComposedWithTheRe
   EXPECT_THAT(Within(absl::Seconds(5)),
               ElementsAre("1: stage 1004 [0,3) x3 -> s3:1", "3: stage 1004 [3,6) x3 -> s1:1",
                           "4: stage 1005 [0,3) x3 -> s5:1", "5: stage 1005 [3,6) x3 -> s4:1"));
-}
-
-TEST_F(ChainPoolTest, ChainsKeepTheirCompositionIfRetuningIsOff) {
-  pool_.emplace(Options(absl::ZeroDuration()), kFirst);
-  ServeWithFourAlone();
-  demand_ = 4;
-  EXPECT_TRUE(Within(absl::Hours(1)).empty());
 }
 
 TEST_F(ChainPoolTest, AServerWithABrokenChainIsComposedAgain) {

@@ -20,10 +20,6 @@ LogLine Line(absl::string_view message) {
           .message = message};
 }
 
-TEST(LogFormatTest, TextNamesTimeLevelAndProgram) {
-  EXPECT_EQ(TextLine(Line("hello")), "2024-05-01T12:00:00.000001Z info bfio_test: hello\n");
-}
-
 TEST(LogFormatTest, AnyMessageIsOneLineAndSurvivesJson) {
   std::string nasty = "a\"b\\c\nd\re\tf\x1b[31m\x7f \xc3\xa9 {}";
   nasty.push_back('\0');
@@ -63,20 +59,6 @@ TEST(LogFormatTest, ScopesNestAndEnd) {
   }
   EXPECT_TRUE(ScopedLogFields::Current().empty());
   EXPECT_EQ(LogField("worker", std::string(1000, 'x')).text.size(), kMaxFieldBytes);
-}
-
-TEST(LogFormatTest, ALongMessageIsCutBetweenCharactersAndSaysSo) {
-  std::string message(kMaxMessageBytes - 1, 'x');
-  message += "\xc3\xa9tail";
-  const std::string kept(kMaxMessageBytes - 1, 'x');
-  EXPECT_EQ(nlohmann::json::parse(JsonLine(Line(message)))["message"], kept + "... (6 bytes more)");
-  EXPECT_EQ(TextLine(Line(kept)).size() + 18, TextLine(Line(message)).size());
-}
-
-TEST(LogFormatTest, UnknownLevelsAndFormatsAreRefused) {
-  EXPECT_TRUE(InitLogging("t", "warning", "json").ok());
-  EXPECT_EQ(InitLogging("t", "loud", "text").code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(InitLogging("t", "info", "xml").code(), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -156,31 +156,6 @@ TEST(TraceTest, BadTimesAreBadRows) {
   EXPECT_EQ(burst.dropped, 3);
 }
 
-TEST(TraceTest, OnlyAFewExamplesAreKeptAndMaxRequestsStopsEarly) {
-  std::string text = "num_prefill_tokens,num_decode_tokens\n1,1\n";
-  for (int i = 0; i < 100; ++i) text += "x,y\n";
-  text += "2,2\n3,3\n";
-  const Trace trace = Parse(text, 2);
-  EXPECT_EQ(trace.dropped, 100);
-  EXPECT_EQ(trace.dropped_examples.size(), 5u);
-  EXPECT_EQ(trace.requests.size(), 2u);
-}
-
-TEST(TraceTest, NothingUsableIsInvalidArgument) {
-  for (const char* text : {"", "\n\r\n", "a,b,c\n1,2,3\n", "num_prefill_tokens,num_decode_tokens\n",
-                           "num_prefill_tokens,num_decode_tokens\n0,0\n", "{\"timestamp\": 1}\n", "\"\n"}) {
-    const auto trace = TryParse(text);
-    EXPECT_EQ(trace.status().code(), absl::StatusCode::kInvalidArgument) << text;
-    EXPECT_THAT(std::string(trace.status().message()), HasSubstr("test: ")) << text;
-  }
-  EXPECT_THAT(std::string(TryParse("a,b\n1,2\n").status().message()), HasSubstr("ContextTokens"));
-}
-
-TEST(TraceTest, MissingFileIsNotFound) {
-  EXPECT_EQ(ReadTrace("/nonexistent/trace.csv").status().code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(ReadTrace("/").status().code(), absl::StatusCode::kNotFound);
-}
-
 TEST(TraceTest, PublishedTracesReadWhole) {
   const std::filesystem::path folder = "../shared/traces";
   if (!std::filesystem::exists(folder / "AzureLLMInferenceTrace_conv.csv")) {
@@ -214,19 +189,6 @@ TEST(DrawWithReplacementTest, KeepsRowsWholeAndDrawsThemEquallyOften) {
   }
   ASSERT_EQ(times.size(), 3u);
   for (const auto& [prompt, count] : times) EXPECT_NEAR(count, 10'000, 400) << prompt;  // 5 std. deviations
-}
-
-TEST(DrawWithReplacementTest, SameSeedSameRows) {
-  const Trace trace = Parse("num_prefill_tokens,num_decode_tokens\n1,1\n2,2\n3,3\n4,4\n5,5\n6,6\n7,7\n8,8\n");
-  const Trace a = DrawWithReplacement(trace, 100, 7), b = DrawWithReplacement(trace, 200, 7),
-              c = DrawWithReplacement(trace, 100, 8);
-  int different = 0;
-  for (size_t i = 0; i < 100; ++i) {
-    EXPECT_EQ(a.requests[i].prompt_tokens, b.requests[i].prompt_tokens);
-    different += a.requests[i].prompt_tokens != c.requests[i].prompt_tokens;
-  }
-  EXPECT_GT(different, 70);
-  EXPECT_TRUE(DrawWithReplacement(trace, 0, 1).requests.empty());
 }
 
 }  // namespace

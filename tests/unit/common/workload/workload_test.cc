@@ -6,14 +6,11 @@
 #include <cstdint>
 #include <vector>
 
-#include "common/base/rng.h"
 #include "common/workload/arrivals.h"
 #include "common/workload/trace.h"
 
 namespace bfio {
 namespace {
-
-using ::testing::HasSubstr;
 
 struct GapStatistics {
   double rate = 0;
@@ -54,18 +51,6 @@ TEST(ArrivalsTest, GapsHaveTheirRateAndBurstiness) {
     const GapStatistics s = Measure(options, 2);
     EXPECT_NEAR(s.rate, rate, 0.02 * rate);
     EXPECT_NEAR(s.scv, scv, 0.06 * scv);
-  }
-}
-
-TEST(ArrivalsTest, SameSeedSameTimes) {
-  const ArrivalOptions options = {.kind = "gamma", .rate = 3, .burstiness = 0.5};
-  auto a = ArrivalProcess::Create(options, Trace(), 9), b = ArrivalProcess::Create(options, Trace(), 9);
-  auto c = ArrivalProcess::Create(options, Trace(), 10);
-  ASSERT_TRUE(a.ok() && b.ok() && c.ok());
-  for (int i = 0; i < 100; ++i) {
-    const double time = a->Next();
-    EXPECT_EQ(time, b->Next());
-    EXPECT_NE(time, c->Next());
   }
 }
 
@@ -178,21 +163,6 @@ TEST(ProfileTest, LengthsFollowThePublishedQuantilesAndTheSamplesMoments) {
   EXPECT_NEAR(LengthCorrelation(*burst), 0.367, 0.03);
 }
 
-// Means over occupied slots in the long run: a request is counted in proportion to its output length.
-TEST(ProfileTest, BurstGptFillsSlotsAsTheSampleDoes) {
-  const auto burst = SampleProfile("burstgpt", 500'000, 2);
-  ASSERT_TRUE(burst.ok()) << burst.status();
-  double tokens = 0, prompts = 0, ages = 0;
-  for (const TraceRequest& request : burst->requests) {
-    const double output = static_cast<double>(request.output_tokens);
-    tokens += output;
-    prompts += output * static_cast<double>(request.prompt_tokens);
-    ages += output * (output - 1) / 2;
-  }
-  EXPECT_NEAR(prompts / tokens, 861, 86);
-  EXPECT_NEAR(ages / tokens, 237, 24);
-}
-
 // Figures measured with these profiles stay comparable only if adding a profile does not change the draws of
 // the others.
 TEST(ProfileTest, ExistingProfilesKeepTheirDraws) {
@@ -206,20 +176,6 @@ TEST(ProfileTest, ExistingProfilesKeepTheirDraws) {
   };
   EXPECT_EQ(hash(*SampleProfile("conversation", 20'000, 3)), 0xde8700fc45a99577u);
   EXPECT_EQ(hash(*SampleProfile("code", 20'000, 3)), 0x9d08880350903f58u);
-}
-
-TEST(ProfileTest, TheSeedDeterminesTheRequests) {
-  for (const char* name : {"code", "burstgpt"}) {
-    const auto a = SampleProfile(name, 100, 7), b = SampleProfile(name, 200, 7),
-               c = SampleProfile(name, 100, 8);
-    int different = 0;
-    for (size_t i = 0; i < 100; ++i) {
-      EXPECT_EQ(a->requests[i].prompt_tokens, b->requests[i].prompt_tokens);
-      EXPECT_EQ(a->requests[i].output_tokens, b->requests[i].output_tokens);
-      different += a->requests[i].prompt_tokens != c->requests[i].prompt_tokens;
-    }
-    EXPECT_GT(different, 90) << name;
-  }
 }
 
 TEST(ProfileTest, SyntheticProfilesHaveTheirDocumentedShapes) {
@@ -250,13 +206,6 @@ TEST(ProfileTest, SyntheticProfilesHaveTheirDocumentedShapes) {
                     return share > 0.3 && share < 0.8;
                   }),
             0.9);
-}
-
-TEST(ProfileTest, AnUnknownNameIsRefusedWithTheKnownOnes) {
-  const auto status = SampleProfile("chat", 10, 1).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("conversation, code, burstgpt"));
-  EXPECT_EQ(SampleProfile("code", 0, 1).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -114,27 +114,5 @@ TEST(RouterStateTest, EverythingIsShown) {
                                           .ShortDebugString());
 }
 
-TEST(StepSummaryTest, KeepsAllFields) {
-  StepSummary summary = {.group = 2,
-                         .epoch = 3,
-                         .step = 4,
-                         .load_tokens = {10, 20},
-                         .active_requests = {1, 2},
-                         .local = {absl::Nanoseconds(5), absl::Nanoseconds(6)},
-                         .barrier_wait = {absl::Nanoseconds(7), absl::ZeroDuration()},
-                         .imbalance_tokens = 10,
-                         .waiting_requests = 8,
-                         .assigned = 9,
-                         .decide = absl::Microseconds(3),
-                         .stopped_early = true};
-  EXPECT_EQ(
-      ToProto(summary).ShortDebugString(),
-      "epoch: 3 step: 4 load_tokens: 10 load_tokens: 20 active_requests: 1 active_requests: 2 local_ns: 5 "
-      "local_ns: 6 barrier_wait_ns: 7 barrier_wait_ns: 0 imbalance_tokens: 10 waiting_requests: 8 "
-      "assigned: 9 decide_ns: 3000 stopped_early: true group: 2");
-  summary.rank = 0;
-  EXPECT_TRUE(ToProto(summary).has_rank());
-}
-
 }  // namespace
 }  // namespace bfio::router

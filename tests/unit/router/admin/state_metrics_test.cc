@@ -82,24 +82,6 @@ TEST(StateMetricsTest, PlacementRuleAndWhatTheOthersWouldCost) {
   EXPECT_THAT(text, Not(HasSubstr("step_ratio{group=\"young\""))) << "not measured yet";
 }
 
-TEST(StateMetricsTest, AStandbyIsNotLeader) {
-  ExpectLines(StandbyMetricsText("1.2.3", 7),
-              {"is_leader 0\n", "build_info{version=\"1.2.3\"} 1\n", "uptime_seconds 7\n"});
-}
-
-TEST(StateMetricsTest, RanksOfOtherGroupsDoNotCount) {
-  // A second group, evenly loaded, with higher loads than the first: of 2 * 300 + 2 * 1000 tokens,
-  // 2 * 300 - 400 are idle.
-  ExpectLines(MetricsText(bfio::testing::FromText("workers { rank: 0 group: 'blue' load_tokens: 1000 } "
-                                                  "workers { rank: 1 group: 'blue' load_tokens: 1000 }",
-                                                  State())),
-              {"ranks 4\n", "load_tokens{group=\"blue\",rank=\"1\"} 1000\n", "idle_fraction 0.0769"});
-  const std::string none = MetricsText(v1::ClusterState());
-  ExpectLines(none, {"ranks 0\n", "balance_ratio 1\n"});
-  // No distribution was given, and nothing was measured.
-  for (const char* absent : {" nan", "rank=", "_bucket", "joules"}) EXPECT_THAT(none, Not(HasSubstr(absent)));
-}
-
 // The documentation is made of this list.
 TEST(StateMetricsTest, TheListHasEveryExposedMetric) {
   std::set<std::string> exposed, listed;

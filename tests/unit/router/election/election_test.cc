@@ -5,7 +5,6 @@
 #define CPPHTTPLIB_OPENSSL_SUPPORT
 #include <httplib.h>
 
-#include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
@@ -130,7 +129,6 @@ class LeaderTest : public ::testing::Test {
     options.etcd.endpoints = std::move(endpoints);
     options.name = "router";
     options.ttl = kTtl;
-    options.stuck_after = stuck_after_;
     auto election = Election::Create(std::move(options));
     ASSERT_TRUE(election.ok()) << election.status();
     election_ = *std::move(election);
@@ -160,20 +158,8 @@ class LeaderTest : public ::testing::Test {
   }
 
   FakeEtcd etcd_;
-  absl::Duration stuck_after_ = absl::Seconds(30);
   std::unique_ptr<Election> election_;
 };
-
-TEST_F(LeaderTest, ARenewalIsOneCall) {
-  ASSERT_NO_FATAL_FAILURE(Lead());
-  // Renewal must not depend on other calls, which are never answered here.
-  etcd_.Set(kLook, Mood::kHangs);
-  AwaitRenewals(12);
-  EXPECT_TRUE(Holds());
-  etcd_.Set(kLook, Mood::kErrs);
-  AwaitRenewals(4);
-  EXPECT_TRUE(Holds());
-}
 
 TEST_F(LeaderTest, TransientErrorsKeepTheLease) {
   ASSERT_NO_FATAL_FAILURE(Lead());
@@ -233,17 +219,6 @@ TEST_F(LeaderTest, ALeaseEndedByEtcdIsLostAtOnce) {
   etcd_.EndLease();
   EXPECT_TRUE(Until([&] { return !Holds(); }));
   EXPECT_LT(End(), end) << "not at its end";
-}
-
-TEST_F(LeaderTest, AStuckRouterEndsItsProcess) {
-  // The renewing thread is not copied by a fork.
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
-  stuck_after_ = absl::ZeroDuration();
-  const auto lead_without_deciding = [&] {
-    Lead();
-    absl::SleepFor(kPatience);
-  };
-  EXPECT_EXIT(lead_without_deciding(), ::testing::ExitedWithCode(EXIT_FAILURE), "");
 }
 
 }  // namespace

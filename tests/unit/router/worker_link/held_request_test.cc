@@ -100,24 +100,6 @@ TEST(HeldRequest, LogprobsOfAllPlacementsComeBack) {
   EXPECT_FALSE(FromHeld(held, {}).ok()) << "a token without its log-probability";
 }
 
-TEST(HeldRequest, UnexpectedFieldsOfAnOriginAreIgnored) {
-  v1::HeldRequest held = Held(Client(true), {}, {});
-  v1::GenerateRequest origin;
-  ASSERT_TRUE(origin.ParseFromString(held.assignment().origin()));
-  origin.mutable_token_ids()->add_ids(1);
-  origin.set_parent_id("p");
-  origin.set_resume_from_index(3);
-  held.mutable_assignment()->set_origin(origin.SerializeAsString());
-  const auto state = FromHeld(held, RequestLimits());
-  ASSERT_TRUE(state.ok()) << state.status();
-  EXPECT_THAT(state->request.prompt, ElementsAre(5, 6, 7));
-  EXPECT_EQ(state->request.parent_id, "");
-  EXPECT_FALSE(state->request.resume_from.has_value());
-  origin.mutable_ttft_objective()->set_seconds(INT64_MAX);
-  held.mutable_assignment()->set_origin(origin.SerializeAsString());
-  EXPECT_TRUE(absl::IsInvalidArgument(FromHeld(held, RequestLimits()).status()));
-}
-
 TEST(HeldRequest, AnEndIsKeptAndAFullRequestHasEnded) {
   v1::HeldRequest held = Held(Client(false), {}, {1, 2});
   held.set_ended(v1::FINISH_REASON_STOP);

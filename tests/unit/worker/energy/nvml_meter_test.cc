@@ -149,18 +149,6 @@ TEST_F(NvmlMeterTest, TheMonitorIgnoresIntervalsWithoutAValidCounter) {
   EXPECT_DOUBLE_EQ(later.sums.parked_j, 35);
 }
 
-TEST_F(NvmlMeterTest, AMeterThatNeverAnswersGivesNoReading) {
-  std::atomic<int> asked = 0;
-  EnergyMonitor monitor(std::make_unique<ScriptedMeter>(
-                            std::deque<absl::StatusOr<double>>{absl::UnavailableError("gone")}, &asked),
-                        absl::Milliseconds(1));
-  // By then the first answers have been processed.
-  const absl::Time deadline = MonotonicNow() + absl::Seconds(60);
-  while (asked < 4 && MonotonicNow() < deadline) absl::SleepFor(absl::Milliseconds(1));
-  ASSERT_GE(asked, 4);
-  EXPECT_FALSE(monitor.TakeNews().has_value());
-}
-
 TEST(EnergySplit, FindsTheSharesOfADeviceThatFollowsTheModel) {
   for (uint64_t seed = 1; seed <= 100; ++seed) {
     Rng rng(seed);
@@ -200,39 +188,6 @@ TEST(EnergySplit, EveryJouleAndSecondIsCountedOnce) {
   const EnergySums& sums = split.sums();
   EXPECT_NEAR(sums.busy_j + sums.barrier_j + sums.parked_j, joules, 1e-9 * joules);
   EXPECT_NEAR(sums.busy_s + sums.barrier_s + sums.parked_s, seconds, 1e-9 * seconds);
-}
-
-TEST(EnergySplit, WithoutAnIdlePowerEnergyIsSplitByTime) {
-  EnergySplit split;
-  split.AddWindow(1'000, 10, 6, 4);
-  EXPECT_FALSE(split.idle_watts().has_value());
-  EXPECT_DOUBLE_EQ(split.sums().busy_j, 600);
-  EXPECT_DOUBLE_EQ(split.sums().barrier_j, 400);
-}
-
-TEST(EnergySplit, TheLowestPowerIsTheIdlePower) {
-  EnergySplit split;
-  split.AddWindow(900, 5, 0, 0);  // the device is still hot
-  split.AddWindow(500, 5, 0, 0);
-  split.AddWindow(700, 5, 0, 0);
-  split.AddWindow(100, 5, 1, 0);  // parked for most of the window
-  EXPECT_DOUBLE_EQ(*split.idle_watts(), 100);
-}
-
-TEST(EnergySplit, InvalidWindowsAreIgnored) {
-  EnergySplit split;
-  const double nan = std::numeric_limits<double>::quiet_NaN(),
-               infinity = std::numeric_limits<double>::infinity();
-  for (const double bad : {nan, infinity, -1.0}) {
-    split.AddWindow(bad, 5, 1, 1);
-    split.AddWindow(5, bad, 1, 1);
-    split.AddWindow(5, 5, bad, 1);
-    split.AddWindow(5, 5, 1, bad);
-  }
-  split.AddWindow(5, 0, 0, 0);
-  EXPECT_EQ(split.sums().busy_j, 0);
-  EXPECT_EQ(split.sums().busy_s, 0);
-  EXPECT_FALSE(split.idle_watts().has_value());
 }
 
 }  // namespace

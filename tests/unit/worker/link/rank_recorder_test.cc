@@ -5,18 +5,6 @@
 namespace bfio::worker {
 namespace {
 
-StepRow Row(int32_t tokens, int64_t local_ns, std::optional<int64_t> gap_ns) {
-  StepRow row;
-  row.active = tokens;
-  row.finished = 1;
-  row.prefill_tokens = 10;
-  row.local_ns = local_ns;
-  row.barrier_wait_ns = 3'000'000;
-  row.gap_ns = gap_ns;
-  row.load_tokens = 77;
-  return row;
-}
-
 TEST(RankRecorderTest, PhasesFollowARanksLifetime) {
   RankRecorder recorder("w", {.slots = 4, .kv_tokens = 100});
   EXPECT_EQ(recorder.telemetry().phase, RankPhase::kStarting);
@@ -66,45 +54,6 @@ TEST(RankRecorderTest, AStuckStepLoopIsUnhealthyAndNamesItsTask) {
   EXPECT_NE(stuck(LoopTask::kComputing, absl::Milliseconds(1), 2 * RankRecorder::kLeastPatience), "");
   recorder.OnTask(LoopTask::kWaiting, 0, {}, now);
   EXPECT_TRUE(recorder.Health(now).ok()) << "it goes on";
-}
-
-TEST(RankRecorderTest, StepsAddUpAndAFailedOneCountsOnlyItsTokens) {
-  RankRecorder recorder("w", {.slots = 4, .kv_tokens = 100});
-  recorder.OnStep(Row(3, 1'000'000, std::nullopt), {.active_requests = 2, .free_kv_tokens = 60}, true);
-  recorder.OnStep(Row(2, 2'000'000, 500'000),
-                  {.active_requests = 1, .free_kv_tokens = 80, .held_requests = 1, .failed = 2}, true);
-  recorder.OnStep(Row(4, 1'000'000, 500'000), {.active_requests = 2, .free_kv_tokens = 70, .failed = 1},
-                  false);
-  const RankTelemetry telemetry = recorder.telemetry();
-  EXPECT_EQ(telemetry.steps, 2u);
-  EXPECT_EQ(telemetry.generated_tokens, 9u);
-  EXPECT_EQ(telemetry.prefill_tokens, 30u);
-  EXPECT_EQ(telemetry.finished_requests, 3u);
-  EXPECT_EQ(telemetry.failed_requests, 3u);
-  EXPECT_DOUBLE_EQ(telemetry.local_s.sum(), 0.003);
-  EXPECT_DOUBLE_EQ(telemetry.barrier_wait_s.sum(), 0.006);
-  EXPECT_EQ(telemetry.gap_s.count(), 1u) << "the first step has none";
-  EXPECT_EQ(telemetry.active_requests, 2);
-  EXPECT_EQ(telemetry.free_kv_tokens, 70);
-  EXPECT_EQ(telemetry.load_tokens, 77);
-  recorder.OnResidents(0, 100);  // they were cancelled between two epochs
-  EXPECT_EQ(recorder.telemetry().active_requests, 0);
-  EXPECT_EQ(recorder.telemetry().free_kv_tokens, 100);
-  EXPECT_EQ(recorder.telemetry().load_tokens, 0);
-}
-
-TEST(RankRecorderTest, UnreportedTokensCountUntilARouterGetsThem) {
-  RankRecorder recorder("w", {});
-  recorder.OnUnsent(3);
-  recorder.OnUndelivered(7);
-  recorder.OnUndelivered(5);
-  recorder.OnStreamDown();
-  EXPECT_EQ(recorder.telemetry().undelivered_tokens, 12);
-  EXPECT_EQ(recorder.telemetry().unsent_messages, 0) << "they went with the stream";
-  recorder.OnEpoch(1, 0, 1, /*formed=*/false);
-  EXPECT_EQ(recorder.telemetry().undelivered_tokens, 12);
-  recorder.OnEpoch(2, 0, 1, /*formed=*/true);
-  EXPECT_EQ(recorder.telemetry().undelivered_tokens, 0);
 }
 
 }  // namespace

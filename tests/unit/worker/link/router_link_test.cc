@@ -312,14 +312,6 @@ TEST(RouterLinkTest, TheNextRouterIsFoundThoughTheClockIsSetBack) {
   });
 }
 
-TEST(RouterLinkTest, AWorkerWithoutRouterMayLeaveAfterAClockStep) {
-  const std::unique_ptr<testing::WallClock> clock = testing::WallClockOfTest();
-  if (clock == nullptr) return;
-  const testing::HeldPort port;
-  LoseTheRouterAndSetTheClockBack(*clock, port.address(),
-                                  [](RouterLink& link) { link.RequestLeave("test"); });
-}
-
 // --- the messages ---
 
 // A message as text, from one that is sent or from text of any layout.

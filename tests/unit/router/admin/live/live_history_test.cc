@@ -73,21 +73,6 @@ TEST(LiveHistoryTest, SamplesOfAnInterval) {
   EXPECT_EQ(sample.straggler, 1u);
 }
 
-TEST(LiveHistoryTest, WithoutWaitsNoRankIsIdleOrSlowest) {
-  LiveHistory history;
-  for (int i = 0; i < 3; ++i) {
-    StepSummary alone = Step(1, 1 + i, {100, 20}, {0, 1000}, {0, 0});
-    alone.rank = 1;
-    history.OnStep(alone, At(300 * i));
-  }
-  const Samples samples = All(history);
-  ASSERT_THAT(samples, SizeIs(1));
-  EXPECT_EQ(samples[0]->idle_fraction, 0);
-  EXPECT_FALSE(samples[0]->straggler.has_value());
-  EXPECT_DOUBLE_EQ(samples[0]->step_s, 1000e-9);
-  EXPECT_THAT(samples[0]->load_tokens, ElementsAre(100, 20));
-}
-
 TEST(LiveHistoryTest, ANewEpochClosesTheInterval) {
   LiveHistory history;
   history.OnStep(Step(1, 1, {100, 50}, {1, 2}, {0, 0}), At(0));
@@ -116,15 +101,6 @@ TEST(LiveHistoryTest, GroupsHaveIntervalsOfTheirOwn) {
   EXPECT_THAT(second.load_tokens, ElementsAre(10));
 }
 
-TEST(LiveHistoryTest, NewGroupsReplaceTheOldest) {
-  LiveHistory history;
-  const auto groups = static_cast<int32_t>(LiveHistory::kGroups) + 3;
-  for (int32_t group = 0; group < groups; ++group) Feed(history, 2, group, 1000 * group);
-  const Samples samples = All(history);
-  ASSERT_THAT(samples, SizeIs(LiveHistory::kGroups));
-  EXPECT_EQ(samples.front()->group, 3);
-}
-
 TEST(LiveHistoryTest, IsBoundedAndReturnsSamplesAfterANumber) {
   LiveHistory history;
   const uint64_t last = LiveHistory::kSamples + 50;
@@ -134,17 +110,6 @@ TEST(LiveHistoryTest, IsBoundedAndReturnsSamplesAfterANumber) {
   EXPECT_THAT(history.After(last, absl::ZeroDuration()), IsEmpty());
   EXPECT_THAT(history.After(last + 1000, absl::ZeroDuration()), SizeIs(LiveHistory::kSamples))
       << "whoever counts by an earlier router's numbers begins anew";
-}
-
-TEST(LiveHistoryTest, InvalidSummariesAreDropped) {
-  LiveHistory history;
-  history.OnStep(StepSummary(), At(0));
-  history.OnStep(Step(1, 1, {1, 2}, {1}, {0}), At(600));
-  for (int64_t i = 1; i <= 2; ++i) history.OnStep(Step(1, i, {0, 0}, {0, 0}, {0, 0}), At(600 + 600 * i));
-  const Samples samples = All(history);
-  ASSERT_THAT(samples, SizeIs(1));
-  EXPECT_EQ(samples[0]->idle_fraction, 0);
-  EXPECT_EQ(samples[0]->wait_fraction, 0);
 }
 
 TEST(LiveHistoryTest, AWaitEndsWithASampleItsTimeAndWithClose) {

@@ -76,7 +76,6 @@ class Stream {
     return released;
   }
   int64_t step() const { return step_; }
-  RequestId last_id() const { return id_; }
 
  private:
   WaitAdmission& admission_;
@@ -88,19 +87,6 @@ class Stream {
 
 int64_t Largest(const WaitAdmission& admission) {
   return *std::max_element(admission.thresholds().begin(), admission.thresholds().end());
-}
-
-TEST(WaitAdmission, ArrivalsBeforeTheFirstStepAreNotARate) {
-  for (const Kind kind : {Kind::kWait, Kind::kNestedWait}) {
-    WaitAdmission admission = Admission(kind);
-    std::vector<WaitAdmission::Waiting> released;
-    for (RequestId id = 1; id <= 5000; ++id) admission.Add(Spec(1'000'000 + id, 100, 100), 0);
-    admission.Release(0, /*idle=*/true, released);
-    EXPECT_EQ(released.size(), 5000U);
-    Stream stream(admission, 1);
-    stream.Run(50, 0.2, 100, 100);
-    for (const int64_t threshold : admission.thresholds()) EXPECT_LT(threshold, 5);
-  }
 }
 
 TEST(WaitAdmission, ThresholdsFollowTheCostsThatWorkersHaveFitted) {
@@ -160,29 +146,6 @@ TEST(WaitAdmission, MemoryIsSharedByTheClassesAsTheirRates) {
   EXPECT_NEAR(first, 12, 2);
   EXPECT_NEAR(second, 12, 2);
   EXPECT_LE(first * StageTokens({1, 100, 19}) + second * StageTokens({1, 100, 199}), 12 * both);
-}
-
-TEST(WaitAdmission, SmallChangesOfCostsChangeNothing) {
-  WaitAdmission admission({Kind::kWait, std::nullopt, 32});
-  admission.OnCost(100'000);
-  for (const double cost : {109'000.0, 91'000.0, 100'000.0, 109'900.0}) {
-    admission.OnCost(cost);
-    EXPECT_EQ(admission.fixed_tokens(), 100'000);
-  }
-  admission.OnCost(111'000);
-  EXPECT_EQ(admission.fixed_tokens(), 111'000);
-  admission.OnCost(-5);
-  EXPECT_EQ(admission.fixed_tokens(), 1) << "a fit may extrapolate to less than nothing";
-}
-
-TEST(ArrivalRate, ItsTimeConstantChangesWithoutAJumpOfTheRate) {
-  ArrivalRate rate(100);
-  for (int i = 1; i <= 1000; ++i) rate.OnArrival(i);
-  const double before = rate.Rate(1000.5);
-  rate.SetTimeConstant(20, 1000.5);
-  EXPECT_NEAR(rate.Rate(1000.5), before, 1e-12);
-  // From here on the estimate follows five times as fast: without arrivals it falls by e^-1 in 20.
-  EXPECT_NEAR(rate.Rate(1020.5) / before, std::exp(-1), 1e-6);
 }
 
 TEST(ParseAdmission, ParsesAMemoryRuleABatchRuleOrBoth) {

@@ -40,21 +40,6 @@ struct Race {
   Population with_survival, with_hint;
 };
 
-TEST(HintBins, RiseWithTheProbability) {
-  uint8_t last = 0;
-  for (double p = 1e-6; p < 1; p *= 1.01) {
-    const uint8_t bin = HintCalibration::Bin(p);
-    EXPECT_GE(bin, last);
-    EXPECT_LT(bin, HintCalibration::kHintBins);
-    last = bin;
-  }
-  EXPECT_EQ(HintCalibration::Bin(0), 0);
-  EXPECT_EQ(HintCalibration::Bin(1), HintCalibration::kHintBins - 1);
-  EXPECT_LT(HintCalibration::Bin(0.5), HintCalibration::Bin(0.6));
-  EXPECT_LT(HintCalibration::Bin(0.9), HintCalibration::Bin(0.99));
-  EXPECT_LT(HintCalibration::Bin(0.001), HintCalibration::Bin(0.01));
-}
-
 TEST(Calibration, LearnsFromOutcomesNotFromHints) {
   HintCalibration calibration(5000);
   Rng rng(1);

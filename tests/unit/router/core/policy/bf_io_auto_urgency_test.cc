@@ -128,26 +128,6 @@ TEST_F(UrgencyTest, PriceKeepsToItsBounds) {
   EXPECT_DOUBLE_EQ(urgency_.price(), 1'000);
 }
 
-// The higher the cost of waiting, the fewer requests are late: at a cost of 50 it is 0.8 % here.
-TEST_F(UrgencyTest, PriceReachesTheTargetShareOfLateRequests) {
-  Rng rng(11);
-  for (int64_t i = 0; i < kAdmitted; ++i) ages_[i] = 12;  // late, not due
-  Settle();
-  double late = 0, all = 0;
-  for (int decision = 0; decision < 4'000; ++decision) {
-    std::vector<int32_t> plan;
-    for (int32_t i = 0; i < kAdmitted; ++i) {
-      const bool is_late = rng.Uniform() < 0.4 / urgency_.price();
-      plan.push_back(is_late ? i : i + 100);
-      if (decision >= 500) late += is_late, all += 1;
-    }
-    Observe();
-    Admit(plan);
-  }
-  EXPECT_NEAR(late / all, 0.008, 0.0003);
-  EXPECT_NEAR(std::log(urgency_.price()), std::log(50), 0.7);
-}
-
 TEST_F(UrgencyTest, OverdueOneWaitsForASlotOfItsReservedWorkerForAQuarterOfP) {
   waiting_[0].prefill_tokens = 9'000;
   Settle(200);

@@ -37,12 +37,6 @@ TEST(PlanReleaseTest, WithoutDecodesEveryRankGetsAPromptAtOnce) {
   EXPECT_THAT(Released(Two(0), {}), IsEmpty());
 }
 
-TEST(PlanReleaseTest, ALonePromptWaitsAsLongAsItsUnevennessCosts) {
-  // The height is 0.02 s on one of two ranks: 10 decodes wait for a rank that is idle for 0.01 s on average.
-  EXPECT_THAT(Released(Two(5), {{200, 0.09}}), IsEmpty());
-  EXPECT_THAT(Released(Two(5), {{200, 0.11}}), ElementsAre(0));
-}
-
 TEST(PlanReleaseTest, APromptDoesNotWaitForOneThatComesTooLate) {
   // As above: 0.1 s of waiting pay for it.
   EXPECT_THAT(Released(Two(5), {{200, 0}}, {.arrivals_per_s = 11}), IsEmpty());
@@ -150,13 +144,6 @@ TEST(PlanReleaseTest, NearCapacityNoPromptWaitsForOthers) {
   };
   EXPECT_THAT(released(10), IsEmpty()) << "a tenth of the capacity";
   EXPECT_THAT(released(90), ElementsAre(0)) << "nine tenths";
-}
-
-TEST(PlanReleaseTest, TheLongestGoesToTheShortestDecodes) {
-  const Bindings bindings = PlanRelease(Ranks{RankOf(0, 0), RankOf(20, 1000), RankOf(20, 3000)},
-                                        Prompts{{100, 9}, {300, 9}, {200, 9}}, {}, {});
-  EXPECT_THAT(WaitingOf(bindings), ElementsAre(1, 2, 0));
-  EXPECT_THAT(RanksOf(bindings), ElementsAre(0, 1, 2));
 }
 
 // When not all prompts can have a slot, an uneven wave would lengthen the backlog.

@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
-#include "nlohmann/json.hpp"
 #include "tools/sim/rank/serve_group.h"
 #include "tools/sim/serve/serve_grid.h"
 #include "tools/sim/serve/serve_rule.h"
@@ -365,10 +364,6 @@ TEST(ServeRulesTest, EqualChunksAreTheMeanRanksWork) {
   EXPECT_THAT(Scene({{10, {900}}, {10, {100}}}).Tokens(*Rule("equal_chunks", 2048)), ElementsAre(500, 500));
 }
 
-TEST(ServeRulesTest, AnUnknownNameListsThem) {
-  EXPECT_THAT(std::string(MakeServeRule("fifo", 1).status().message()), HasSubstr("bf_io"));
-}
-
 // --- runs ---
 
 Trace Conversation() {
@@ -408,35 +403,6 @@ TEST(ServeRunTest, EveryRuleServesAllAndItsBooksAgree) {
     EXPECT_NEAR(run.idle_fraction, run.idle_decode_fraction + run.idle_prefill_fraction, 1e-12);
     EXPECT_GE(run.times.e2e_s.mean, run.times.ttft_s.mean) << rule.name;
   }
-}
-
-TEST(ServeRunTest, TheSameForTheSameSeed) {
-  ServeOptions options = ServeWith("bf_io");
-  options.lag = 2;
-  options.jitter = 0.05;
-  const Trace trace = Conversation();
-  const auto text = [&] { return ServeJson(options, "w", RunOf(options, trace)).dump(); };
-  const std::string first = text();
-  EXPECT_EQ(first, text());
-  options.seed = 2;
-  EXPECT_NE(first, text());
-}
-
-TEST(ServeRunTest, BadOptionsAreRefusedByName) {
-  const auto refused = [](const Trace& trace, const std::string& rule, double load, double objective_s = 0) {
-    ServeOptions options = ServeWith(rule);
-    options.load = load;
-    if (objective_s != 0) options.ttft_objective_s = objective_s;
-    options.budget = 64;
-    return RunServe(options, trace).status();
-  };
-  EXPECT_THAT(std::string(refused(Conversation(), "bf_io", 0).message()), HasSubstr("--load"));
-  EXPECT_THAT(std::string(refused(Conversation(), "bf_io", 0.5, -1).message()),
-              HasSubstr("--ttft_objective"));
-  EXPECT_THAT(std::string(refused(Conversation(), "none", 0.5).message()), HasSubstr("none"));
-  EXPECT_EQ(refused(Trace(), "bf_io", 0.5).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(refused(Conversation(), "vllm", 5).code(), absl::StatusCode::kResourceExhausted)
-      << "more than a group can serve";
 }
 
 // Prompts cost the group time only if ranks wait for them.
@@ -627,13 +593,6 @@ TEST(ServeGridTest, ABudgetTooSmallForTheOtherRuleGivesNoCell) {
   absl::Status none;
   EXPECT_TRUE(CellsOf(Against(grid, "bf_io_release", "vllm", {1}), &none).empty());
   EXPECT_THAT(std::string(none.message()), HasSubstr("vllm in short on 8b"));
-}
-
-TEST(ServeGridTest, EndsOnASignal) {
-  const absl::Status status = RunServeGrid(
-      GridOf({"conversation"}, 2, 0.5), [](const ServeCell&) { FAIL() << "a cell that was not run"; },
-      [] { return false; });
-  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
 }
 
 }  // namespace

@@ -158,14 +158,6 @@ TEST(StarTest, CommunicatorIdsAreParsedOrRefusedWithoutShowingTheSecret) {
   }
 }
 
-TEST(StarTest, EveryOfferHasASecretOfItsOwn) {
-  auto endpoint = MakeEndpoint();
-  const auto first = ParseStarId(*endpoint->Offer()), second = ParseStarId(*endpoint->Offer());
-  ASSERT_TRUE(first.ok() && second.ok());
-  EXPECT_EQ(first->root, second->root);
-  EXPECT_NE(first->secret, second->secret);
-}
-
 TEST(StarTest, UnauthenticatedConnectionsAreDropped) {
   auto root = MakeEndpoint({.handshake_timeout = absl::Milliseconds(50)});
   auto leaf = MakeEndpoint();
@@ -339,16 +331,6 @@ TEST(StarTest, ARankOfANewerEpochWaitsForRankZero) {
   former.join();
 }
 
-TEST(StarTest, WithoutRankZeroTheDeadlinePasses) {
-  auto leaf = MakeEndpoint();
-  std::string offer;
-  {
-    auto gone = MakeEndpoint();
-    offer = *gone->Offer();
-  }
-  EXPECT_TRUE(absl::IsDeadlineExceeded(leaf->Form({1, 1, 2, offer}, absl::Milliseconds(100), {}).status()));
-}
-
 // Which rank times out first depends on which began to wait first; rank 0 names the missing rank in either
 // case.
 TEST(StarTest, AnErrorNamesTheMissingRank) {
@@ -378,19 +360,6 @@ TEST(StarTest, AnErrorNamesTheMissingRank) {
       all.notify_all();
     });
   }
-}
-
-TEST(StarTest, AFailureToFormNamesTheMissingRank) {
-  bfio::testing::BarrierRanks ranks("star", 3);
-  ranks.Offer();
-  std::thread one([&] { EXPECT_FALSE(ranks.Form(1, 1, absl::Milliseconds(200)).ok()); });
-  const auto zero = ranks.Form(0, 1, absl::Milliseconds(200));
-  EXPECT_THAT(MissingRanks(zero.status()), ::testing::Contains(2));
-  one.join();
-}
-
-TEST(StarTest, AnUnresolvableHostCannotListen) {
-  EXPECT_TRUE(absl::IsUnavailable(StarEndpoint::Create({.host = "no such host"}).status()));
 }
 
 }  // namespace

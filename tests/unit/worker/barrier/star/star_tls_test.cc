@@ -183,11 +183,6 @@ TEST(StarTlsTest, RanksWithAndWithoutTlsFormNoGroup) {
   }
 }
 
-TEST(StarTlsTest, TheBarriersNameSeparatesGroups) {
-  EXPECT_EQ(EndpointWith(true)->name(), "star_tls");
-  EXPECT_EQ(EndpointWith(false)->name(), "star");
-}
-
 // The handshake authenticates peers; besides, TLS itself needs the secret.
 TEST(StarTlsTest, WithoutTheSecretThereIsNoSession) {
   Signal never;

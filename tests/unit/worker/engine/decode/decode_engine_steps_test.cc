@@ -9,7 +9,6 @@ namespace bfio::worker {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 // Alone under the default scheduler, and in batches of every size under each.
 TEST(DecodeEngineTest, TokensDoNotDependOnTheSchedule) {
@@ -102,20 +101,6 @@ TEST(DecodeEngineTest, PromptsThatHaveWaitedLongerAreComputedFirstUnderTheUrgenc
   }
 }
 
-// A replayed prompt that exceeds the budget would block the engine forever.
-TEST(DecodeEngineTest, WholePromptsNeedABudgetForTheLongestSequence) {
-  DecodeOptions options = Options();
-  options.step_tokens = 199;
-  options.scheduler = "vllm_v0";
-  // The model has 200 positions, whatever the options allow.
-  const auto refused = DecodeEngine::Create(options, std::make_unique<HashBackend>(options));
-  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(refused.status().message()),
-              HasSubstr("must be at least max_sequence_tokens, 200"));
-  options.step_tokens = 200;
-  EXPECT_EQ(Make(options)->token_budget(), 200);
-}
-
 TEST(DecodeEngineTest, ALevelHoldsUntilTheNextAndPendingPromptsAreReported) {
   const auto engine = Make();
   ASSERT_TRUE(engine->Admit(Request(1, 60, 5)).ok());
@@ -138,24 +123,6 @@ TEST(DecodeEngineTest, ALevelHoldsUntilTheNextAndPendingPromptsAreReported) {
   engine->SetPrefillLevel(level(100));
   EXPECT_EQ(step(), std::pair(int64_t{22}, int64_t{0}));
   EXPECT_EQ(out.tokens.size(), 1u);
-}
-
-TEST(DecodeEngineTest, ALongPromptDoesNotStarve) {
-  DecodeOptions options = Options();
-  options.order = BatchOrder::kShortest;
-  const auto engine = Make(options);
-  ASSERT_TRUE(engine->Admit(Request(1, 100, 2)).ok());
-  StepOutput out;
-  Handle next = 2;
-  int steps = 0;
-  for (bool ended = false; !ended; ++steps) {
-    ASSERT_LT(steps, 20 * kPatienceBatches);
-    // There are always two short prompts, which fill the step.
-    while (engine->active() < 3) ASSERT_TRUE(engine->Admit(Request(next++, 24, 1)).ok());
-    ASSERT_TRUE(engine->Step(out).ok());
-    for (const auto& finish : out.finished) ended = ended || finish.handle == 1;
-  }
-  EXPECT_GT(steps, 4 * kPatienceBatches) << "the others do go first";
 }
 
 }  // namespace

@@ -161,19 +161,5 @@ TEST(DecodeEngineTest, AReplayThatFailsBeforeItsFirstTokenIsReported) {
   }
 }
 
-TEST(DecodeEngineTest, BadOptionsAreRefusedByName) {
-  const std::pair<std::string, std::function<void(DecodeOptions&)>> rows[] = {
-      {"step_tokens", [](DecodeOptions& o) { o.step_tokens = 0; }},
-      {"token_budget must be in 0..24", [](DecodeOptions& o) { o.token_budget = 25; }},
-      {"scheduler: unknown scheduler 'magic'", [](DecodeOptions& o) { o.scheduler = "magic"; }},
-      {"page size", [](DecodeOptions& o) { o.page_tokens = 0; }},
-      {"slots", [](DecodeOptions& o) { o.limits.slots = 0; }}};
-  for (const auto& [message, change] : rows) {
-    DecodeOptions options = Options();
-    change(options);
-    EXPECT_THAT(std::string(CheckDecodeOptions(options).message()), HasSubstr(message));
-  }
-}
-
 }  // namespace
 }  // namespace bfio::worker

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <filesystem>
 
-#include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/safetensors_bytes.h"
 #include "worker/engine/model/layout.h"
@@ -105,16 +104,6 @@ TEST_F(ModelDigestTest, AChangeAtAnEndOrAsLongAsTheStrideIsDetectedAnywhere) {
       EXPECT_NE(Changed(name, from, stride), digest) << from;
   }
   EXPECT_EQ(sampled, 16) << "all matrices";
-}
-
-// The documented limit of the digest (model_digest.h).
-TEST_F(ModelDigestTest, AChangeBetweenTwoSamplesIsMissed) {
-  const ModelDigest digest = Digest();
-  const std::vector<int64_t> offsets = SampleOffsets(places_.at(kEmbeddingName).bytes, Samples());
-  const int64_t gap = offsets[11] - offsets[10] - kSampleBytes;
-  ASSERT_GT(gap, 0);
-  EXPECT_EQ(Changed(kEmbeddingName, offsets[10] + kSampleBytes, gap), digest);
-  EXPECT_NE(Changed(kEmbeddingName, offsets[10] + kSampleBytes, gap + 1), digest);
 }
 
 TEST_F(ModelDigestTest, TheConfigurationIsCovered) {
