@@ -103,12 +103,7 @@ void TcpProxy::Pump(Connection& connection, int from, absl::Time now) {
       pipe.ended = true;
       break;
     }
-    absl::Time carried = now;
-    if (bytes_per_s_ > 0) {
-      pipe.free_at = std::max(pipe.free_at, now) + absl::Seconds(static_cast<double>(got) / bytes_per_s_);
-      carried = pipe.free_at;
-    }
-    pipe.chunks.push_back({carried + delay_, std::string(buffer, static_cast<size_t>(got))});
+    pipe.chunks.push_back({now + delay_, std::string(buffer, static_cast<size_t>(got))});
     pipe.buffered += static_cast<size_t>(got);
   }
   while (!pipe.chunks.empty() && pipe.chunks.front().due <= now) {

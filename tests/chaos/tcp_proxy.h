@@ -39,9 +39,6 @@ class TcpProxy {
   void HalfClose() { Set(half_close_, true); }
   // Data is forwarded with this delay.
   void Delay(absl::Duration delay) { Set(delay_, delay); }
-  // Each direction of a connection carries this many bytes per second, in addition to the delay. 0: no
-  // limit.
-  void Limit(double bytes_per_s) { Set(bytes_per_s_, bytes_per_s); }
 
  private:
   struct Pipe {
@@ -51,8 +48,6 @@ class TcpProxy {
     };
     std::deque<Chunk> chunks;
     size_t buffered = 0;
-    // With a limit: the time at which all data so far has been forwarded.
-    absl::Time free_at = absl::InfinitePast();
     // The source has ended; forwarded once all data is delivered.
     bool ended = false, shut = false;
   };
@@ -82,7 +77,6 @@ class TcpProxy {
   std::mutex mutex_;
   bool stop_ = false, stalled_ = false, cut_ = false, half_close_ = false, black_hole_ = false;
   absl::Duration delay_;
-  double bytes_per_s_ = 0;
   // Used only by its thread.
   std::list<Connection> connections_;
   std::thread thread_;

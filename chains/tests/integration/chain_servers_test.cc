@@ -4,11 +4,8 @@
 #include <signal.h>
 
 #include <array>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "common/base/clock.h"
 #include "common/base/rng.h"
 #include "tests/chaos/tcp_proxy.h"
 #include "tests/testing/cluster.h"
@@ -287,25 +284,21 @@ TEST(Chain, ServersAreMeasuredAndThePlannerReadsThem) {
 }
 
 // Three servers that hold four of the twelve blocks with memory for eight requests, or all blocks with memory
-// for one. Their links delay every message.
+// for one. Their links delay every message. `more`: items of --chains.
 struct SlowLinks {
-  // `more`: items of --chains; servers are measured if there are any.
-  SlowLinks(absl::Duration delay, double bytes_per_s, const std::string& settings = "",
-            const std::string& more = "") {
+  SlowLinks(absl::Duration delay, const std::string& more) {
     options = FourServers();
     options.worker_processes = kServers;
-    options.router_flags[0] = absl::StrCat("--chains=sequence_tokens=512,servers=", kServers,
-                                           more.empty() ? ",measure=false" : more);
+    options.router_flags[0] = absl::StrCat("--chains=sequence_tokens=512,servers=", kServers, more);
     options.router_flags.back() = absl::StrCat("--step_timeout=", 30 * kSlowdown, "s");
     options.worker_flags.pop_back();
     options.more_flags.clear();
     for (int i = 0; i < kServers; ++i) {
       links.push_back(std::make_unique<chaos::TcpProxy>("127.0.0.1", ports[i].address()));
       links.back()->Delay(delay);
-      if (bytes_per_s > 0) links.back()->Limit(bytes_per_s);
-      options.more_flags.push_back({"--memory_limit_mb=7", absl::StrCat("--worker_id=server", i),
-                                    absl::StrCat("--pipeline_listen=", ports[i].address(),
-                                                 ",address=", links.back()->address(), settings)});
+      options.more_flags.push_back(
+          {"--memory_limit_mb=7", absl::StrCat("--worker_id=server", i),
+           absl::StrCat("--pipeline_listen=", ports[i].address(), ",address=", links.back()->address())});
     }
   }
 
@@ -320,7 +313,7 @@ struct SlowLinks {
 v1::RequestTotals ComposeAnew(const std::string& drain_timeout,
                               const std::vector<v1::GenerateRequest>& requests,
                               const std::vector<std::vector<uint32_t>>& alone) {
-  SlowLinks slow(absl::Milliseconds(15), 0, "",
+  SlowLinks slow(absl::Milliseconds(15),
                  absl::StrCat(",job=16:4,retune_after=0.2s,drain_timeout=", drain_timeout));
   Cluster cluster(slow.options);
   if (!cluster.ok()) return {};
@@ -353,49 +346,6 @@ TEST(Chain, AllAreComposedAnewForTheDemandAndRunningRequestsEndBefore) {
 TEST(Chain, RequestsThatDoNotEndWithinTheDrainTimeoutContinueInTheNewChains) {
   const auto requests = Requests(12, 250);
   EXPECT_EQ(ComposeAnew("0.2s", requests, TokensAlone(Model(), requests)).replayed(), 8u);
-}
-
-// Tokens per second of eight requests in a chain of three servers, whose links take 15 ms and carry 24 kB/s:
-// a row of a micro-batch takes some 12 ms per link.
-double TokensPerSecondOverSlowLinks(int micro_batches, const std::vector<v1::GenerateRequest>& requests,
-                                    const std::vector<std::vector<uint32_t>>& alone) {
-  SlowLinks slow(absl::Milliseconds(15), 24e3, absl::StrCat(",micro_batches=", micro_batches));
-  Cluster cluster(slow.options);
-  if (!cluster.ok()) return 0;
-  EXPECT_THAT(cluster.router().Stderr(), HasSubstr("server0[0,4) server1[4,8) server2[8,12)"));
-  // The first tokens are left out, because prompts are longer, and the last, because requests end.
-  const int tokens = static_cast<int>(requests.size() * alone[0].size());
-  const int first = tokens / 4, last = tokens - tokens / 8;
-  absl::Time begin, end;
-  TokenClients clients(cluster, requests);
-  clients.AwaitTokens(first);
-  begin = MonotonicNow();
-  clients.AwaitTokens(last);
-  end = MonotonicNow();
-  clients.ExpectTokens(alone);
-  cluster.StopCleanly();
-  return (last - first) / absl::ToDoubleSeconds(end - begin);
-}
-
-// By the model (docs/design/chains.md) four micro-batches give 2.7 times the throughput of one. If a step
-// began only when all micro-batches of the step before are back, it would be 1.7 times.
-TEST(Chain, MicroBatchesOverSlowLinksRaiseTheThroughput) {
-  auto requests = Requests(8, 24);
-  for (v1::GenerateRequest& request : requests) {
-    auto& ids = *request.mutable_token_ids()->mutable_ids();
-    ids.Truncate(std::min(ids.size(), 4));
-  }
-  const auto alone = TokensAlone(Model(), requests);
-  // The links take the same time on every machine, the servers do not: other load may distort one
-  // measurement, but rarely three.
-  std::string measured;
-  for (int attempt = 0; attempt < 3; ++attempt) {
-    const double one = TokensPerSecondOverSlowLinks(1, requests, alone);
-    const double four = TokensPerSecondOverSlowLinks(4, requests, alone);
-    if (four > 1.85 * one) return;
-    absl::StrAppend(&measured, " ", one, " and ", four, ";");
-  }
-  ADD_FAILURE() << "tokens/s with one and with four micro-batches:" << measured;
 }
 
 }  // namespace
