@@ -9,7 +9,7 @@
 namespace bfio::core {
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kNoTime = std::numeric_limits<double>::infinity();
 constexpr int64_t kEveryReserve = 512, kStepShare = 64;
 
 int64_t BlocksInPool(absl::Span<const ChainServer> servers, const ChainService& service, int64_t c) {
@@ -21,13 +21,13 @@ int64_t BlocksInPool(absl::Span<const ChainServer> servers, const ChainService& 
 double Value(const ReserveCandidate& candidate, TuningGoal goal) {
   switch (goal) {
     case TuningGoal::kSurrogate:
-      return candidate.disjoint_meets ? candidate.surrogate() : kNever;
+      return candidate.disjoint_meets ? candidate.surrogate() : kNoTime;
     case TuningGoal::kLowerBound:
       return candidate.lower;
     case TuningGoal::kUpperBound:
       return candidate.upper;
   }
-  return kNever;
+  return kNoTime;
 }
 
 // The properties of a candidate that depend only on its chains and the demand, not on c and the placement.
@@ -36,8 +36,8 @@ ReserveCandidate Judge(absl::Span<const ServerChain> chains, double rate, const 
                              .capacity = TotalCapacity(chains),
                              .rate = rate,
                              .meets = demand.needed() <= rate,
-                             .lower = kNever,
-                             .upper = kNever};
+                             .lower = kNoTime,
+                             .upper = kNoTime};
   if (demand.rate < rate) {
     const Occupancy jobs = OccupancyBounds(Rates(chains), demand.rate);
     judged.lower = jobs.lower / demand.rate;
@@ -104,7 +104,7 @@ const ReserveCandidate* BestReserve(absl::Span<const ReserveCandidate> candidate
                          std::any_of(candidates.begin(), candidates.end(),
                                      [](const ReserveCandidate& candidate) { return candidate.meets; });
   const ReserveCandidate* best = nullptr;
-  double least = kNever;
+  double least = kNoTime;
   for (const ReserveCandidate& candidate : candidates) {
     if (some_meet && !candidate.meets) continue;
     const double value = Value(candidate, goal);

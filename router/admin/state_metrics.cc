@@ -71,7 +71,7 @@ struct ReasonMetric {
   Reason reasons[4];
 };
 
-bool Serving(const WorkerState& worker) {
+bool IsServing(const WorkerState& worker) {
   return worker.has_rank();
 }
 
@@ -81,7 +81,7 @@ double OverRanks(const ClusterState& state, double (*value)(const WorkerState&),
   bool first = true;
   double result = 0;
   for (const WorkerState& worker : state.workers()) {
-    if (!Serving(worker)) continue;
+    if (!IsServing(worker)) continue;
     result = first ? value(worker) : fold(result, value(worker));
     first = false;
   }
@@ -127,7 +127,7 @@ double Balance(const ClusterState& state) {
   std::map<absl::string_view, Group> groups;
   double load = 0, paid = 0;
   for (const WorkerState& worker : state.workers()) {
-    if (!Serving(worker)) continue;
+    if (!IsServing(worker)) continue;
     Group& group = groups[worker.group()];
     ++group.ranks;
     group.max = std::max(group.max, Load(worker));
@@ -468,12 +468,12 @@ std::string MetricsText(const ClusterState& state) {
     }
   }
   for (const WorkerState& worker : state.workers()) {
-    if (!Serving(worker)) continue;
+    if (!IsServing(worker)) continue;
     out.Add(kRankInfo, 1, {worker.group(), absl::StrCat(worker.rank()), worker.worker_id()});
   }
   for (const auto& metric : kRanks) {
     for (const WorkerState& worker : state.workers()) {
-      if (!Serving(worker)) continue;
+      if (!IsServing(worker)) continue;
       out.Add(metric.info, metric.Value(worker), {worker.group(), absl::StrCat(worker.rank())});
     }
   }

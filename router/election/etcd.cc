@@ -32,7 +32,7 @@ json Parse(absl::string_view text) {
 }
 
 // The member; null when `object` is not an object or has no such member.
-const json& Member(const json& object, const char* name) {
+const json& FieldOf(const json& object, const char* name) {
   static const json none;
   if (!object.is_object()) return none;
   const auto at = object.find(name);
@@ -41,7 +41,7 @@ const json& Member(const json& object, const char* name) {
 
 // The gateway writes 64-bit numbers as strings, and leaves out what is 0.
 int64_t Number(const json& object, const char* name) {
-  const json& value = Member(object, name);
+  const json& value = FieldOf(object, name);
   int64_t number = 0;
   if (value.is_number_unsigned() && value.get<uint64_t>() <= INT64_MAX) return value.get<int64_t>();
   if (value.is_string() && absl::SimpleAtoi(value.get_ref<const std::string&>(), &number)) return number;
@@ -50,11 +50,11 @@ int64_t Number(const json& object, const char* name) {
 
 absl::StatusOr<EtcdOwner> OwnerOf(const json& range) {
   // An answer of etcd has this member, whether the key exists or not.
-  if (!Member(range, "header").is_object()) return absl::UnavailableError("the answer is not from etcd");
-  const json& found = Member(range, "kvs");
+  if (!FieldOf(range, "header").is_object()) return absl::UnavailableError("the answer is not from etcd");
+  const json& found = FieldOf(range, "kvs");
   if (!found.is_array() || found.empty()) return EtcdOwner();
   EtcdOwner owner;
-  const json& value = Member(found[0], "value");
+  const json& value = FieldOf(found[0], "value");
   owner.revision = Number(found[0], "create_revision");
   owner.lease = Number(found[0], "lease");
   if (!value.is_string() || !absl::Base64Unescape(value.get_ref<const std::string&>(), &owner.name) ||
@@ -217,9 +217,9 @@ absl::Status EtcdErrorIn(absl::string_view reply, int http) {
   const json object = Parse(reply);
   // {"error": text, "code": number}; since 3.6 {"code", "message"}; for streams {"error": {"grpc_code",
   // "message"}}.
-  const json& inner = Member(object, "error");
+  const json& inner = FieldOf(object, "error");
   const json& error = inner.is_object() ? inner : object;
-  const json& words = inner.is_string() ? inner : Member(error, "message");
+  const json& words = inner.is_string() ? inner : FieldOf(error, "message");
   const std::string said = absl::StrCat(
       "etcd error: ", words.is_string() ? words.get_ref<const std::string&>() : absl::StrCat("HTTP ", http));
   // gRPC's status codes, which absl shares.
@@ -236,7 +236,7 @@ absl::StatusOr<int64_t> LeaseIn(absl::string_view reply) {
 
 absl::StatusOr<bool> RenewedIn(absl::string_view reply, int64_t lease) {
   const json said = Parse(reply);
-  const json& result = Member(said, "result");
+  const json& result = FieldOf(said, "result");
   if (Number(result, "ID") != lease || lease == 0) {
     if (absl::Status error = EtcdErrorIn(reply, 200); !absl::IsNotFound(error)) return error;
     return false;
@@ -250,15 +250,15 @@ absl::StatusOr<EtcdOwner> OwnerIn(absl::string_view reply) {
 
 absl::StatusOr<EtcdClaim> ClaimIn(absl::string_view reply, const std::string& name) {
   const json said = Parse(reply);
-  if (Member(said, "succeeded") == true) {
-    const int64_t revision = Number(Member(said, "header"), "revision");
+  if (FieldOf(said, "succeeded") == true) {
+    const int64_t revision = Number(FieldOf(said, "header"), "revision");
     if (revision <= 0) return absl::UnavailableError("etcd's answer has no revision");
     return EtcdClaim{true, {name, revision}};
   }
-  const json& responses = Member(said, "responses");
+  const json& responses = FieldOf(said, "responses");
   if (!responses.is_array() || responses.empty())
     return absl::UnavailableError("etcd's answer does not name the key's owner");
-  BFIO_ASSIGN_OR_RETURN(EtcdOwner owner, OwnerOf(Member(responses[0], "response_range")));
+  BFIO_ASSIGN_OR_RETURN(EtcdOwner owner, OwnerOf(FieldOf(responses[0], "response_range")));
   if (owner.name.empty()) return absl::UnavailableError("the key was released in the meantime");
   return EtcdClaim{false, std::move(owner)};
 }

@@ -15,7 +15,7 @@ namespace {
 // First MemberId of engines' ranks; workers of the worker link are numbered from 1.
 constexpr MemberId kFirstMember = MemberId{1} << 62;
 // The thread checks its queue at least this often.
-constexpr absl::Duration kLongestWait = absl::Seconds(1);
+constexpr absl::Duration kLongestPause = absl::Seconds(1);
 
 }  // namespace
 
@@ -121,7 +121,7 @@ void EngineLink::Run() {
     absl::Time next = absl::InfiniteFuture();
     for (const auto& server : servers_) next = std::min(next, server->next_deadline());
     const absl::Duration wait = std::max(absl::ZeroDuration(), next - MonotonicNow());
-    events_->WaitAndTake(std::min(wait, kLongestWait), events);
+    events_->WaitAndTake(std::min(wait, kLongestPause), events);
     for (EventQueue::Event& event : events) std::move(event)();
     const absl::Time now = MonotonicNow();
     for (const auto& server : servers_) server->OnTimer(now);

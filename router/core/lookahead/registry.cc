@@ -13,12 +13,12 @@ namespace {
 
 using LookaheadPtr = std::unique_ptr<Lookahead>;
 
-struct Registered {
+struct LookaheadEntry {
   LookaheadInfo info;
   LookaheadPtr (*make)(const LookaheadOptions&);
 };
 
-constexpr Registered kLookaheads[] = {
+constexpr LookaheadEntry kLookaheads[] = {
     {{"none", "no prediction: policies use current loads only"},
      [](const LookaheadOptions&) -> LookaheadPtr { return std::make_unique<NoLookahead>(); }},
     {{"survival", "predicts lengths from finished requests of the same tenant with similar prompt lengths"},
@@ -66,7 +66,7 @@ absl::Status Check(const LookaheadOptions& options) {
 const std::vector<LookaheadInfo>& RegisteredLookaheads() {
   static const auto* const kInfos = [] {
     auto* infos = new std::vector<LookaheadInfo>;
-    for (const Registered& lookahead : kLookaheads) infos->push_back(lookahead.info);
+    for (const LookaheadEntry& lookahead : kLookaheads) infos->push_back(lookahead.info);
     return infos;
   }();
   return *kInfos;
@@ -76,7 +76,7 @@ absl::StatusOr<std::unique_ptr<Lookahead>> MakeLookahead(absl::string_view name,
                                                          const LookaheadOptions& options) {
   if (absl::Status status = Check(options); !status.ok()) return status;
   std::string known;
-  for (const Registered& lookahead : kLookaheads) {
+  for (const LookaheadEntry& lookahead : kLookaheads) {
     if (lookahead.info.name == name) return lookahead.make(options);
     absl::StrAppend(&known, known.empty() ? "" : ", ", lookahead.info.name);
   }

@@ -63,12 +63,12 @@ MadePolicy BfIoAuto(const PolicyOptions& options) {
   return std::make_unique<MeteredPolicy>(std::make_unique<BfIoAutoPolicy>(options));
 }
 
-struct Registered {
+struct PolicyEntry {
   PolicyInfo info;
   MadePolicy (*make)(const PolicyOptions&);
 };
 
-constexpr Registered kPolicies[] = {
+constexpr PolicyEntry kPolicies[] = {
     {{"bf_io_auto",
       "bf_io with automatic weights: balances loads and keeps waiting times near those of fcfs"},
      BfIoAuto},
@@ -101,18 +101,18 @@ constexpr Registered kPolicies[] = {
 const std::vector<PolicyInfo>& RegisteredPolicies() {
   static const auto* const kInfos = [] {
     auto* infos = new std::vector<PolicyInfo>;
-    for (const Registered& policy : kPolicies) infos->push_back(policy.info);
+    for (const PolicyEntry& policy : kPolicies) infos->push_back(policy.info);
     return infos;
   }();
   return *kInfos;
 }
 
 absl::StatusOr<std::unique_ptr<Policy>> MakePolicy(absl::string_view name, const PolicyOptions& options) {
-  for (const Registered& policy : kPolicies) {
+  for (const PolicyEntry& policy : kPolicies) {
     if (policy.info.name == name) return policy.make(options);
   }
   std::string known;
-  for (const Registered& policy : kPolicies)
+  for (const PolicyEntry& policy : kPolicies)
     absl::StrAppend(&known, known.empty() ? "" : ", ", policy.info.name);
   return absl::InvalidArgumentError(absl::StrCat("policy '", name, "' is unknown, choose one of ", known));
 }

@@ -25,10 +25,10 @@ constexpr size_t kMostAnswerBytes = size_t{4} << 20;
 // How long a connection may take to open. The destructor may wait as long.
 constexpr absl::Duration kConnectTime = absl::Milliseconds(500);
 constexpr int32_t kMostRanks = 1024;
-constexpr double kMostTokens = int64_t{1} << 40;
+constexpr double kLargestCount = int64_t{1} << 40;
 
 int64_t Count(double value) {
-  return static_cast<int64_t>(std::clamp(std::isfinite(value) ? value : 0, 0.0, kMostTokens));
+  return static_cast<int64_t>(std::clamp(std::isfinite(value) ? value : 0, 0.0, kLargestCount));
 }
 
 // The rank of a sample; rank 0 if it names none.

@@ -75,14 +75,14 @@ struct Link {
 using LinkPtr = std::shared_ptr<const Link>;
 
 // A call with one answer; deletes itself when it is over.
-class UnaryCall {
+class UnaryRequest {
  public:
   using Done = absl::AnyInvocable<void(absl::StatusOr<AnyMessage>) &&>;
 
   // `response`: the type of the answer.
   static void Start(const LinkPtr& link, const char* method, AnyMessage request,
                     const google::protobuf::Message& response, absl::Duration timeout, Done done) {
-    auto* call = new UnaryCall(link, std::move(request), AnyMessage::Of(response), std::move(done));
+    auto* call = new UnaryRequest(link, std::move(request), AnyMessage::Of(response), std::move(done));
     call->context_.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout));
     const std::string path = link->Path(method);
     grpc::internal::CallbackUnaryCall(
@@ -103,7 +103,7 @@ class UnaryCall {
   }
 
  private:
-  UnaryCall(LinkPtr link, AnyMessage request, AnyMessage response, Done done)
+  UnaryRequest(LinkPtr link, AnyMessage request, AnyMessage response, Done done)
       : link_(std::move(link)),
         request_(std::move(request)),
         response_(std::move(response)),
@@ -249,7 +249,7 @@ class ProtocolStream final : public EngineStream, public grpc::ClientReadReactor
   void Cancel() override {
     context_.TryCancel();
     if (AnyMessage abort = protocol().AbortOf(name_))
-      UnaryCall::Start(link_, "Abort", std::move(abort), Nothing(), kAbortTimeout, [](const auto&) {});
+      UnaryRequest::Start(link_, "Abort", std::move(abort), Nothing(), kAbortTimeout, [](const auto&) {});
   }
 
   void OnReadDone(bool ok) override {
@@ -363,41 +363,41 @@ class ProtocolClient final : public EngineClient {
       : pinned_(pinned), link_(std::make_shared<Link>(protocol, ChannelTo(server))) {}
 
   void Describe(absl::Duration timeout, Described done) override {
-    UnaryCall::Start(link_, "GetServerInfo", link_->protocol.types.server, timeout,
-                     [link = link_, pinned = pinned_, deadline = MonotonicNow() + timeout,
-                      done = std::move(done)](auto server) mutable {
-                       if (!server.ok()) return std::move(done)(server.status());
-                       EngineDescription description;
-                       link->protocol.DescribeServer(**server, description);
-                       if (!pinned) description.joined_ranks = description.ranks;
-                       DescribeModel(link, deadline, std::move(description), std::move(done));
-                     });
+    UnaryRequest::Start(link_, "GetServerInfo", link_->protocol.types.server, timeout,
+                        [link = link_, pinned = pinned_, deadline = MonotonicNow() + timeout,
+                         done = std::move(done)](auto server) mutable {
+                          if (!server.ok()) return std::move(done)(server.status());
+                          EngineDescription description;
+                          link->protocol.DescribeServer(**server, description);
+                          if (!pinned) description.joined_ranks = description.ranks;
+                          DescribeModel(link, deadline, std::move(description), std::move(done));
+                        });
   }
 
   void CheckHealth(absl::Duration timeout, absl::AnyInvocable<void(absl::Status) &&> done) override {
-    UnaryCall::Start(link_, "HealthCheck", link_->protocol.types.health, timeout,
-                     [&protocol = link_->protocol, done = std::move(done)](auto health) mutable {
-                       std::move(done)(health.ok() ? protocol.Health(**health) : health.status());
-                     });
+    UnaryRequest::Start(link_, "HealthCheck", link_->protocol.types.health, timeout,
+                        [&protocol = link_->protocol, done = std::move(done)](auto health) mutable {
+                          std::move(done)(health.ok() ? protocol.Health(**health) : health.status());
+                        });
   }
 
   void GetLoads(absl::Duration timeout,
                 absl::AnyInvocable<void(absl::StatusOr<std::vector<EngineRankLoad>>) &&> done) override {
-    UnaryCall::Start(link_, "GetLoads", link_->protocol.types.loads, timeout,
-                     [link = link_, done = std::move(done)](auto response) mutable {
-                       if (!response.ok()) return std::move(done)(response.status());
-                       std::vector<EngineRankLoad> loads;
-                       for (const EngineRankReport& report : link->protocol.Loads(**response)) {
-                         loads.push_back(report.load);
-                         loads.back().load.tokens /= link->sizes.kv_share;
-                       }
-                       if (link->sizes.joined_ranks > 1 && !loads.empty()) {
-                         EngineRankLoad sum;
-                         for (const EngineRankLoad& load : loads) Add(load.load, sum.load);
-                         loads.assign(1, sum);
-                       }
-                       std::move(done)(std::move(loads));
-                     });
+    UnaryRequest::Start(link_, "GetLoads", link_->protocol.types.loads, timeout,
+                        [link = link_, done = std::move(done)](auto response) mutable {
+                          if (!response.ok()) return std::move(done)(response.status());
+                          std::vector<EngineRankLoad> loads;
+                          for (const EngineRankReport& report : link->protocol.Loads(**response)) {
+                            loads.push_back(report.load);
+                            loads.back().load.tokens /= link->sizes.kv_share;
+                          }
+                          if (link->sizes.joined_ranks > 1 && !loads.empty()) {
+                            EngineRankLoad sum;
+                            for (const EngineRankLoad& load : loads) Add(load.load, sum.load);
+                            loads.assign(1, sum);
+                          }
+                          std::move(done)(std::move(loads));
+                        });
   }
 
   std::shared_ptr<EngineRecords> Subscribe(RecordCallbacks callbacks) override {
@@ -434,7 +434,7 @@ class ProtocolClient final : public EngineClient {
 
   static void DescribeModel(const LinkPtr& link, absl::Time deadline, EngineDescription description,
                             Described done) {
-    UnaryCall::Start(
+    UnaryRequest::Start(
         link, "GetModelInfo", link->protocol.types.model, deadline - MonotonicNow(),
         [link, deadline, description = std::move(description), done = std::move(done)](auto model) mutable {
           if (!model.ok()) return std::move(done)(model.status());
@@ -461,7 +461,7 @@ class ProtocolClient final : public EngineClient {
 
   static void DescribeLoads(const LinkPtr& link, absl::Time deadline, EngineDescription description,
                             Described done) {
-    UnaryCall::Start(
+    UnaryRequest::Start(
         link, "GetLoads", link->protocol.types.loads, deadline - MonotonicNow(),
         [link, description = std::move(description), done = std::move(done)](auto loads) mutable {
           // Older servers do not implement it; the sizes are then those of every rank.
