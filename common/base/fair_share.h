@@ -32,14 +32,14 @@ class FairShares {
  public:
   explicit FairShares(int64_t whole) : whole_(whole) {}
   // For what is too scarce to leave half of it unused: a group may hold all of it until another one asks for
-  // the first time (Take, or Meet).
+  // the first time (Take, or Ask).
   static FairShares WholeWhileAlone(int64_t whole) {
     FairShares shares(whole);
     shares.shared_ = false;
     return shares;
   }
   // The group uses the resource, whether it gets something or not.
-  void Meet(const std::string& group) {
+  void Ask(const std::string& group) {
     if (!shared_) shared_ = first_.value_or(group) != group;
     if (!shared_) first_ = group;
   }
@@ -57,7 +57,7 @@ class FairShares {
   }
   // False, without any change, beyond the peer's share.
   bool Take(const Peer& peer, int64_t amount = 1) {
-    Meet(peer.group);
+    Ask(peer.group);
     if (!May(peer, amount)) return false;
     Hold(peer, amount);
     return true;

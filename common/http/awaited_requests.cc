@@ -93,7 +93,7 @@ void AwaitedRequests::Await(int socket) {
 }
 
 void AwaitedRequests::AwaitTurn(int socket, const Peer& address) {
-  turns_.Meet(address.group);
+  turns_.Ask(address.group);
   ready_.Push(address, socket);
   ++*turns_waiting_;
 }

@@ -37,8 +37,8 @@ absl::Status OverloadControl::CheckPool(const std::string& tenant, int64_t outpu
 
 absl::Status OverloadControl::CheckShare(const std::string& tenant) {
   for (FairShares* shares : {&requests_, &bytes_, &kv_}) {
-    shares->Meet(tenant);
-    if (refused_another_) shares->Meet("another");
+    shares->Ask(tenant);
+    if (refused_another_) shares->Ask("another");
   }
   if (requests_.May({tenant, ""}) || requests_.used() >= options_.max_waiting) return absl::OkStatus();
   return absl::ResourceExhaustedError(
