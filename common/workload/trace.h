@@ -1,6 +1,7 @@
-// Request traces: (arrival, prompt length, output length) from files or from built-in profiles. One reader
-// for all common formats, used by the traffic generator and the simulator. Pure except for the file that it
-// reads. Lengths in tokens, times in seconds from the first request.
+// Request traces: (arrival, prompt length, output length) from files or from built-in profiles, and where a
+// file tells them, what prompts share and which request follows which. One reader for all common formats,
+// used by the traffic generator and the simulator. Pure except for the file that it reads. Lengths in tokens,
+// times in seconds from the first request.
 #ifndef BFIO_COMMON_WORKLOAD_TRACE_H_
 #define BFIO_COMMON_WORKLOAD_TRACE_H_
 
@@ -19,13 +20,23 @@ struct TraceRequest {
   double arrival_s = 0;
   int64_t prompt_tokens = 0;
   int64_t output_tokens = 0;
+  // Names of the prompt's blocks of Trace::block_tokens, the last one possibly shorter; the rest of the
+  // prompt is its own. Two prompts begin alike as far as their names are equal. Only where they were asked
+  // for.
+  std::vector<uint64_t> blocks;
+  // Index of the request of the same session that must have ended before, and the time from its end; -1:
+  // none.
+  int64_t after = -1;
+  double think_s = 0;
 };
 
 struct Trace {
   std::string source;
-  std::string format;  // "azure", "burstgpt", "mooncake", "generic", "profile"
+  std::string format;  // "azure", "burstgpt", "mooncake", "bailian", "sessions", "generic", "profile"
   bool has_arrivals = false;
-  // Sorted by arrival (stable); every length is at least 1.
+  // Tokens of a block; 0: the format has no blocks.
+  int64_t block_tokens = 0;
+  // Sorted by arrival (stable), sessions one after the other; every length is at least 1.
   std::vector<TraceRequest> requests;
   // Rows that could not be used (malformed, zero or negative lengths), and messages for the first few of
   // them: "line 7: ...".
@@ -33,18 +44,28 @@ struct Trace {
   std::vector<std::string> dropped_examples;
 };
 
-// Reads a CSV (columns found by name, any order, extra ones ignored) or JSONL trace; the format is detected
-// from its header:
+// Reads a CSV (columns found by name, any order, extra ones ignored), JSONL or JSON trace, compressed by gzip
+// or not; the format is detected from its beginning:
 //   Azure     TIMESTAMP,ContextTokens,GeneratedTokens (absolute times, up to 7 fractional digits)
 //   BurstGPT  Timestamp,...,Request tokens,Response tokens,... (seconds)
-//   Mooncake  JSONL with timestamp (ms), input_length, output_length
+//   Mooncake  JSONL with timestamp (ms), input_length, output_length, hash_ids (blocks of 512 tokens)
+//   Bailian   the same with chat_id, turn, and timestamp in seconds (blocks of 16)
 //   generic   arrived_at,num_prefill_tokens,num_decode_tokens (arrived_at in seconds, may be absent)
+//   sessions  JSON with block_size, hash_id_scope and requests {in, out, hash_ids, think_time}: a session of
+//             an agent; a folder of such files has all their sessions
 // Bad rows are dropped and counted. NOT_FOUND when the file cannot be opened; INVALID_ARGUMENT when no format
-// fits or no usable row is left. `max_requests` > 0 stops after that many usable rows.
-absl::StatusOr<Trace> ReadTrace(const std::string& path, int64_t max_requests = 0);
+// fits or no usable row is left.
+struct TraceOptions {
+  // Stops after that many usable rows; 0: reads all.
+  int64_t max_requests = 0;
+  // Keeps the names of blocks, where the format has them.
+  bool blocks = false;
+};
+absl::StatusOr<Trace> ReadTrace(const std::string& path, const TraceOptions& options = {});
 
-// The same from a stream; `source` is its name in messages.
-absl::StatusOr<Trace> ParseTrace(std::istream& in, absl::string_view source, int64_t max_requests = 0);
+// The same from a stream that is not compressed; `source` is its name in messages.
+absl::StatusOr<Trace> ParseTrace(std::istream& in, absl::string_view source,
+                                 const TraceOptions& options = {});
 
 // Built-in synthetic profiles, for use without a file: quantile tables of prompt and output lengths
 // (profile.cc documents their sources), drawn per request: correlated for "burstgpt" and "correlated",

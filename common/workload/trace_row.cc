@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -10,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "common/base/rng.h"
 #include "common/base/status_macros.h"
 #include "common/json/json_reader.h"
 
@@ -124,47 +127,84 @@ class CsvRowParser : public RowParser {
   std::vector<std::string> fields_;
 };
 
-// A row may have the hashes of many blocks, which are not read.
-constexpr JsonLimits kRowLimits = {.bytes = 16 << 20, .values = 64};
+// A row may have the hashes of many blocks.
+constexpr JsonLimits kRowLimits = {.bytes = 16 << 20, .values = 1 << 20};
+constexpr int64_t kMooncakeBlock = 512, kBailianBlock = 16;
+// Limits of a whole session, and of one of its requests.
+constexpr JsonLimits kSessionLimits = {.bytes = 257 << 20, .values = 1 << 20};
+
+absl::StatusOr<double> Number(const nlohmann::json& json, const char* key) {
+  const auto found = json.find(key);
+  if (found == json.end()) return absl::InvalidArgumentError(absl::StrCat("no ", key));
+  if (!found->is_number() || !std::isfinite(found->get<double>()))
+    return Bad(key, found->dump(), "is not a number");
+  return found->get<double>();
+}
+
+absl::StatusOr<int64_t> Length(const nlohmann::json& json, const char* key) {
+  BFIO_ASSIGN_OR_RETURN(const double value, Number(json, key));
+  return CheckLength(key, value, json.find(key)->dump());
+}
+
+// `salt`: 0 for names that are the same in the whole trace.
+absl::StatusOr<std::vector<uint64_t>> Blocks(const nlohmann::json& json, uint64_t salt) {
+  std::vector<uint64_t> blocks;
+  const auto found = json.find("hash_ids");
+  if (found == json.end() || found->is_null()) return blocks;
+  if (!found->is_array()) return absl::InvalidArgumentError("hash_ids is not a list");
+  for (const nlohmann::json& id : *found) {
+    if (!id.is_number_integer()) return absl::InvalidArgumentError("hash_ids has what is not a whole number");
+    blocks.push_back(Mix64(static_cast<uint64_t>(id.get<int64_t>()) ^ salt));
+  }
+  return blocks;
+}
 
 // Mooncake's traces have milliseconds. Bailian's have the same names with seconds, and the turns of chats.
 class JsonRowParser : public RowParser {
  public:
-  explicit JsonRowParser(bool seconds) : seconds_(seconds) {}
+  JsonRowParser(bool seconds, bool blocks) : seconds_(seconds), blocks_(blocks) {}
 
   std::string format() const override { return seconds_ ? "bailian" : "mooncake"; }
   bool has_arrivals() const override { return true; }
+  int64_t block_tokens() const override { return seconds_ ? kBailianBlock : kMooncakeBlock; }
   bool first_line_is_row() const override { return true; }
 
   absl::StatusOr<TraceRequest> Parse(absl::string_view line) override {
-    BFIO_ASSIGN_OR_RETURN(
-        const nlohmann::json json,
-        ReadJsonObject(line, "", kRowLimits, {"timestamp", "input_length", "output_length"}));
+    BFIO_ASSIGN_OR_RETURN(const nlohmann::json json,
+                          ReadJsonObject(line, "", kRowLimits,
+                                         {"timestamp", "input_length", "output_length",
+                                          blocks_ ? "hash_ids" : "output_length"}));
+    TraceRequest row;
     BFIO_ASSIGN_OR_RETURN(const double timestamp, Number(json, "timestamp"));
-    BFIO_ASSIGN_OR_RETURN(const int64_t prompt, Length(json, "input_length"));
-    BFIO_ASSIGN_OR_RETURN(const int64_t output, Length(json, "output_length"));
-    BFIO_ASSIGN_OR_RETURN(
-        const double arrival_s,
-        CheckSeconds("timestamp", seconds_ ? timestamp : timestamp / 1000, json.find("timestamp")->dump()));
-    return TraceRequest{.arrival_s = arrival_s, .prompt_tokens = prompt, .output_tokens = output};
+    BFIO_ASSIGN_OR_RETURN(row.prompt_tokens, Length(json, "input_length"));
+    BFIO_ASSIGN_OR_RETURN(row.output_tokens, Length(json, "output_length"));
+    BFIO_ASSIGN_OR_RETURN(row.arrival_s, CheckSeconds("timestamp", seconds_ ? timestamp : timestamp / 1000,
+                                                      json.find("timestamp")->dump()));
+    if (blocks_) {
+      BFIO_ASSIGN_OR_RETURN(row.blocks, Blocks(json, 0));
+    }
+    return row;
   }
 
  private:
-  static absl::StatusOr<double> Number(const nlohmann::json& json, const char* key) {
-    const auto found = json.find(key);
-    if (found == json.end()) return absl::InvalidArgumentError(absl::StrCat("no ", key));
-    if (!found->is_number() || !std::isfinite(found->get<double>()))
-      return Bad(key, found->dump(), "is not a number");
-    return found->get<double>();
-  }
-
-  static absl::StatusOr<int64_t> Length(const nlohmann::json& json, const char* key) {
-    BFIO_ASSIGN_OR_RETURN(const double value, Number(json, key));
-    return CheckLength(key, value, json.find(key)->dump());
-  }
-
-  const bool seconds_;
+  const bool seconds_, blocks_;
 };
+
+absl::StatusOr<TraceRequest> SessionRequest(const nlohmann::json& json, bool blocks, uint64_t salt) {
+  TraceRequest request;
+  BFIO_ASSIGN_OR_RETURN(request.prompt_tokens, Length(json, "in"));
+  BFIO_ASSIGN_OR_RETURN(request.output_tokens, Length(json, "out"));
+  if (json.contains("think_time")) {
+    BFIO_ASSIGN_OR_RETURN(const double think, Number(json, "think_time"));
+    BFIO_ASSIGN_OR_RETURN(request.think_s,
+                          CheckSeconds("think_time", think, json.find("think_time")->dump()));
+    if (request.think_s < 0) return absl::InvalidArgumentError("think_time is negative");
+  }
+  if (blocks) {
+    BFIO_ASSIGN_OR_RETURN(request.blocks, Blocks(json, salt));
+  }
+  return request;
+}
 
 int FindColumn(const std::vector<std::string>& columns, absl::string_view name) {
   for (size_t i = 0; i < columns.size(); ++i) {
@@ -191,10 +231,54 @@ bool TakeQuoted(absl::string_view& rest, std::string& field) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<RowParser>> ChooseRowParser(absl::string_view first_line) {
+bool BeginsSession(absl::string_view text) {
+  // An object that is whole in its line is a row of JSONL, except for one with requests.
+  return absl::StartsWith(text, "{") &&
+         (!absl::EndsWith(text, "}") || absl::StrContains(text, "\"requests\":") ||
+          absl::StrContains(text, "\"requests\" :"));
+}
+
+absl::Status ParseSession(absl::string_view text, uint64_t sessions, const TraceOptions& options,
+                          Trace& trace) {
+  // The names of blocks hold in one session, unless it says otherwise.
+  uint64_t salt = Mix64(sessions + 1);
+  int64_t last = -1, number = 0;
+  const auto wanted = [&](const JsonPath& path) {
+    return (path.Is({"requests", ""}) && path.kind == JsonPath::Kind::kObject) || path.Is({"block_size"}) ||
+           path.Is({"hash_id_scope"});
+  };
+  BFIO_RETURN_IF_ERROR(
+      ReadJson(text, "", kSessionLimits, wanted, [&](JsonPath& path, nlohmann::json& value) -> absl::Status {
+        if (path.Is({"hash_id_scope"})) {
+          if (value == "global") salt = 0;
+        } else if (path.Is({"block_size"})) {
+          if (!value.is_number_unsigned() || value < 1 || value > 65'536)
+            return Bad("block_size", value.dump(), "is not a number of tokens");
+          const auto tokens = value.get<int64_t>();
+          if (trace.block_tokens != 0 && trace.block_tokens != tokens)
+            return absl::InvalidArgumentError("block_size differs from other sessions'");
+          trace.block_tokens = tokens;
+        } else if (options.max_requests == 0 || std::ssize(trace.requests) < options.max_requests) {
+          ++number;
+          auto request = SessionRequest(value, options.blocks, salt);
+          if (request.ok()) {
+            request->after = last;
+            last = std::ssize(trace.requests);
+            trace.requests.push_back(*std::move(request));
+          } else {
+            DropRow(trace, absl::StrCat("request ", number), request.status().message());
+          }
+        }
+        return absl::OkStatus();
+      }));
+  trace.format = "sessions";
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<RowParser>> ChooseRowParser(absl::string_view first_line, bool blocks) {
   if (!first_line.empty() && first_line[0] == '{') {
     const auto chat = ReadJsonObject(first_line, "", kRowLimits, {"chat_id", "turn"});
-    return std::make_unique<JsonRowParser>(/*seconds=*/chat.ok() && !chat->empty());
+    return std::make_unique<JsonRowParser>(/*seconds=*/chat.ok() && !chat->empty(), blocks);
   }
   std::vector<std::string> columns;
   if (SplitCsvLine(first_line, columns)) {
@@ -209,9 +293,10 @@ absl::StatusOr<std::unique_ptr<RowParser>> ChooseRowParser(absl::string_view fir
   for (const CsvFormat& format : kCsvFormats) {
     known.push_back(absl::StrCat(format.arrival, ",", format.prompt, ",", format.output));
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "the header '", first_line.substr(0, 100), "' fits no known trace format (columns ",
-      absl::StrJoin(known, "; "), "; or JSON lines with timestamp, input_length, output_length)"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("the header '", first_line.substr(0, 100), "' fits no known trace format (columns ",
+                   absl::StrJoin(known, "; "),
+                   "; or JSON lines with timestamp, input_length, output_length; or JSON with requests)"));
 }
 
 bool SplitCsvLine(absl::string_view line, std::vector<std::string>& fields) {

@@ -26,6 +26,8 @@ class RowParser {
   virtual ~RowParser() = default;
   virtual std::string format() const = 0;
   virtual bool has_arrivals() const = 0;
+  // Tokens of a block of TraceRequest::blocks; 0: it names none.
+  virtual int64_t block_tokens() const { return 0; }
   // True when the line by which the parser was chosen is itself a row (JSONL has no header).
   virtual bool first_line_is_row() const = 0;
   // Parses a line; arrival_s is in the file's own time (seconds from any origin that loses no precision).
@@ -33,8 +35,18 @@ class RowParser {
   virtual absl::StatusOr<TraceRequest> Parse(absl::string_view line) = 0;
 };
 
-// Chooses by the first non-empty line. INVALID_ARGUMENT, naming what was found and the known formats.
-absl::StatusOr<std::unique_ptr<RowParser>> ChooseRowParser(absl::string_view first_line);
+// Chooses by the first non-empty line; `blocks`: rows get the names of their blocks. INVALID_ARGUMENT, naming
+// what was found and the known formats.
+absl::StatusOr<std::unique_ptr<RowParser>> ChooseRowParser(absl::string_view first_line, bool blocks);
+
+// A session as one JSON object, which may begin like this; its requests are added to the trace, and what is
+// not usable is counted as dropped. `sessions`: sessions read before it.
+bool BeginsSession(absl::string_view text);
+absl::Status ParseSession(absl::string_view text, uint64_t sessions, const TraceOptions& options,
+                          Trace& trace);
+
+// Counts a row that is not usable, by where it stands.
+void DropRow(Trace& trace, absl::string_view where, absl::string_view reason);
 
 }  // namespace bfio
 

@@ -45,7 +45,7 @@ TEST(InputFiles, TimestampsOfChatsAreSeconds) {
 TEST(InputFiles, ATraceThatCannotBeReplayedIsNamed) {
   const RunResult gzip = Describe(Written("trace.csv.gz", "\x1f\x8b\x08 and so on"));
   EXPECT_EQ(gzip.code, 2);
-  EXPECT_THAT(gzip.err, HasSubstr("gunzip"));
+  EXPECT_THAT(gzip.err, HasSubstr("damaged or cut off"));
   // The row is dropped; a replay would never have come to its request.
   const RunResult late = Describe(
       Written("late.csv", "arrived_at,num_prefill_tokens,num_decode_tokens\n0,100,10\n1e300,100,20\n"));

@@ -1,9 +1,13 @@
 #include "common/workload/trace.h"
 
+#include <unistd.h>
+#include <zlib.h>
+
 #include <filesystem>
 #include <map>
 #include <sstream>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -13,12 +17,12 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-absl::StatusOr<Trace> TryParse(const std::string& text, int64_t max_requests = 0) {
+absl::StatusOr<Trace> TryParse(const std::string& text, const TraceOptions& options = {}) {
   std::istringstream in(text);
-  return ParseTrace(in, "test", max_requests);
+  return ParseTrace(in, "test", options);
 }
-Trace Parse(const std::string& text, int64_t max_requests = 0) {
-  auto trace = TryParse(text, max_requests);
+Trace Parse(const std::string& text, const TraceOptions& options = {}) {
+  auto trace = TryParse(text, options);
   EXPECT_TRUE(trace.ok()) << text << trace.status();
   return *std::move(trace);
 }
@@ -98,6 +102,84 @@ TEST(TraceTest, MooncakeTimesAreMilliseconds) {
   EXPECT_THAT(trace.dropped_examples[2], HasSubstr("line 5: is not JSON"));
 }
 
+TEST(TraceTest, BlocksAreNamedAlikeWhereTheFileSaysSo) {
+  const std::string rows =
+      "{\"timestamp\": 0, \"input_length\": 1100, \"output_length\": 5, \"hash_ids\": [0, 1, 2]}\n"
+      "{\"timestamp\": 1, \"input_length\": 600, \"output_length\": 5, \"hash_ids\": [0, 7]}\n"
+      "{\"timestamp\": 2, \"input_length\": 600, \"output_length\": 5}\n"
+      "{\"timestamp\": 3, \"input_length\": 600, \"output_length\": 5, \"hash_ids\": [0.5]}\n"
+      "{\"timestamp\": 3, \"input_length\": 600, \"output_length\": 5, \"hash_ids\": 3}\n";
+  const Trace trace = Parse(rows, {.blocks = true});
+  EXPECT_EQ(trace.block_tokens, 512);
+  EXPECT_EQ(trace.dropped, 2);
+  ASSERT_EQ(trace.requests.size(), 3u);
+  ASSERT_EQ(trace.requests[0].blocks.size(), 3u);
+  ASSERT_EQ(trace.requests[1].blocks.size(), 2u);
+  EXPECT_EQ(trace.requests[0].blocks[0], trace.requests[1].blocks[0]);
+  EXPECT_NE(trace.requests[0].blocks[1], trace.requests[1].blocks[1]);
+  EXPECT_THAT(trace.requests[2].blocks, ElementsAre());
+  for (const TraceRequest& request : Parse(rows).requests) EXPECT_THAT(request.blocks, ElementsAre());
+
+  const std::string chat =
+      "{\"chat_id\": 1, \"turn\": 1, \"timestamp\": 1, \"input_length\": 20, \"output_length\": 5, "
+      "\"hash_ids\": [3, 4]}\n";
+  EXPECT_EQ(Parse(chat, {.blocks = true}).block_tokens, 16);
+}
+
+std::string Session(absl::string_view scope, absl::string_view more = "") {
+  return absl::StrCat(R"({"id": "a", "block_size": 64, "hash_id_scope": ")", scope, R"(", "requests": [
+    {"t": 0, "type": "n", "in": 130, "out": 20, "hash_ids": [1, 2]},
+    {"t": 3, "type": "s", "in": 0, "out": 20, "hash_ids": [1, 2]},
+    {"t": 9, "type": "n", "in": 200, "out": 30, "hash_ids": [1, 2, 3], "think_time": 2.5}]})",
+                      more);
+}
+
+TEST(TraceTest, ATurnOfASessionFollowsTheOneBefore) {
+  const Trace trace = Parse(Session("local"), {.blocks = true});
+  EXPECT_EQ(trace.format, "sessions");
+  EXPECT_EQ(trace.block_tokens, 64);
+  EXPECT_FALSE(trace.has_arrivals);
+  ASSERT_EQ(trace.requests.size(), 2u);
+  EXPECT_EQ(trace.requests[0].after, -1);
+  EXPECT_EQ(trace.requests[1].after, 0);
+  EXPECT_EQ(trace.requests[1].think_s, 2.5);
+  EXPECT_EQ(trace.requests[1].prompt_tokens, 200);
+  EXPECT_EQ(trace.requests[1].blocks[1], trace.requests[0].blocks[1]);
+  EXPECT_THAT(trace.dropped_examples, ElementsAre("request 2: in '0' is not positive"));
+  for (const char* text : {R"({"requests": []})", R"({"requests": [{"in": 1, "out": 1, "think_time": -1}]})",
+                           R"({"requests": [)", R"({"block_size": 0, "requests": [{"in": 1, "out": 1}]})"}) {
+    EXPECT_EQ(TryParse(text).status().code(), absl::StatusCode::kInvalidArgument) << text;
+  }
+}
+
+TEST(TraceTest, AFolderHasSessionsCompressedOrNot) {
+  const std::filesystem::path folder =
+      std::filesystem::path(::testing::TempDir()) / absl::StrCat("trace_test_", getpid());
+  std::filesystem::create_directory(folder);
+  const auto write = [&](const std::string& name, const std::string& text) {
+    const gzFile file = gzopen((folder / name).c_str(), name.back() == 'z' ? "wb" : "wT");
+    ASSERT_EQ(gzwrite(file, text.data(), static_cast<unsigned>(text.size())), std::ssize(text));
+    ASSERT_EQ(gzclose(file), Z_OK);
+  };
+  write("a.json.gz", Session("local"));
+  write("b.json", Session("local"));
+  write("c.json", "{\"requests\"");
+  write("d.txt", "no session");
+  const auto trace = ReadTrace(folder, {.blocks = true});
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  ASSERT_EQ(trace->requests.size(), 4u);
+  EXPECT_EQ(trace->requests[2].after, -1);
+  EXPECT_EQ(trace->requests[3].after, 2);
+  EXPECT_NE(trace->requests[2].blocks[0], trace->requests[0].blocks[0]) << "names hold in one session";
+  EXPECT_EQ(trace->dropped, 4);
+
+  // Cut off.
+  const std::string whole = folder / "a.json.gz";
+  std::filesystem::resize_file(whole, std::filesystem::file_size(whole) - 9);
+  EXPECT_THAT(std::string(ReadTrace(whole).status().message()), HasSubstr("damaged or cut off"));
+  std::filesystem::remove_all(folder);
+}
+
 TEST(TraceTest, GenericTracesMayLackArrivals) {
   const Trace without = Parse("num_prefill_tokens,num_decode_tokens\n632,34\n220,7\n");
   EXPECT_EQ(without.format, "generic");
@@ -172,6 +254,10 @@ TEST(TraceTest, PublishedTracesReadWhole) {
   const auto mooncake = ReadTrace(folder / "mooncake_sample_200.jsonl");
   ASSERT_TRUE(mooncake.ok()) << mooncake.status();
   EXPECT_EQ(mooncake->requests.size(), 200u);
+  const auto agents = ReadTrace(folder / "agents", {.blocks = true});
+  ASSERT_TRUE(agents.ok()) << agents.status();
+  EXPECT_EQ(agents->requests.size(), 403u);
+  EXPECT_EQ(agents->dropped, 0);
 }
 
 TEST(DrawWithReplacementTest, KeepsRowsWholeAndDrawsThemEquallyOften) {
