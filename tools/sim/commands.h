@@ -62,6 +62,8 @@ struct WorkloadOptions {
 // --trace and --profile.
 void AddRows(OptionTable& table, WorkloadOptions& workload);
 // The rows of the workload, in order, to draw from; none when it has neither trace nor profile.
+// Says on standard error what was not usable.
+void PrintDroppedRows(const Trace& trace);
 absl::StatusOr<Trace> ReadRows(const WorkloadOptions& workload);
 // --trace, --profile and --draw.
 void AddWorkload(OptionTable& table, WorkloadOptions& workload);

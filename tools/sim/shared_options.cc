@@ -22,13 +22,13 @@ absl::Status CheckOneSource(const WorkloadOptions& workload) {
   return absl::InvalidArgumentError("--trace and --profile cannot be used together");
 }
 
+}  // namespace
+
 void PrintDroppedRows(const Trace& trace) {
   if (trace.dropped == 0) return;
   std::cerr << trace.source << ": " << trace.dropped << " unusable rows dropped, for example "
             << absl::StrJoin(trace.dropped_examples, "; ") << "\n";
 }
-
-}  // namespace
 
 void AddPolicySettings(OptionTable& table, SimOptions& options) {
   table.Add("seed", &options.seed,

@@ -26,11 +26,18 @@ constexpr double kFreeShare = 0.05;
 
 class SessionTraffic final : public Traffic {
  public:
-  SessionTraffic(const PrefixRunOptions& options, const WorkloadShape& shape)
-      : options_(options), workload_(shape, options.seed) {
+  SessionTraffic(const PrefixRunOptions& options, PrefixWorkload workload)
+      : options_(options), workload_(std::move(workload)) {
+    const WorkloadShape& shape = workload_.shape();
     result_.capacity_per_s = workload_.Capacity(options.engine) * options.ranks;
     const double sessions_per_s = options.load * result_.capacity_per_s / shape.turns;
     end_s_ = static_cast<double>(options.requests) / shape.turns / sessions_per_s;
+    if (const std::vector<double> given = workload_.Arrivals(sessions_per_s, options.requests);
+        !given.empty()) {
+      for (size_t i = 0; i < given.size(); ++i) Add(given[i], static_cast<int64_t>(i));
+      end_s_ = given.back();
+      return;
+    }
     Rng rng = Rng(options.seed).Fork(kArrivalStream);
     const double turn_s = shape.think_s + kUsualTurn;
     if (shape.turns > 1) under_way_ = std::llround(sessions_per_s * shape.turns * turn_s);
@@ -162,8 +169,12 @@ class SessionTraffic final : public Traffic {
 }  // namespace
 
 absl::StatusOr<PrefixRunResult> RunPrefixes(const PrefixRunOptions& options) {
+  if (options.trace != nullptr) {
+    return SessionTraffic(options, PrefixWorkload(options.trace, options.engine.kv_tokens, options.seed))
+        .Run();
+  }
   BFIO_ASSIGN_OR_RETURN(const WorkloadShape shape, FindWorkload(options.workload));
-  return SessionTraffic(options, shape).Run();
+  return SessionTraffic(options, PrefixWorkload(shape, options.seed)).Run();
 }
 
 BFIO_JSON_OF(PrefixRunOptions, workload, ranks, barrier, load, policy, seed, ttft_objective_s)

@@ -18,7 +18,9 @@
 namespace bfio::sim {
 
 struct PrefixRunOptions {
+  // Name of a WorkloadShape, or any name of the trace.
   std::string workload = "none";
+  const Trace* trace = nullptr;
   std::string policy = "least_requests";
   int32_t ranks = 8;
   // All ranks' steps take as long as that of the slowest rank.

@@ -99,6 +99,16 @@ PrefixWorkload::PrefixWorkload(const WorkloadShape& shape, uint64_t seed) : shap
   }
 }
 
+PrefixWorkload::PrefixWorkload(const Trace* trace, int64_t longest, uint64_t seed)
+    : shape_{.name = "trace", .max_new_tokens = 1}, rng_(seed), trace_(trace), longest_(longest) {
+  for (size_t i = 0; i < trace->requests.size(); ++i) {
+    if (trace->requests[i].after < 0) first_.push_back(i);
+    shape_.max_new_tokens = std::max(shape_.max_new_tokens, trace->requests[i].output_tokens);
+    shape_.think_s += trace->requests[i].think_s / static_cast<double>(trace->requests.size());
+  }
+  shape_.turns = static_cast<double>(trace->requests.size()) / static_cast<double>(first_.size());
+}
+
 int64_t PrefixWorkload::Draw(const WorkloadShape::Length& length, Rng& rng, int64_t most) const {
   if (length.sigma < 0) return 20 + static_cast<int64_t>(rng.Below(281));
   const double log = std::log(length.mean) - length.sigma * length.sigma / 2 + length.sigma * rng.Normal();
@@ -110,6 +120,11 @@ PrefixWorkload::Session PrefixWorkload::NewSession(int64_t number) const {
   session.number = number;
   session.rng = rng_.Fork(static_cast<uint64_t>(number) + 1);
   session.texts = Mix64(static_cast<uint64_t>(number) << 20);
+  if (trace_ != nullptr) {
+    session.next = first_[trace_->has_arrivals ? static_cast<size_t>(number) % first_.size()
+                                               : session.rng.Below(first_.size())];
+    return session;
+  }
   if (popularity_.empty()) return session;
   const double at = session.rng.Uniform() * popularity_.back();
   const auto text = static_cast<size_t>(std::upper_bound(popularity_.begin(), popularity_.end() - 1, at) -
@@ -121,6 +136,7 @@ PrefixWorkload::Session PrefixWorkload::NewSession(int64_t number) const {
 
 std::optional<ServeRequest> PrefixWorkload::NextTurn(Session& session) const {
   if (session.ended) return std::nullopt;
+  if (trace_ != nullptr) return NextOfTrace(session);
   const int64_t message = Draw(shape_.message, session.rng, kLongestPrompt / 2);
   if (session.tokens + message > kLongestPrompt) return std::nullopt;
   ServeRequest request;
@@ -137,9 +153,54 @@ std::optional<ServeRequest> PrefixWorkload::NextTurn(Session& session) const {
   return request;
 }
 
+std::optional<ServeRequest> PrefixWorkload::NextOfTrace(Session& session) const {
+  const TraceRequest& row = trace_->requests[session.next];
+  if (row.prompt_tokens + row.output_tokens > longest_) return std::nullopt;
+  ServeRequest request;
+  request.session = session.number;
+  request.prompt = row.prompt_tokens;
+  request.output = row.output_tokens;
+  request.max_new_tokens = shape_.max_new_tokens;
+  // A session that is drawn twice is two.
+  const uint64_t salt = trace_->has_arrivals ? 0 : Mix64(static_cast<uint64_t>(session.number) + 1);
+  session.said.clear();
+  int64_t left = row.prompt_tokens;
+  for (const uint64_t block : row.blocks) {
+    const int64_t tokens = std::min(left, trace_->block_tokens);
+    if (tokens > 0) session.said.push_back({block ^ salt, tokens});
+    left -= tokens;
+  }
+  session.said.push_back({++session.texts, left + row.output_tokens});
+  request.blocks = NameBlocks(session.said);
+  request.prefix = RouterNames(request.blocks, request.prompt);
+  session.ended = !FollowsInTrace(++session.next);
+  return request;
+}
+
+double PrefixWorkload::Think(Session& session) const {
+  if (trace_ != nullptr) return trace_->requests[session.next].think_s;
+  return session.rng.Exponential() * shape_.think_s;
+}
+
+std::vector<double> PrefixWorkload::Arrivals(double sessions_per_s, int64_t sessions) const {
+  std::vector<double> arrivals;
+  if (trace_ == nullptr || !trace_->has_arrivals) return arrivals;
+  const auto count = std::min<size_t>(first_.size(), static_cast<size_t>(sessions));
+  const double span_s = trace_->requests[first_[count - 1]].arrival_s;
+  const double slower = span_s > 0 ? static_cast<double>(count) / span_s / sessions_per_s : 1;
+  for (size_t i = 0; i < count; ++i) arrivals.push_back(trace_->requests[first_[i]].arrival_s * slower);
+  return arrivals;
+}
+
 PrefixWorkload::Session PrefixWorkload::UnderWay(int64_t number) const {
   // The number of turns is geometric, so the number of remaining turns does not depend on the number so far.
   Session session = NewSession(number);
+  if (trace_ != nullptr) {
+    size_t turns = 1;
+    while (FollowsInTrace(session.next + turns)) ++turns;
+    session.next += session.rng.Below(turns);
+    return session;
+  }
   while (!session.ended && NextTurn(session).has_value()) continue;
   session.ended = false;
   return session;

@@ -2,8 +2,10 @@
 // prefixes`. If its workload has shared texts, a session begins with one of them. Each turn's prompt consists
 // of all earlier prompts and outputs and a new message. Sessions arrive as a Poisson process; the next turn
 // arrives a think time after the end of the last one. At time 0 as many sessions are under way as the load
-// implies; their earlier turns are in no cache. Deterministic for a seed: a session's lengths and times do
-// not depend on how its requests are served. Threads: one. Units: tokens, seconds.
+// implies; their earlier turns are in no cache. A trace's sessions come in its order and at its times, made
+// faster or slower, or as a Poisson process where it has no times; then they are drawn, each with prefixes of
+// its own. Deterministic for a seed: a session's lengths and times do not depend on how its requests are
+// served. Threads: one. Units: tokens, seconds.
 #ifndef BFIO_TOOLS_SIM_PREFIXES_PREFIX_WORKLOAD_H_
 #define BFIO_TOOLS_SIM_PREFIXES_PREFIX_WORKLOAD_H_
 
@@ -14,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/base/rng.h"
+#include "common/workload/trace.h"
 #include "tools/sim/rank/serve_group.h"
 
 namespace bfio::sim {
@@ -63,9 +66,13 @@ class PrefixWorkload {
     int64_t tokens = 0;
     uint64_t texts = 0;
     bool ended = false;
+    // Of a trace: its next request.
+    size_t next = 0;
   };
 
   PrefixWorkload(const WorkloadShape& shape, uint64_t seed);
+  // A session ends before a request that has more than `longest` tokens with its output. `trace` outlives it.
+  PrefixWorkload(const Trace* trace, int64_t longest, uint64_t seed);
 
   // Requests per second of one rank that always has work, without cache hits.
   double Capacity(const EngineOptions& engine) const;
@@ -73,7 +80,10 @@ class PrefixWorkload {
   Session NewSession(int64_t number) const;
   // The next turn's request, without arrival time; empty when the session has ended.
   std::optional<ServeRequest> NextTurn(Session& session) const;
-  double Think(Session& session) const { return session.rng.Exponential() * shape_.think_s; }
+  double Think(Session& session) const;
+  // When the sessions of a trace begin, by number, at most `sessions` of them at this mean rate; empty:
+  // whenever.
+  std::vector<double> Arrivals(double sessions_per_s, int64_t sessions) const;
   // A session that began before time 0 and continues.
   Session UnderWay(int64_t number) const;
 
@@ -81,12 +91,20 @@ class PrefixWorkload {
 
  private:
   int64_t Draw(const WorkloadShape::Length& length, Rng& rng, int64_t most) const;
+  std::optional<ServeRequest> NextOfTrace(Session& session) const;
+  bool FollowsInTrace(size_t index) const {
+    return index < trace_->requests.size() && trace_->requests[index].after >= 0;
+  }
 
-  const WorkloadShape shape_;
+  WorkloadShape shape_;
   const Rng rng_;
   std::vector<int64_t> shared_tokens_;
   // Cumulative probabilities of the shared texts.
   std::vector<double> popularity_;
+  // The trace, if it is one, and its sessions' first requests.
+  const Trace* trace_ = nullptr;
+  int64_t longest_ = 0;
+  std::vector<size_t> first_;
 };
 
 }  // namespace bfio::sim

@@ -28,10 +28,15 @@ absl::Status RunPrefixesCommand(const ReadOptions& read) {
   std::vector<double> loads = {0.5, 0.7, 0.9, 1.2};
   int32_t seeds = 1;
   bool json = false;
+  std::vector<std::string> traces;
   OptionTable table;
   table.Add("workloads", &workloads,
             "workloads, separated by commas: none (no shared prefixes), reasoning, system_prompts, "
             "documents, chat, agents");
+  table.Add("trace", &traces,
+            "instead of --workloads: trace files with the hashes of their blocks (Mooncake, Bailian), or "
+            "folders of agents' sessions, separated by commas. A session that does not fit a rank's KV cache "
+            "ends");
   table.Add("policies", &policies,
             "policies, separated by commas: those of the router, or direct_least_requests, "
             "sglang_cache_aware and dynamo_kv, with which requests queue in the engines");
@@ -59,7 +64,14 @@ absl::Status RunPrefixesCommand(const ReadOptions& read) {
   AddJson(table, json);
   read(table);
   if (!json) PrintHead(kPrefixColumns);
+  if (!traces.empty()) workloads = traces;
   for (const std::string& workload : workloads) {
+    Trace trace;
+    if (!traces.empty()) {
+      BFIO_ASSIGN_OR_RETURN(trace, ReadTrace(workload, {.blocks = true}));
+      PrintDroppedRows(trace);
+      options.trace = &trace;
+    }
     for (const int32_t count : ranks) {
       for (const double load : loads) {
         for (int32_t seed = 1; seed <= seeds; ++seed) {

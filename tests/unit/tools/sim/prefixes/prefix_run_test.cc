@@ -68,6 +68,43 @@ TEST(PrefixWorkloadTest, MeanLengthsAndCapacityAreThoseOfTheShape) {
   EXPECT_NEAR(Workload("reasoning").Capacity(engine) * 3'569 / (64 / 0.01), 1, 0.05);
 }
 
+// Requests whose prompts begin with the blocks 1, 2 and one of their own.
+Trace SharedBlocks(int64_t requests, bool sessions) {
+  Trace trace{.source = "test", .format = "test", .has_arrivals = !sessions, .block_tokens = 512};
+  for (int64_t i = 0; i < requests; ++i) {
+    TraceRequest request{
+        .arrival_s = 0.5 * static_cast<double>(i), .prompt_tokens = 1'400, .output_tokens = 20};
+    request.blocks = {1, 2, static_cast<uint64_t>(100 + i)};
+    if (sessions && i % 4 != 0) request.after = i - 1, request.think_s = 3;
+    trace.requests.push_back(request);
+  }
+  return trace;
+}
+
+TEST(PrefixWorkloadTest, ATracesRequestsShareTheBlocksThatItSays) {
+  for (const bool sessions : {false, true}) {
+    const Trace trace = SharedBlocks(8, sessions);
+    const PrefixWorkload workload(&trace, 100'000, /*seed=*/1);
+    PrefixWorkload::Session a = workload.NewSession(1), b = workload.NewSession(2);
+    const auto first = *workload.NextTurn(a),
+               second = *(sessions ? workload.NextTurn(a) : workload.NextTurn(b));
+    EXPECT_EQ(first.prompt, 1'400);
+    const auto ends = std::mismatch(first.blocks.begin(), first.blocks.end(), second.blocks.begin());
+    EXPECT_EQ(ends.first - first.blocks.begin(), 1'024 / kEngineBlockTokens);
+    if (!sessions) continue;
+    EXPECT_EQ(workload.Think(a), 3);
+    EXPECT_NE(workload.NextTurn(b)->blocks[0], first.blocks[0]) << "another session's blocks are its own";
+    EXPECT_TRUE(workload.NextTurn(a) && workload.NextTurn(a) && !workload.NextTurn(a));
+  }
+  const Trace trace = SharedBlocks(101, false);
+  const PrefixWorkload workload(&trace, 1'419, 1);
+  const std::vector<double> arrivals = workload.Arrivals(/*sessions_per_s=*/10, 1'000);
+  EXPECT_NEAR(arrivals.back(), 10.1, 1e-9);
+  EXPECT_NEAR(arrivals[50], 5.05, 1e-9) << "evenly, as in the trace";
+  PrefixWorkload::Session longer = workload.NewSession(0);
+  EXPECT_FALSE(workload.NextTurn(longer)) << "fits no rank";
+}
+
 // --- runs ---
 
 PrefixRunOptions RunWith(const std::string& workload, const std::string& policy, int32_t ranks = 2,
@@ -123,6 +160,21 @@ TEST(PrefixRunTest, HitsAreFoundWhereTextsAreSharedAndCached) {
   EXPECT_GT(RunPrefixes(options)->found_share, 0.9);
   options.engine.caches = false;
   EXPECT_EQ(RunPrefixes(options)->hit_share + RunPrefixes(options)->found_share, 0);
+}
+
+TEST(PrefixRunTest, ATracesSharedBlocksAreFoundInTheRanks) {
+  const Trace trace = SharedBlocks(400, false);
+  PrefixRunOptions options = RunWith("trace", "least_work");
+  options.trace = &trace;
+  const auto run = RunPrefixes(options);
+  ASSERT_TRUE(run.ok()) << run.status();
+  // Two of three blocks, except for the first prompts of each rank.
+  EXPECT_NEAR(run->hit_share, 1'024.0 / 1'400, 0.02);
+  EXPECT_GT(run->found_share, 0.95);
+  const Trace sessions = SharedBlocks(40, true);
+  options.trace = &sessions;
+  EXPECT_NEAR(RunPrefixes(options)->hit_share, 0.75 * 1'024 / 1'400, 0.05)
+      << "a session's first turn finds none";
 }
 
 // In a barrier every step takes as long as the slowest. bf_io_auto uses waves and prefixes; vllm uses
