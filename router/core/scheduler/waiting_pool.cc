@@ -35,6 +35,7 @@ WaitingView ViewOf(const RequestSpec& request, int64_t enqueued_step) {
 
 void WaitingPool::Enter(const RequestSpec& request) {
   assert(!Contains(request.id));
+  if (leaving_.contains(request.id)) Settle();
   specs_.emplace(request.id, request);
   tokens_to_compute_ += request.tokens_to_compute();
   needing_ += request.needs != 0 ? 1 : 0;
@@ -66,6 +67,12 @@ void WaitingPool::Insert(const RequestSpec& request, int64_t enqueued_step, Entr
 }
 
 void WaitingPool::Settle() const {
+  if (!leaving_.empty()) {
+    moved_ += std::ssize(views_) + std::ssize(entering_);
+    for (std::vector<WaitingView>* const of : {&views_, &entering_})
+      std::erase_if(*of, [this](const WaitingView& view) { return leaving_.contains(view.id); });
+    leaving_.clear();
+  }
   if (entering_.empty()) return;
   // Of equals, the last one to come goes first.
   if (entry_ != Entry::kBehind) std::reverse(entering_.begin(), entering_.end());
@@ -100,9 +107,8 @@ void WaitingPool::Return(const RequestSpec& request, int64_t enqueued_step) {
 bool WaitingPool::Remove(RequestId id) {
   assert(hidden_.empty());
   if (!Contains(id)) return false;
-  Settle();
   Leave(id);
-  views_.erase(std::find_if(views_.begin(), views_.end(), [&](const WaitingView& v) { return v.id == id; }));
+  leaving_.insert(id);
   return true;
 }
 

@@ -3,14 +3,16 @@
 // least senior_step (oldest first where none is senior), then the earlier deadline, then order of arrival.
 // Owned by Scheduler; one thread. Cost: requests that enter alike, one after another, are sorted and merged
 // with the pool in one pass when it is read next, so a lost group's requests return in linear time. At the
-// back they enter at once. RemoveMany is one pass over the pool.
+// back they enter at once. RemoveMany is one pass over the pool; so are all Removes between two reads of it.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_WAITING_POOL_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_WAITING_POOL_H_
 
 #include <cstdint>
+#include <iterator>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/types/span.h"
 #include "router/core/model/request.h"
 #include "router/core/model/snapshot.h"
@@ -64,11 +66,11 @@ class WaitingPool {
     Settle();
     return absl::MakeSpan(views_);
   }
-  int64_t size() const { return static_cast<int64_t>(views_.size() + entering_.size()); }
+  int64_t size() const { return std::ssize(views_) + std::ssize(entering_) - std::ssize(leaving_); }
   bool empty() const { return size() == 0; }
   // Prompt tokens of all requests, hidden ones included (RequestSpec::tokens_to_compute).
   int64_t tokens_to_compute() const { return tokens_to_compute_; }
-  // Number of views that have been moved so far to let others in.
+  // Number of views that have been moved or checked so far to let others in and out.
   int64_t moved() const { return moved_; }
 
  private:
@@ -90,14 +92,16 @@ class WaitingPool {
     return entry == Entry::kBehind ? Less(entry, a, b) : !Less(entry, b, a);
   }
   void Insert(const RequestSpec& request, int64_t enqueued_step, Entry entry);
-  // Merges what has entered: each request goes ahead of all at the back that it is before, and behind hidden
-  // requests at that position.
+  // Takes out what is leaving, and merges what has entered: each request goes ahead of all at the back that it
+  // is before, and behind hidden requests at that position.
   void Settle() const;
 
   // views() settles, which changes nothing that can be seen.
   mutable std::vector<WaitingView> views_;
   // In the order in which they have come, all in the same way.
   mutable std::vector<WaitingView> entering_;
+  // Removed, with their views still here.
+  mutable absl::flat_hash_set<RequestId> leaving_;
   Entry entry_ = Entry::kBehind;
   mutable int64_t moved_ = 0;
   absl::flat_hash_map<RequestId, RequestSpec> specs_;

@@ -130,4 +130,17 @@ TEST(WaitingPool, RequestsThatReturnMoveTheOthersOnce) {
   EXPECT_LE(pool.moved(), 3 * kRequests);
 }
 
+// A client that goes takes all its requests with it.
+TEST(WaitingPool, RequestsThatAreCancelledTogetherTakeOnePass) {
+  WaitingPool pool;
+  constexpr RequestId kRequests = 4000;
+  for (RequestId id = 1; id <= kRequests; ++id) pool.Add(Spec(id), 0);
+  for (RequestId id = 1; id < kRequests; ++id) EXPECT_TRUE(pool.Remove(id));
+  EXPECT_FALSE(pool.Remove(1));
+  EXPECT_EQ(pool.size(), 1);
+  pool.Add(Spec(2, 1), 0);
+  EXPECT_THAT(Ids(pool), ElementsAre(2, kRequests));
+  EXPECT_LE(pool.moved(), kRequests + 1);
+}
+
 }  // namespace bfio::core::waiting_pool_test
