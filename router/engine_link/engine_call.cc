@@ -18,6 +18,9 @@ absl::Status Complete(EngineDescription& description) {
   if (description.slots < 1)
     return absl::InvalidArgumentError(
         "it does not report how many requests it runs at a time (max_num_seqs)");
+  if (description.slots > kMostEngineSlots)
+    return absl::InvalidArgumentError(absl::StrCat("it reports that it runs more than ", kMostEngineSlots,
+                                                   " requests at a time (max_num_seqs)"));
   if (description.max_sequence_tokens < 2)
     return absl::InvalidArgumentError("it does not report the longest sequence (max_context_length)");
   if (description.kv_tokens < 1) description.kv_tokens = description.slots * description.max_sequence_tokens;

@@ -19,6 +19,8 @@ namespace bfio::router {
 // Numbers a call of a rank; never used twice, because a request may come back to a rank that it was on.
 using CallNumber = uint64_t;
 
+inline constexpr int32_t kMostEngineSlots = 65536;
+
 // An engine's description of itself.
 struct EngineDescription {
   // Data-parallel ranks among which the router balances, numbered from 0 in calls. The engine's reports

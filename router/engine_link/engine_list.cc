@@ -18,6 +18,7 @@
 #include "absl/strings/strip.h"
 #include "common/base/spdlog.h"
 #include "common/base/status_macros.h"
+#include "router/engine_link/engine_call.h"
 #include "router/group/group_key.h"
 
 namespace bfio::router {
@@ -29,7 +30,6 @@ bool IsIpv6(const std::string& address) {
 
 // Far above the budget of any engine.
 constexpr int64_t kMostTokenBudget = int64_t{1} << 24;
-constexpr int32_t kMostSlots = 65536;
 
 bool IsName(absl::string_view text) {
   return !text.empty() && text.size() <= kMaxGroupNameBytes &&
@@ -127,7 +127,7 @@ absl::StatusOr<std::vector<EngineAddress>> ReadEntries(const NextEntry& next) {
     keys.AddParsed("barrier", &settings.barrier, "none", "", ParseBarrier);
     keys.Add("token_budget", &settings.token_budget, Within(1, kMostTokenBudget), "");
     keys.Add("pinned", &settings.pinned, "");
-    keys.Add("slots", &settings.slots, Within(1, kMostSlots), "");
+    keys.Add("slots", &settings.slots, Within(1, kMostEngineSlots), "");
     BFIO_ASSIGN_OR_RETURN(const bool there, next(keys));
     if (!there) return engines;
     if (servers.empty()) return absl::InvalidArgumentError("an engine has no url");

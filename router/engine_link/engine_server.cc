@@ -567,7 +567,7 @@ void EngineServer::Start(size_t r, EngineRank::StartCall start) {
   };
   // An engine that reports a single rank may distribute calls over several ranks itself, so none is named.
   std::optional<int32_t> where;
-  if (description_.all_ranks > 1) where = static_cast<int32_t>(r);
+  if (std::max(description_.ranks, description_.all_ranks) > 1) where = static_cast<int32_t>(r);
   rank.streams[number] = client_->Generate(start.call, where, name, std::move(callbacks));
 }
 

@@ -18,7 +18,7 @@ namespace bfio::testing {
 class HttpEngine {
  public:
   // `ranks`: of this server, counted from `first`.
-  explicit HttpEngine(int ranks = 1, int first = 0) : ranks_(ranks), first_(first) {
+  explicit HttpEngine(int ranks = 1, int first = 0) : ranks(ranks), first(first) {
     server_.Get("/v1/models", [this](const httplib::Request&, httplib::Response& response) {
       response.set_content(models, "application/json");
     });
@@ -45,13 +45,14 @@ class HttpEngine {
   std::string models = R"({"object":"list","data":[{"id":"m","max_model_len":4096},{"id":"lora"}]})";
   // Appended to the metrics.
   std::string more_metrics;
+  std::atomic<int> ranks, first;
   std::atomic<bool> healthy = true;
   std::atomic<int64_t> running = 0, waiting = 0, generated = 0;
 
  private:
   std::string Metrics() const {
     std::string text = "# TYPE vllm:num_requests_running gauge\n";
-    for (int rank = first_; rank < first_ + ranks_; ++rank) {
+    for (int rank = first; rank < first + ranks; ++rank) {
       const std::string labels = absl::StrCat("{engine=\"", rank, "\",model_name=\"m, \\\"x\\\"}\"}");
       absl::StrAppend(&text, "vllm:num_requests_running", labels, " ", running.load(), ".0\n",
                       "vllm:num_requests_waiting", labels, " ", waiting.load(), "\n");
@@ -59,12 +60,11 @@ class HttpEngine {
                       "vllm:kv_cache_usage_perc", labels, " 0.25\n", "vllm:generation_tokens_total", labels,
                       " ", generated.load(), " 1700000000\n");
       absl::StrAppend(&text, "vllm:cache_config_info{block_size=\"16\",engine=\"", rank,
-                      "\",num_gpu_blocks=\"", 1000 * ranks_, "\"} 1.0\n");
+                      "\",num_gpu_blocks=\"", 1000 * ranks, "\"} 1.0\n");
     }
     return text + more_metrics;
   }
 
-  const int ranks_, first_;
   httplib::Server server_;
   int port_ = 0;
   std::thread thread_;

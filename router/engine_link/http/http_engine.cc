@@ -1,7 +1,6 @@
 #include "router/engine_link/http/http_engine.h"
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 #include <thread>
 #include <utility>
@@ -10,25 +9,26 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
 #include "common/base/event_queue.h"
 #include "common/base/status_macros.h"
 #include "common/json/json_reader.h"
-#include "httplib.h"
+#include "router/engine_link/http/http_get.h"
 #include "router/engine_link/http/metrics_text.h"
 #include "router/requests/placed_request.h"
 
 namespace bfio::router {
 namespace {
 
-// Far above the answers of any engine: metrics have some 100 KB.
-constexpr size_t kMostAnswerBytes = size_t{4} << 20;
-// How long a connection may take to open. The destructor may wait as long.
-constexpr absl::Duration kConnectTime = absl::Milliseconds(500);
 constexpr int32_t kMostRanks = 1024;
 constexpr double kLargestCount = int64_t{1} << 40;
 
+// A number that an engine may have, or -1: it is not reported.
+double Plausible(double value) {
+  return value >= 0 && value <= kLargestCount ? value : -1;
+}
 int64_t Count(double value) {
-  return static_cast<int64_t>(std::clamp(std::isfinite(value) ? value : 0, 0.0, kLargestCount));
+  return static_cast<int64_t>(std::clamp(value, 0.0, kLargestCount));
 }
 
 // The rank of a sample; rank 0 if it names none.
@@ -44,12 +44,12 @@ std::optional<int32_t> RankOf(const MetricSample& sample) {
 // vLLM before 0.33 has no kv_cache_size_tokens, and num_gpu_blocks is the sum over the ranks.
 double KvTokensIn(const MetricSample& sample, int32_t ranks) {
   double tokens = -1, blocks = 0, size = 0;
-  if (absl::SimpleAtod(sample.label("kv_cache_size_tokens"), &tokens)) return tokens;
+  if (absl::SimpleAtod(sample.label("kv_cache_size_tokens"), &tokens)) return Plausible(tokens);
   if (!absl::SimpleAtod(sample.label("num_gpu_blocks"), &blocks) ||
       !absl::SimpleAtod(sample.label("block_size"), &size)) {
     return -1;
   }
-  return blocks * size / std::max(1, ranks);
+  return Plausible(blocks * size / std::max(1, ranks));
 }
 
 // A request in its engine: Envoy's to end.
@@ -63,30 +63,29 @@ class HttpEngine final : public EngineClient {
   explicit HttpEngine(const EngineAddress& engine)
       : server_(engine.server.ToString()),
         slots_(engine.slots),
-        http_(engine.server.host, engine.server.port),
-        thread_([this] { Run(); }) {
-    http_.set_connection_timeout(0, absl::ToInt64Microseconds(kConnectTime));
-    http_.set_keep_alive(true);
-    http_.set_tcp_nodelay(true);
-  }
+        get_(engine.server),
+        thread_([this] { Run(); }) {}
   ~HttpEngine() override {
     tasks_.Close();
-    http_.stop();
+    get_.Stop();
     thread_.join();
   }
 
   void Describe(absl::Duration timeout,
                 absl::AnyInvocable<void(absl::StatusOr<EngineDescription>) &&> done) override {
-    tasks_.Post([this, timeout, done = std::move(done)]() mutable { std::move(done)(Describe(timeout)); });
+    Post(timeout, [this, done = std::move(done)](absl::Time deadline) mutable {
+      std::move(done)(Describe(deadline));
+    });
   }
   void CheckHealth(absl::Duration timeout, absl::AnyInvocable<void(absl::Status) &&> done) override {
-    tasks_.Post([this, timeout, done = std::move(done)]() mutable {
-      std::move(done)(Get("/health", timeout).status());
+    Post(timeout, [this, done = std::move(done)](absl::Time deadline) mutable {
+      std::move(done)(Get("/health", deadline).status());
     });
   }
   void GetLoads(absl::Duration timeout,
                 absl::AnyInvocable<void(absl::StatusOr<std::vector<EngineRankLoad>>) &&> done) override {
-    tasks_.Post([this, timeout, done = std::move(done)]() mutable { std::move(done)(Loads(timeout)); });
+    Post(timeout,
+         [this, done = std::move(done)](absl::Time deadline) mutable { std::move(done)(Loads(deadline)); });
   }
   std::shared_ptr<EngineRecords> Subscribe(RecordCallbacks callbacks) override {
     std::move(callbacks.on_end)(absl::UnimplementedError("loads are polled"));
@@ -118,43 +117,36 @@ class HttpEngine final : public EngineClient {
     }
   }
 
-  // UNAVAILABLE: it cannot be reached; DEADLINE_EXCEEDED; UNIMPLEMENTED: it has no such page.
-  absl::StatusOr<std::string> Get(const std::string& path, absl::Duration timeout) {
-    const auto microseconds = absl::ToInt64Microseconds(timeout);
-    http_.set_read_timeout(microseconds / 1'000'000, microseconds % 1'000'000);
-    std::string text;
-    const httplib::Result result = http_.Get(path, [&text](const char* data, size_t size) {
-      if (text.size() + size > kMostAnswerBytes) return false;
-      text.append(data, size);
-      return true;
-    });
-    const std::string what = absl::StrCat("GET ", path, ": ");
-    if (!result && result.error() == httplib::Error::Read)
-      return absl::DeadlineExceededError(absl::StrCat(what, "no answer"));
-    if (!result && result.error() == httplib::Error::Connection)
-      return absl::UnavailableError(absl::StrCat(what, "cannot connect"));
-    if (!result) return absl::UnavailableError(absl::StrCat(what, httplib::to_string(result.error())));
-    if (result->status == 404) return absl::UnimplementedError(absl::StrCat(what, "status 404"));
-    if (result->status != 200)
-      return absl::FailedPreconditionError(absl::StrCat(what, "status ", result->status));
-    return text;
+  // Runs the task on the thread. What waits for others before it waits within its own timeout.
+  template <typename Task>
+  void Post(absl::Duration timeout, Task task) {
+    tasks_.Post([deadline = MonotonicNow() + timeout, task = std::move(task)]() mutable { task(deadline); });
   }
 
-  absl::StatusOr<EngineDescription> Describe(absl::Duration timeout) {
+  absl::StatusOr<std::string> Get(const std::string& path, absl::Time deadline) {
+    absl::StatusOr<HttpGet::Answer> answer = get_(path, deadline);
+    if (answer.ok() && answer->status == 200) return std::move(answer->body);
+    if (answer.ok()) answer = absl::FailedPreconditionError(absl::StrCat("status ", answer->status));
+    return absl::Status(answer.status().code(), absl::StrCat("GET ", path, ": ", answer.status().message()));
+  }
+
+  absl::StatusOr<EngineDescription> Describe(absl::Time deadline) {
     EngineDescription description;
-    BFIO_ASSIGN_OR_RETURN(const std::string models, Get("/v1/models", timeout));
+    BFIO_ASSIGN_OR_RETURN(const std::string models, Get("/v1/models", deadline));
     BFIO_RETURN_IF_ERROR(ReadModels(models, description));
-    BFIO_ASSIGN_OR_RETURN(const std::string metrics, Get("/metrics", timeout));
+    BFIO_ASSIGN_OR_RETURN(const std::string metrics, Get("/metrics", deadline));
     const std::map<int32_t, HttpRankMetrics> ranks = ReadEngineMetrics(metrics);
     if (ranks.empty())
       return absl::FailedPreconditionError(
           "GET /metrics: neither vLLM's nor SGLang's (SGLang needs --enable-metrics)");
     description.first_rank = ranks.begin()->first;
     description.ranks = static_cast<int32_t>(ranks.size());
-    description.all_ranks = description.ranks;
+    if (ranks.rbegin()->first - description.first_rank >= description.ranks)
+      return absl::FailedPreconditionError("GET /metrics: its ranks are not numbered one after another");
     description.slots = slots_;
     for (const auto& [rank, metrics] : ranks) {
-      if (description.slots == 0) description.slots = static_cast<int32_t>(std::max(0.0, metrics.slots));
+      if (description.slots == 0)
+        description.slots = static_cast<int32_t>(std::clamp(metrics.slots, 0.0, kMostEngineSlots + 1.0));
       if (metrics.kv_tokens > 0) description.kv_tokens = Count(metrics.kv_tokens);
     }
     if (description.slots < 1)
@@ -165,8 +157,8 @@ class HttpEngine final : public EngineClient {
     return description;
   }
 
-  absl::StatusOr<std::vector<EngineRankLoad>> Loads(absl::Duration timeout) {
-    BFIO_ASSIGN_OR_RETURN(const std::string text, Get("/metrics", timeout));
+  absl::StatusOr<std::vector<EngineRankLoad>> Loads(absl::Time deadline) {
+    BFIO_ASSIGN_OR_RETURN(const std::string text, Get("/metrics", deadline));
     std::vector<EngineRankLoad> loads;
     for (const auto& [rank, metrics] : ReadEngineMetrics(text)) {
       if (metrics.running < 0) continue;
@@ -182,7 +174,7 @@ class HttpEngine final : public EngineClient {
   const std::string server_;
   const int32_t slots_;
   EventQueue tasks_;
-  httplib::Client http_;
+  HttpGet get_;
   std::thread thread_;
 };
 
@@ -199,7 +191,7 @@ std::map<int32_t, HttpRankMetrics> ReadEngineMetrics(absl::string_view text) {
       // Counters may have the suffix _total.
       absl::string_view rest = sample.name.substr(prefix.size() + name.size());
       if (!rest.empty() && rest != "_total") return;
-      if (const std::optional<int32_t> rank = RankOf(sample)) ranks[*rank].*field = sample.value;
+      if (const std::optional<int32_t> rank = RankOf(sample)) ranks[*rank].*field = Plausible(sample.value);
     });
   };
   read("vllm:", "num_requests_running", &HttpRankMetrics::running);

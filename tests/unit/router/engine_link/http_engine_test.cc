@@ -1,16 +1,26 @@
 // An engine behind Envoy: what the router reads of it, and how requests are placed there.
 #include "router/engine_link/http/http_engine.h"
 
+#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "common/base/clock.h"
+#include "router/engine_link/http/http_get.h"
 #include "router/engine_link/http/metrics_text.h"
 #include "router/requests/placed_request.h"
 #include "tests/testing/http_engine.h"
@@ -58,7 +68,6 @@ TEST(HttpEngine, ItsRanksSizesAndLoads) {
   ASSERT_TRUE(description.ok()) << description.status();
   EXPECT_EQ(*description, (EngineDescription{.ranks = 2,
                                              .first_rank = 4,
-                                             .all_ranks = 2,
                                              .slots = 8,
                                              .kv_tokens = 16'000,
                                              .max_sequence_tokens = 4096,
@@ -123,6 +132,155 @@ TEST(HttpEngine, RequestsArePlacedByTheirOwnEdgeAndOthersAreRefused) {
   placed->end = absl::UnavailableError("refused");
   EXPECT_TRUE(absl::IsUnavailable(end_of(placed).status()));
   EXPECT_EQ(end_of(nullptr).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(HttpEngine, ARankThatVanishesIsUnknownAndOneMoreIsAdded) {
+  testing::HttpEngine engine(3);
+  const auto client = ClientOf(engine.port());
+  const EngineDescription before = *Describe(*client);
+  const auto after = [&](int first, int ranks) {
+    engine.first = first;
+    engine.ranks = ranks;
+    EngineDescription description = *Describe(*client);
+    FillIn(before, description);
+    EXPECT_TRUE(SameServer(before, description));
+    return description.ranks;
+  };
+  EXPECT_EQ(after(0, 2), 3);
+  EXPECT_EQ(after(1, 1), 3);
+  EXPECT_EQ(after(0, 4), 4);
+  engine.more_metrics = "vllm:num_requests_running{engine=\"900\"} 1\n";
+  EXPECT_EQ(Describe(*client).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(HttpEngine, NumbersThatCannotBeAreNotReported) {
+  const double limit = std::numeric_limits<double>::infinity();
+  for (const char* number : {"NaN", "-1", "-Inf", "+Inf", "1e300"}) {
+    const auto ranks = ReadEngineMetrics(absl::StrCat(
+        "vllm:num_requests_running ", number, "\nvllm:kv_cache_usage_perc ", number,
+        "\nsglang:max_running_requests ", number, "\nvllm:cache_config_info{kv_cache_size_tokens=\"", number,
+        "\"} 1\nvllm:cache_config_info{engine=\"0\",num_gpu_blocks=\"1e200\",block_size=\"1e200\"} 1\n"));
+    ASSERT_EQ(ranks.size(), 1u) << number;
+    for (const double value :
+         {ranks.at(0).running, ranks.at(0).kv_use, ranks.at(0).slots, ranks.at(0).kv_tokens})
+      EXPECT_TRUE(value == -1 && value < limit) << number;
+  }
+  for (const char* rank : {"-1", "1024", "x", "1e3"})
+    EXPECT_TRUE(
+        ReadEngineMetrics(absl::StrCat("vllm:num_requests_running{engine=\"", rank, "\"} 1")).empty());
+  testing::HttpEngine engine;
+  engine.more_metrics = "sglang:max_running_requests 1e12\n";
+  EngineDescription description = *Describe(*ClientOf(engine.port(), 0));
+  EXPECT_EQ(Complete(description).code(), absl::StatusCode::kInvalidArgument);
+}
+
+// A server that answers any request with the same bytes, and then for ever with others, or closes.
+class OddServer {
+ public:
+  OddServer(std::string first, std::string then, bool closes = false, size_t piece = SIZE_MAX)
+      : first_(std::move(first)), then_(std::move(then)), closes_(closes), piece_(piece) {
+    sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t size = sizeof(address);
+    EXPECT_EQ(bind(listener_, reinterpret_cast<sockaddr*>(&address), size), 0);
+    EXPECT_EQ(listen(listener_, 8), 0);
+    getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size);
+    port_ = ntohs(address.sin_port);
+    thread_ = std::thread([this] { Serve(); });
+  }
+  ~OddServer() {
+    shutdown(listener_, SHUT_RDWR);
+    thread_.join();
+    close(listener_);
+  }
+  uint16_t port() const { return port_; }
+
+ private:
+  void Serve() const {
+    for (int fd; (fd = accept(listener_, nullptr, nullptr)) >= 0; close(fd)) {
+      std::string request(4096, '\0');
+      if (recv(fd, request.data(), request.size(), 0) <= 0) continue;
+      bool open = true;
+      for (size_t at = 0; open && at < first_.size(); at += piece_)
+        open = Send(fd, first_.substr(at, piece_));
+      while (open && !then_.empty()) open = Send(fd, then_);
+      // Until the client closes.
+      while (open && !closes_ && recv(fd, request.data(), request.size(), 0) > 0) continue;
+    }
+  }
+  static bool Send(int fd, const std::string& bytes) {
+    return send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) == std::ssize(bytes);
+  }
+
+  const std::string first_, then_;
+  const bool closes_;
+  const size_t piece_;
+  const int listener_ = socket(AF_INET, SOCK_STREAM, 0);
+  uint16_t port_ = 0;
+  std::thread thread_;
+};
+
+TEST(HttpGet, AnyAnswerHasABoundInTimeAndBytes) {
+  const std::string ok = "HTTP/1.1 200 OK\r\n", many(size_t{64} << 10, 'x');
+  const std::string chunked = ok + "Transfer-Encoding: chunked\r\n\r\n";
+  constexpr bool kCloses = true;
+  const struct {
+    const char* name;
+    std::string first, then;
+    bool closes;
+    const char* error;
+  } kCases[] = {
+      {"nothing", "", "", false, "DEADLINE_EXCEEDED"},
+      {"half of it", ok + "Content-Length: 9\r\n\r\nx", "", false, "DEADLINE_EXCEEDED"},
+      {"a body without an end", ok + "\r\n", many, false, "more than"},
+      {"100 MB", ok + "Content-Length: 104857600\r\n\r\n", many, false, "more than"},
+      {"chunks without an end", chunked, "10000\r\n" + many + "\r\n", false, "more than"},
+      {"the size of a chunk without an end", chunked, std::string(many.size(), '0'), false, "not HTTP"},
+      {"a chunk of 2^64 bytes", chunked + "ffffffffffffffff\r\n", many, false, "not HTTP"},
+      {"headers without an end", ok, "x: y\r\nz: " + many + "\r\n", false, "more than"},
+      {"a line without an end", "HTTP/1.1 200 ", many, false, "more than"},
+      {"no answer", "", "", kCloses, "not HTTP"},
+      {"TLS", "\x15\x03\x01\x01\x02\x02\x46", "", kCloses, "not HTTP"},
+      {"another protocol", "SSH-2.0-OpenSSH_9.2\r\n\r\n", "", kCloses, "not HTTP"},
+      {"a negative length", ok + "Content-Length: -1\r\n\r\n", "", kCloses, "not HTTP"},
+      {"less than announced", ok + "Content-Length: 9\r\n\r\nx", "", kCloses, "incomplete"},
+      {"chunks that break off", chunked + "2\r\nab\r\n", "", kCloses, "incomplete"},
+  };
+  for (const auto& [name, first, then, closes, error] : kCases) {
+    OddServer server(first, then, closes);
+    const HttpGet get({"127.0.0.1", server.port()});
+    // Of those that are silent, none answers later either.
+    const auto answer = get(
+        "/", MonotonicNow() + (absl::StrContains(error, "DEADLINE") ? absl::Milliseconds(50) : kAnswerTime));
+    EXPECT_THAT(answer.status().ToString(), HasSubstr(error)) << name;
+  }
+}
+
+TEST(HttpGet, AnswersInAnyPieces) {
+  const std::string ok = "HTTP/1.1 200 OK\r\n";
+  for (const std::string& text :
+       {ok + "Content-Length: 5\r\n\r\nhello and what follows", ok + "\r\nhello",
+        ok + "transfer-encoding: Chunked\r\n\r\n2\r\nhe\r\n3;x=y\r\nllo\r\n0\r\n\r\n"}) {
+    for (const size_t piece : {1u, 3u, 1000u}) {
+      OddServer server(text, "", /*closes=*/true, piece);
+      const auto answer = HttpGet({"127.0.0.1", server.port()})("/", MonotonicNow() + kAnswerTime);
+      ASSERT_TRUE(answer.ok()) << answer.status() << text;
+      EXPECT_EQ(answer->body, "hello");
+    }
+  }
+  OddServer server("HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:9/\r\nContent-Length: 0\r\n\r\n", "");
+  EXPECT_EQ(HttpGet({"127.0.0.1", server.port()})("/", MonotonicNow() + kAnswerTime)->status, 302)
+      << "redirects are not followed";
+}
+
+// The link's thread, which serves all engines, destroys the client of one that does not answer.
+TEST(HttpEngine, AClientEndsWithACallUnderWay) {
+  OddServer silent("", "");
+  for (int i = 0; i < 1000; ++i) {
+    const auto client = ClientOf(silent.port());
+    client->Describe(absl::Hours(1), [](const absl::StatusOr<EngineDescription>&) {});
+    client->GetLoads(absl::Hours(1), [](const absl::StatusOr<std::vector<EngineRankLoad>>&) {});
+    if (i % 2 == 0) std::this_thread::yield();
+  }
 }
 
 TEST(MetricsText, OddLinesAreSkipped) {
