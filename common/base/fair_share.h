@@ -137,7 +137,7 @@ class CapacityShare {
   // Null: there is no bound.
   explicit CapacityShare(std::shared_ptr<SharedCapacity> capacity) : capacity_(std::move(capacity)) {}
   ~CapacityShare() {
-    if (capacity_ != nullptr && held_ > 0) capacity_->Give(peer_, held_);
+    if (held_ > 0) Give(held_);
   }
   CapacityShare(const CapacityShare&) = delete;
   CapacityShare& operator=(const CapacityShare&) = delete;
@@ -148,6 +148,11 @@ class CapacityShare {
     peer_ = peer;
     held_ += amount;
     return true;
+  }
+  // REQUIRES: 0 <= amount <= held().
+  void Give(int64_t amount) {
+    if (capacity_ != nullptr) capacity_->Give(peer_, amount);
+    held_ -= amount;
   }
   int64_t held() const { return held_; }
 

@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <memory>
@@ -144,6 +145,34 @@ TEST_F(PickerTest, TheRequestsOfAServerThatIsGoneGoElsewhereOrEnd) {
   EXPECT_EQ(held.Place(), stays.address());
   held.End();
   EXPECT_TRUE(cluster_->WaitUntilIdle());
+}
+
+// Clients come and go behind Envoy as fast as they like; each of their streams may end anywhere.
+TEST_F(PickerTest, StreamsThatAreCancelledAnywhereLeaveNothing) {
+  HttpEngine engine;
+  Serve({&engine});
+  const std::string body(size_t{32} << 10, ' ');
+  for (int i = 0; i < 2000; ++i) {
+    grpc::ClientContext context;
+    const auto stream = stub_->Process(&context);
+    ext_proc::ProcessingResponse answer;
+    if (i % 5 > 0)
+      stream->Write(RequestHeaders(ext_proc::BUFFERED, ext_proc::NONE, {{":path", "/v1/completions"}}));
+    if (i % 5 > 1) stream->Write(RequestBody(body, false));
+    if (i % 5 > 2) stream->Write(RequestBody("{}", true));
+    if (i % 5 > 3 && i % 100 == 4) stream->Read(&answer);
+    context.TryCancel();
+  }
+  Call other(*stub_, ext_proc::BUFFERED);
+  EXPECT_EQ(other.Place(), engine.address());
+  EXPECT_TRUE(other.End().ok());
+  EXPECT_TRUE(cluster_->WaitUntilIdle());
+  EXPECT_TRUE(cluster_->WaitFor("no stream", [](const v1::ClusterState& state) {
+    return std::all_of(state.ports().begin(), state.ports().end(), [](const v1::PortState& port) {
+      return port.port() != "picker" || port.streams() == 0;
+    });
+  }));
+  cluster_->StopCleanly();
 }
 
 TEST_F(PickerTest, OnSigtermHeldRequestsAreRefusedAndOthersLetPass) {

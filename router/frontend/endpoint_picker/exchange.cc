@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -23,9 +24,8 @@ constexpr char kSubset[] = "x-gateway-destination-endpoint-subset";
 constexpr char kRank[] = "x-data-parallel-rank";
 // Envoy's own limit of a piece is 64 KiB.
 constexpr size_t kPieceBytes = 62'000;
-// Headers beyond these bounds are not kept.
-constexpr int kMostHeaders = 256;
-constexpr size_t kMostHeaderBytes = 4096;
+// What is kept of a header's value, and of a list of endpoints: those beyond it are not used.
+constexpr size_t kMostHeaderBytes = 4096, kMostSubsetBytes = size_t{256} << 10;
 
 const std::string& ValueOf(const pb::HeaderValue& header) {
   return header.raw_value().empty() ? header.value() : header.raw_value();
@@ -46,17 +46,19 @@ std::string AttributeIn(const In& message, const std::string& name) {
 }
 
 // The list, or the texts between commas.
-std::optional<std::vector<std::string>> SubsetIn(const In& message) {
+std::optional<absl::flat_hash_set<std::string>> SubsetIn(const In& message) {
   const auto found = message.metadata_context().filter_metadata().find(kSubsetNamespace);
   if (found == message.metadata_context().filter_metadata().end()) return std::nullopt;
   const auto value = found->second.fields().find(kSubset);
   if (value == found->second.fields().end()) return std::nullopt;
   std::string text = value->second.string_value();
   for (const auto& one : value->second.list_value().values()) absl::StrAppend(&text, ",", one.string_value());
-  std::vector<std::string> subset;
+  absl::flat_hash_set<std::string> subset;
+  size_t bytes = 0;
   for (absl::string_view one : absl::StrSplit(text, ',')) {
     one = absl::StripAsciiWhitespace(one);
-    if (!one.empty()) subset.emplace_back(one);
+    if ((bytes += one.size()) > kMostSubsetBytes) break;
+    if (!one.empty()) subset.emplace(one);
   }
   return subset;
 }
@@ -144,10 +146,10 @@ Exchange::Action Exchange::OnRequestHeaders(const In& message) {
   }
   const Headers& from = message.request_headers();
   for (const pb::HeaderValue& header : from.headers().headers()) {
-    if (std::ssize(headers_) == kMostHeaders) break;
-    const std::string& value = ValueOf(header);
-    if (header.key().size() + value.size() <= kMostHeaderBytes)
-      headers_.try_emplace(absl::AsciiStrToLower(header.key()), value);
+    const auto name = std::find_if(kept_headers_.begin(), kept_headers_.end(), [&](const std::string& kept) {
+      return absl::EqualsIgnoreCase(kept, header.key());
+    });
+    if (name != kept_headers_.end()) headers_.try_emplace(*name, ValueOf(header).substr(0, kMostHeaderBytes));
   }
   subset_ = SubsetIn(message);
   phase_ = Phase::kBody;

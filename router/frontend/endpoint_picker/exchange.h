@@ -15,12 +15,13 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "envoy/ext_proc.pb.h"
 #include "router/requests/placed_request.h"
 
@@ -50,8 +51,9 @@ class Exchange {
     kBroken,
   };
 
-  // `body_bytes`: bound of the body.
-  explicit Exchange(size_t body_bytes) : body_limit_(body_bytes) {}
+  // `body_bytes`: bound of the body. `headers`: the names of those that are kept, in lower case.
+  explicit Exchange(size_t body_bytes, absl::Span<const std::string> headers = {})
+      : body_limit_(body_bytes), kept_headers_(headers) {}
 
   Action OnMessage(In&& message);
   // REQUIRES: kHeld.
@@ -64,12 +66,12 @@ class Exchange {
   std::deque<Out> TakeAnswers() { return std::exchange(answers_, {}); }
 
   Phase phase() const { return phase_; }
-  // Value of a request header, in lower case; empty: absent.
+  // Value of a request header that is kept; empty: absent.
   absl::string_view header(absl::string_view name) const;
   // The request's body; only in kHeld, and in kForwarding where it is sent back (FULL_DUPLEX_STREAMED).
   const std::string& body() const { return body_; }
   // The endpoints, "IP" or "IP:PORT", among which Envoy wants one; absent: any.
-  const std::optional<std::vector<std::string>>& subset() const { return subset_; }
+  const std::optional<absl::flat_hash_set<std::string>>& subset() const { return subset_; }
   // Frees the body where Envoy keeps it itself.
   void DropBody();
   // "IP:PORT" of the server that has answered, as Envoy says; empty: it says none.
@@ -95,13 +97,14 @@ class Exchange {
   Out& Answer() { return answers_.emplace_back(); }
 
   const size_t body_limit_;
+  const absl::Span<const std::string> kept_headers_;
   Phase phase_ = Phase::kHeaders;
   bool observed_ = false;
   envoy::service::ext_proc::v3::BodySendMode request_mode_, response_mode_;
   // The request has no body; its end came as trailers.
   bool bodiless_ = false, trailers_ = false;
   absl::flat_hash_map<std::string, std::string> headers_;
-  std::optional<std::vector<std::string>> subset_;
+  std::optional<absl::flat_hash_set<std::string>> subset_;
   std::string body_;
   std::string served_, failure_;
   int status_ = 0;

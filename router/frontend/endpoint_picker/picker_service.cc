@@ -20,19 +20,19 @@
 namespace bfio::router::picker {
 namespace {
 
+using Subset = absl::flat_hash_set<std::string>;
+
 // Whether the subset has the server of this rank, "http://IP:PORT#RANK".
-bool Contains(const std::vector<std::string>& subset, absl::string_view worker_id) {
+bool Contains(const Subset& subset, absl::string_view worker_id) {
   absl::ConsumePrefix(&worker_id, "http://");
   const absl::string_view server = worker_id.substr(0, worker_id.rfind('#'));
   const absl::string_view host = server.substr(0, server.rfind(':'));
-  return std::any_of(subset.begin(), subset.end(),
-                     [&](const std::string& one) { return one == server || one == host; });
+  return subset.contains(server) || subset.contains(host);
 }
 
 // Binds the request to the least loaded rank of the subset, unless that has all ranks. UNAVAILABLE: it has
 // none.
-absl::Status ChooseWithin(const std::vector<std::string>& subset, const Loads& loads,
-                          ClientRequest& request) {
+absl::Status ChooseWithin(const Subset& subset, const Loads& loads, ClientRequest& request) {
   const RankLoad* least = nullptr;
   bool all = true;
   for (const RankLoad& load : loads.loads) {
@@ -55,7 +55,10 @@ absl::Status ChooseWithin(const std::vector<std::string>& subset, const Loads& l
 class PickerCall final : public ServerCall<PickerCall, In, Out>, public TokenSink {
  public:
   PickerCall(PickerService* service, grpc::CallbackServerContext* context)
-      : ServerCall(context), service_(service), id_(service->handler_->NextId()) {}
+      : ServerCall(context),
+        service_(service),
+        id_(service->handler_->NextId()),
+        exchange_(kMaxBodyBytes, service->headers_) {}
   static PickerCall* Begin(PickerService* service, grpc::CallbackServerContext* context) {
     auto call = std::make_shared<PickerCall>(service, context);
     call->Open(call);
@@ -77,7 +80,6 @@ class PickerCall final : public ServerCall<PickerCall, In, Out>, public TokenSin
       if (exchange_.phase() == Exchange::Phase::kHeld && !left_) {
         exchange_.OnPlaced(place);
         on_end_ = std::move(on_end);
-        body_share_.reset();
         return Advance();
       }
     }
@@ -136,22 +138,25 @@ class PickerCall final : public ServerCall<PickerCall, In, Out>, public TokenSin
     {
       MutexLock lock(&mutex_);
       if (ended()) return;
-      const int64_t bytes = message.has_request_body() ? std::ssize(message.request_body().body()) : 0;
       action = exchange_.OnMessage(std::move(message));
       if (action == Exchange::Action::kTooLarge) {
         Refuse(absl::OutOfRangeError(absl::StrCat("the body has more than ", kMaxBodyBytes, " bytes")));
       } else if (action == Exchange::Action::kBroken) {
         SetEnd(
             {grpc::StatusCode::INVALID_ARGUMENT, "the message is not allowed in this state of the stream"});
-      } else if (bytes > 0 && !TakeBody(bytes)) {
+      } else if ((exchange_.phase() == Exchange::Phase::kBody || action == Exchange::Action::kPlace) &&
+                 !TakeShare()) {
         action = Exchange::Action::kNone;
-        Refuse(absl::ResourceExhaustedError("the requests of the tenant that wait are too large in total"));
+        Refuse(
+            absl::ResourceExhaustedError("the tenant sends too many requests, or too large ones, at once"));
       }
       Advance();
     }
     if (action == Exchange::Action::kPlace) Submit();
     MutexLock lock(&mutex_);
-    if (!ended()) Read();
+    // The next message is read when Envoy has taken what answers this one (Next).
+    reads_later_ = writing();
+    if (!ended() && !reads_later_) Read();
   }
   void OnNoMessage() override {
     Leave();
@@ -168,22 +173,29 @@ class PickerCall final : public ServerCall<PickerCall, In, Out>, public TokenSin
   bool Next(Out& message) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (answers_.empty()) answers_ = exchange_.TakeAnswers();
     message = Out();
-    if (answers_.empty()) return false;
+    if (answers_.empty()) {
+      // What was held has been forwarded.
+      if (exchange_.phase() > Exchange::Phase::kHeld) share_.reset();
+      if (std::exchange(reads_later_, false) && !ended()) Read();
+      return false;
+    }
     message = std::move(answers_.front());
     answers_.pop_front();
     return true;
   }
 
-  bool TakeBody(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (!body_share_) body_share_.emplace(service_->bodies_);
-    return body_share_->Take({std::string(exchange_.header(service_->options_.tenant_header)), ""}, bytes);
+  // False beyond the tenant's share.
+  bool TakeShare() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (!share_) share_.emplace(service_->held_);
+    const int64_t holds = PickerService::kStreamBytes + std::ssize(exchange_.body());
+    return share_->Take({std::string(exchange_.header(service_->options_.tenant_header)), ""},
+                        holds - share_->held());
   }
   // Answers instead of a place, and ends the stream after that.
   void Refuse(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const Exchange::Phase before = exchange_.phase();
     exchange_.OnRefused(status);
     if (exchange_.phase() != before) SetEnd(grpc::Status::OK);
-    body_share_.reset();
   }
 
   void Submit() {
@@ -205,7 +217,8 @@ class PickerCall final : public ServerCall<PickerCall, In, Out>, public TokenSin
       {
         MutexLock lock(&mutex_);
         exchange_.DropBody();
-        if (exchange_.body().empty()) body_share_.reset();
+        // It counts as a waiting request now.
+        if (share_) share_->Give(share_->held() - std::ssize(exchange_.body()));
         traceparent_ = TraceIdOf(exchange_.header("traceparent")).empty()
                            ? ""
                            : std::string(exchange_.header("traceparent"));
@@ -260,16 +273,20 @@ class PickerCall final : public ServerCall<PickerCall, In, Out>, public TokenSin
   const core::RequestId id_;
   // Set before the request is submitted.
   std::string traceparent_;
-  Exchange exchange_ ABSL_GUARDED_BY(mutex_){kMaxBodyBytes};
+  Exchange exchange_ ABSL_GUARDED_BY(mutex_);
   std::deque<Out> answers_ ABSL_GUARDED_BY(mutex_);
-  std::optional<CapacityShare> body_share_ ABSL_GUARDED_BY(mutex_);
+  std::optional<CapacityShare> share_ ABSL_GUARDED_BY(mutex_);
+  bool reads_later_ ABSL_GUARDED_BY(mutex_) = false;
   PlacedRequest::OnEnd on_end_ ABSL_GUARDED_BY(mutex_) = nullptr;
   bool submitted_ ABSL_GUARDED_BY(mutex_) = false;
   bool left_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 PickerService::PickerService(RequestHandler* handler, Authenticator* authenticator, PickerOptions options)
-    : handler_(handler), authenticator_(authenticator), options_(std::move(options)) {
+    : handler_(handler),
+      authenticator_(authenticator),
+      options_(std::move(options)),
+      headers_({":path", "x-request-id", "traceparent", kTtftHeader, options_.tenant_header}) {
   Add<In, Out>("/envoy.service.ext_proc.v3.ExternalProcessor/Process",
                [this](grpc::CallbackServerContext* context) { return Process(context); });
 }

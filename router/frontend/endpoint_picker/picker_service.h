@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "common/base/fair_share.h"
@@ -31,14 +32,17 @@ struct PickerOptions {
   RequestLimits limits;
   // The request header that names the tenant. The route must remove a client's own.
   std::string tenant_header = "x-gateway-inference-fairness-id";
+  // What all streams hold together until they have forwarded their requests, in bytes; a tenant has a share
+  // of it. Each holds its body, and while that is coming a fixed part.
+  int64_t held_bytes = int64_t{512} << 20;
 };
 
 class PickerCall;
 
 class PickerService final : public CallService {
  public:
-  // Bytes of request bodies that all streams hold together; a tenant has a share of them.
-  static constexpr int64_t kMaxBodies = int64_t{512} << 20;
+  // The fixed part of PickerOptions::held_bytes.
+  static constexpr int64_t kStreamBytes = int64_t{16} << 10;
 
   PickerService(RequestHandler* handler, Authenticator* authenticator, PickerOptions options);
 
@@ -59,8 +63,10 @@ class PickerService final : public CallService {
   RequestHandler* const handler_;
   Authenticator* const authenticator_;
   const PickerOptions options_;
+  // Request headers that are read.
+  const std::vector<std::string> headers_;
   FirstMessages messages_;
-  const std::shared_ptr<SharedCapacity> bodies_ = std::make_shared<SharedCapacity>(kMaxBodies);
+  const std::shared_ptr<SharedCapacity> held_ = std::make_shared<SharedCapacity>(options_.held_bytes);
   mutable Mutex mutex_;
   absl::flat_hash_map<uint64_t, std::weak_ptr<PickerCall>> calls_ ABSL_GUARDED_BY(mutex_);
 };

@@ -20,6 +20,7 @@ using bfio::testing::ResponseHeaders;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
 using Action = Exchange::Action;
 using Phase = Exchange::Phase;
 
@@ -66,7 +67,8 @@ std::vector<std::string> Answers(Exchange& exchange) {
 }
 
 TEST(Exchange, ABufferedBodyIsHeldAfterItsHeadersAreAnswered) {
-  Exchange exchange(100);
+  const std::vector<std::string> headers = {"x-request-id"};
+  Exchange exchange(100, headers);
   EXPECT_EQ(exchange.OnMessage(RequestHeaders(pb::BUFFERED, pb::NONE, kPost)), Action::kNone);
   EXPECT_THAT(Answers(exchange), ElementsAre("headers"));
   EXPECT_EQ(exchange.header("x-request-id"), "r");
@@ -144,12 +146,26 @@ TEST(Exchange, TheEndpointsThatEnvoyPermits) {
     exchange.OnMessage(std::move(headers));
     return *exchange.subset();
   };
-  EXPECT_THAT(subset_of(" 10.0.0.1:8000 ,10.0.0.2,", {}), ElementsAre("10.0.0.1:8000", "10.0.0.2"));
-  EXPECT_THAT(subset_of("", {"10.0.0.1:8000", "10.0.0.2"}), ElementsAre("10.0.0.1:8000", "10.0.0.2"));
+  EXPECT_THAT(subset_of(" 10.0.0.1:8000 ,10.0.0.2,", {}), UnorderedElementsAre("10.0.0.1:8000", "10.0.0.2"));
+  EXPECT_THAT(subset_of("", {"10.0.0.1:8000", "10.0.0.2"}),
+              UnorderedElementsAre("10.0.0.1:8000", "10.0.0.2"));
   EXPECT_THAT(subset_of("", {}), IsEmpty()) << "none is permitted";
+  EXPECT_THAT(subset_of("10.0.0.1," + std::string(1 << 20, '1'), {}), ElementsAre("10.0.0.1"));
   Exchange any(100);
   any.OnMessage(RequestHeaders(pb::NONE, pb::NONE, kPost));
   EXPECT_EQ(any.subset(), std::nullopt);
+}
+
+// A client's own headers cannot push out what the gateway adds behind them.
+TEST(Exchange, OnlyHeadersThatAreReadAreKept) {
+  bfio::testing::HeaderList all;
+  for (int i = 0; i < 2000; ++i) all.emplace_back("x-" + std::to_string(i), "v");
+  all.insert(all.end(), {{"x-Tenant", std::string(1 << 20, 'a')}, {"x-tenant", "b"}});
+  const std::vector<std::string> headers = {"X-tenant"};
+  Exchange exchange(100, headers);
+  exchange.OnMessage(RequestHeaders(pb::BUFFERED, pb::NONE, all));
+  EXPECT_EQ(exchange.header("X-tenant"), std::string(4096, 'a')) << "too long for a tenant, and not absent";
+  EXPECT_EQ(exchange.header("x-1"), "");
 }
 
 TEST(Exchange, AnObserverIsAnsweredNothing) {

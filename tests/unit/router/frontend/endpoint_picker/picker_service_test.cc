@@ -67,7 +67,8 @@ class PickerServiceTest : public ::testing::Test {
   absl::Notification submitted_, ended_;
   std::vector<absl::StatusCode> ends_;
   Authenticator authenticator_{"client API", nullptr};
-  PickerService service_{&handler_, &authenticator_, {}};
+  // Eight requests while they come, of which a tenant among others may send four.
+  PickerService service_{&handler_, &authenticator_, {.held_bytes = 8 * PickerService::kStreamBytes}};
   testing::LoopbackServer server_{&service_};
   const std::unique_ptr<pb::ExternalProcessor::Stub> stub_ =
       pb::ExternalProcessor::NewStub(server_.channel());
@@ -197,6 +198,49 @@ TEST_F(PickerServiceTest, ARequestThatEndsInTheRouterIsAnswered) {
   End(*sink_, absl::UnavailableError("the router is shutting down"), std::nullopt);
   ASSERT_TRUE(stream_->Read(&answer_));
   EXPECT_EQ(answer_.immediate_response().status().code(), 503u);
+}
+
+TEST_F(PickerServiceTest, ATenantsRequestsThatDoNotEndLeaveOthersTheirShare) {
+  struct Call {
+    Call(pb::ExternalProcessor::Stub& stub, const std::string& tenant) : stream(stub.Process(&context)) {
+      stream->Write(
+          RequestHeaders(pb::BUFFERED, pb::NONE,
+                         {{":path", "/v1/completions"}, {"x-gateway-inference-fairness-id", tenant}}));
+    }
+    ~Call() { context.TryCancel(); }
+    // Whether the picker waits for the body.
+    bool Taken() { return stream->Read(&answer) && answer.has_request_headers(); }
+    grpc::ClientContext context;
+    Out answer;
+    std::unique_ptr<grpc::ClientReaderWriter<In, Out>> stream;
+  };
+  std::vector<std::unique_ptr<Call>> calls;
+  for (int i = 0; i < 5; ++i) {
+    calls.push_back(std::make_unique<Call>(*stub_, "greedy"));
+    EXPECT_TRUE(calls.back()->Taken());
+  }
+  ASSERT_TRUE(calls.back()->stream->Read(&calls.back()->answer));
+  EXPECT_EQ(calls.back()->answer.immediate_response().status().code(), 429u);
+  EXPECT_TRUE(Call(*stub_, "other").Taken());
+  // One that waits for its place counts in the pool instead, and bodies count too.
+  calls[0]->stream->Write(RequestBody("{}", true));
+  submitted_.WaitForNotification();
+  calls.push_back(std::make_unique<Call>(*stub_, "greedy"));
+  EXPECT_TRUE(calls.back()->Taken());
+  calls.back()->stream->Write(RequestBody(std::string(PickerService::kStreamBytes, ' '), false));
+  ASSERT_TRUE(calls.back()->stream->Read(&calls.back()->answer));
+  EXPECT_EQ(calls.back()->answer.immediate_response().status().code(), 429u);
+}
+
+TEST_F(PickerServiceTest, WhoDoesNotReadItsAnswersIsNotRead) {
+  context_.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
+  stream_ = stub_->Process(&context_);
+  stream_->Write(RequestHeaders(pb::NONE, pb::FULL_DUPLEX_STREAMED, {{":path", "/v1/models"}}, true));
+  int taken = 0;
+  while (taken < 1000 &&
+         stream_->Write(bfio::testing::ResponseBody(std::string(size_t{64} << 10, 'x'), false)))
+    ++taken;
+  EXPECT_LT(taken, 1000) << "the router holds 64 MiB of answers";
 }
 
 TEST_F(PickerServiceTest, AnUnreadableBodyAndTenantAreRefused) {
