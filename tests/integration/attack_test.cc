@@ -14,11 +14,13 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/rng.h"
+#include "envoy/ext_proc.grpc.pb.h"
 #include "tests/testing/cluster.h"
 #include "tests/testing/engine_alone.h"
 #include "tests/testing/log_pipe.h"
 #include "tests/testing/token_clients.h"
 #include "tests/testing/unfinished_calls.h"
+#include "tests/unit/router/frontend/endpoint_picker/ext_proc_messages.h"
 
 namespace bfio::testing {
 namespace {
@@ -189,7 +191,8 @@ class LoneRouter {
 
 std::string TokensFile() {
   const std::string tokens = absl::StrCat(TestDirectory(), "/tokens");
-  std::ofstream(tokens) << "acme token:acme-s3cr3t-acme-s3cr3t\nother token:other-s3cr3t-other-s3cr3t\n";
+  std::ofstream(tokens) << "acme token:acme-s3cr3t-acme-s3cr3t\nother token:other-s3cr3t-other-s3cr3t\n"
+                           "smg token:smg-s3cr3t-smg-s3cr3t role=gateway\n";
   return tokens;
 }
 
@@ -288,13 +291,20 @@ TEST(WithoutAuthentication, UnfinishedCallsHaveABoundToo) {
 
 // --- what one peer takes from others ---
 
-constexpr char kAcme[] = "acme-s3cr3t-acme-s3cr3t", kOther[] = "other-s3cr3t-other-s3cr3t";
+constexpr char kAcme[] = "acme-s3cr3t-acme-s3cr3t", kOther[] = "other-s3cr3t-other-s3cr3t",
+               kGateway[] = "smg-s3cr3t-smg-s3cr3t";
+constexpr char kPick[] = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
+
+LoneRouter Picker() {
+  return LoneRouter({"--picker_listen=127.0.0.1:0", "--engines=http://127.0.0.1:1"});
+}
 
 // The status of a call that the router answers by itself.
-grpc::Status GetLoads(const std::string& address, const std::string& token) {
+grpc::Status GetLoads(const std::string& address, const std::string& token, const std::string& tenant = "") {
   const auto stub = v1::Inference::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
   grpc::ClientContext context;
   if (!token.empty()) context.AddMetadata("authorization", absl::StrCat("Bearer ", token));
+  if (!tenant.empty()) context.AddMetadata("bfio-tenant", tenant);
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60 * kSlowdown));
   v1::GetLoadsResponse loads;
   return stub->GetLoads(&context, {}, &loads);
@@ -304,10 +314,12 @@ grpc::Status GetLoads(const std::string& address, const std::string& token) {
 TEST(GreedyPeer, SilentCallsDelayNoOtherTenantOrConnection) {
   const LoneRouter router({absl::StrCat("--client_tokens=", TokensFile())});
   const std::string client = router.After("serving on ");
-  UnfinishedCalls greedy(client, kAcme);
+  UnfinishedCalls greedy(client, kAcme), behind(client, kGateway, "greedy");
   ASSERT_TRUE(greedy.Send("/bfio.v1.Inference/Generate", 400, 0, kAttackPatience));
-  for (const char* token : {kOther, kAcme}) {
-    const grpc::Status status = GetLoads(client, token);
+  ASSERT_TRUE(behind.Send("/bfio.v1.Inference/Generate", 400, 0, kAttackPatience));
+  for (const auto& [token, tenant] :
+       {std::pair<const char*, const char*>{kOther, ""}, {kAcme, ""}, {kGateway, ""}, {kGateway, "other"}}) {
+    const grpc::Status status = GetLoads(client, token, tenant);
     EXPECT_NE(status.error_code(), grpc::StatusCode::UNAVAILABLE) << token << status.error_message();
     EXPECT_NE(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED) << token;
   }
@@ -357,6 +369,37 @@ TEST(GreedyPeer, ResetsEndTheirConnectionAndDelayNoOther) {
     EXPECT_NE(GetLoads(client, "").error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
     EXPECT_LT(router.GrownMib(), 350 * kSlowdown) << method;
   }
+}
+
+// The connections of a gateway, and of Envoy, carry the calls of many tenants, and do not end for one of
+// them.
+TEST(GreedyPeer, ResetsBehindAGatewayDelayNoOther) {
+  const LoneRouter router({absl::StrCat("--client_tokens=", TokensFile())}), picker = Picker();
+  const std::string client = router.After("serving on ");
+  UnfinishedCalls greedy(client, kGateway, "greedy"), envoy(picker.After("picker for Envoy on "));
+  ASSERT_TRUE(greedy.SendResets("/bfio.v1.Inference/Generate", 60'000, kAttackPatience));
+  EXPECT_NE(GetLoads(client, kGateway, "other").error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  ASSERT_TRUE(envoy.SendResets(kPick, 60'000, kAttackPatience));
+  EXPECT_FALSE(greedy.ended() || envoy.ended());
+}
+
+// Streams of Envoy that send nothing, from an address that is not Envoy's: Envoy's are served.
+TEST(GreedyPeer, SilentStreamsDelayNoHttpRequest) {
+  const LoneRouter picker = Picker();
+  const std::string port = picker.After("picker for Envoy on ");
+  UnfinishedCalls greedy(port);
+  ASSERT_TRUE(greedy.Send(kPick, 400, 0, kAttackPatience));
+  const auto stub =
+      ext_proc::ExternalProcessor::NewStub(grpc::CreateChannel(port, grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60 * kSlowdown));
+  const auto stream = stub->Process(&context);
+  stream->Write(RequestHeaders(ext_proc::BUFFERED, ext_proc::NONE, {{":path", "/v1/completions"}}));
+  ext_proc::ProcessingResponse answer;
+  EXPECT_TRUE(stream->Read(&answer)) << stream->Finish().error_message();
+  context.TryCancel();
+  greedy.Read();
+  EXPECT_LT(greedy.refused(), 200) << "it did not wait for the others' end";
 }
 
 // --- what one client can learn or block ---

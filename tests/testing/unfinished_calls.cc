@@ -45,8 +45,8 @@ void AppendField(absl::string_view name, absl::string_view value, std::string& o
 
 }  // namespace
 
-UnfinishedCalls::UnfinishedCalls(const std::string& address, std::string token)
-    : token_(std::move(token)), fd_(ConnectTo(address)) {
+UnfinishedCalls::UnfinishedCalls(const std::string& address, std::string token, std::string tenant)
+    : token_(std::move(token)), tenant_(std::move(tenant)), fd_(ConnectTo(address)) {
   if (fd_ >= 0) fcntl(fd_, F_SETFL, O_NONBLOCK);
 }
 
@@ -138,6 +138,7 @@ void UnfinishedCalls::AddHeaders(uint32_t stream, const std::string& method) {
   AppendField("content-type", "application/grpc", fields);
   AppendField("te", "trailers", fields);
   if (!token_.empty()) AppendField("authorization", absl::StrCat("Bearer ", token_), fields);
+  if (!tenant_.empty()) AppendField("bfio-tenant", tenant_, fields);
   AddFrame(kHeaders, kEndHeaders, stream, fields);
 }
 

@@ -17,8 +17,9 @@ namespace bfio::testing {
 
 class UnfinishedCalls {
  public:
-  // Connects to HOST:PORT, an IPv4 address. `token`: the calls' bearer token; empty: none.
-  explicit UnfinishedCalls(const std::string& address, std::string token = "");
+  // Connects to HOST:PORT, an IPv4 address. `token`: the calls' bearer token; `tenant`: the one that they
+  // name; empty: none.
+  explicit UnfinishedCalls(const std::string& address, std::string token = "", std::string tenant = "");
   ~UnfinishedCalls();
   UnfinishedCalls(const UnfinishedCalls&) = delete;
   UnfinishedCalls& operator=(const UnfinishedCalls&) = delete;
@@ -76,7 +77,7 @@ class UnfinishedCalls {
   void TakeSettings(absl::string_view payload);
   Call* Find(uint32_t stream);
 
-  const std::string token_;
+  const std::string token_, tenant_;
   int fd_ = -1;
   std::string in_, out_;
   bool ended_ = false;
