@@ -7,6 +7,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <memory>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 
@@ -20,23 +21,23 @@ class LoopbackServer {
   // `service` outlives the server.
   explicit LoopbackServer(grpc::Service* service) {
     grpc::ServerBuilder builder;
-    int port = 0;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
     builder.RegisterService(service);
     server_ = builder.BuildAndStart();
     grpc::ChannelArguments small_windows;
     small_windows.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
     small_windows.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 65535);
-    channel_ = grpc::CreateCustomChannel(absl::StrCat("127.0.0.1:", port), grpc::InsecureChannelCredentials(),
-                                         small_windows);
+    channel_ = grpc::CreateCustomChannel(address(), grpc::InsecureChannelCredentials(), small_windows);
   }
   LoopbackServer(const LoopbackServer&) = delete;
   LoopbackServer& operator=(const LoopbackServer&) = delete;
   ~LoopbackServer() { server_->Shutdown(); }
 
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
+  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
 
  private:
+  int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
   std::shared_ptr<grpc::Channel> channel_;
 };

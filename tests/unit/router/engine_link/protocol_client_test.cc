@@ -192,7 +192,7 @@ TYPED_TEST(ProtocolClientTest, AProxyOfTheEnvironmentDoesNotHideTheEngine) {
 // The callbacks of calls are then the last to need the channel, which is the last of the process; gRPC's
 // threads, on which they run, would wait for themselves if they destroyed it.
 TYPED_TEST(ProtocolClientTest, AClientMayBeDestroyedDuringItsCalls) {
-  for (int i = 0; i < 500; ++i) {
+  for (int i = 0; i < 1000; ++i) {
     absl::BlockingCounter ended(4);
     // Nothing listens there: calls end soon.
     std::unique_ptr<EngineClient> client = this->ClientOf("127.0.0.1:1");

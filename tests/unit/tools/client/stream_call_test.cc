@@ -15,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "tests/testing/loopback_server.h"
 #include "tests/testing/process.h"
+#include "tools/client/client.h"
 #include "tools/client/stream_reader.h"
 
 namespace bfio::client {
@@ -136,6 +137,16 @@ TEST_F(StreamCallTest, AReaderReadsAtMostItsLimitAheadOfItsCaller) {
   }
   const auto taken = reader->Take(absl::InfiniteDuration());
   EXPECT_EQ(std::get<grpc::Status>(taken).error_message(), "done");
+}
+
+// A client's channel goes with it, whatever gRPC's threads still do.
+TEST(ClientTest, MayBeDestroyedWithACallUnderWay) {
+  for (int i = 0; i < 1000; ++i) {
+    // Nothing listens there.
+    const auto client = *Client::Create({.target = "127.0.0.1:1"});
+    const auto stream = client->Generate(Messages(1), {.retry = {.max_retries = 0}});
+    if (i % 2 == 0) stream->Next();
+  }
 }
 
 TEST_F(StreamCallTest, AnAbandonedReaderEndsWithOrWithoutUnreadMessages) {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "common/base/clock.h"
+#include "common/net/channel.h"
 #include "tests/testing/loopback_server.h"
 
 namespace bfio::loadgen {
@@ -46,6 +47,23 @@ TEST(Runner, AnInterruptionAfterTheSendingTimeCancelsWhatIsUnderWay) {
   EXPECT_EQ(results.requests_sent, 2u);
   EXPECT_EQ(results.interrupted, 2u);
   EXPECT_EQ(ExitCode(results, /*interrupted=*/true), 130);
+}
+
+// The channel goes with the run, whatever gRPC's threads still do.
+TEST(Runner, MayBeDestroyedWithCallsUnderWay) {
+  SilentService service;
+  const testing::LoopbackServer server(&service);
+  const Options options = {.trace = "x", .concurrency = 2, .timeout = absl::Seconds(20)};
+  auto schedule = Schedule::Create(options, {.source = "one", .format = "generic", .requests = {{0, 10, 5}}});
+  ASSERT_TRUE(schedule.ok()) << schedule.status();
+  for (int i = 0; i < 1000; ++i) {
+    int asked = 0;
+    Progress progress(/*terminal=*/false);
+    Runner runner(
+        options, Login(), *schedule, NewChannel(i % 2 == 0 ? "127.0.0.1:1" : server.address()), "run",
+        [&] { return ++asked > i % 4; }, progress);
+    EXPECT_TRUE(runner.Run().interrupted <= 2u);
+  }
 }
 
 }  // namespace

@@ -215,6 +215,30 @@ TEST(RouterLinkTest, AWorkerThatIsToLeaveEndsWithItsStream) {
               }).ok());
 }
 
+// The channel goes with the link, whatever gRPC's threads still do.
+TEST(RouterLinkTest, MayBeDestroyedWithItsStreamUnderWay) {
+  FakeRouter router([](int number, Stream& stream) {
+    v1::WorkerMessage in;
+    if (number % 2 == 0 || !stream.Read(&in)) return kGone;
+    v1::RouterMessage message;
+    message.mutable_shutdown()->set_reason("done");
+    stream.Write(message);
+    while (stream.Read(&in)) {
+    }
+    return grpc::Status::OK;
+  });
+  for (int i = 0; i < 1000; ++i) {
+    // Nothing listens at the other address.
+    const std::string address = i % 3 == 0 ? "127.0.0.1:1" : router.address();
+    (void)RunRank(
+        address,
+        [&](RouterLink& link) {
+          if (i % 2 == 0) link.RequestLeave("test");
+        },
+        absl::Milliseconds(2));
+  }
+}
+
 TEST(RouterLinkTest, ARouterThatDoesNotReadDoesNotDelayTheStop) {
   std::promise<void> greeted, over;
   FakeRouter router([&](int, Stream& stream) {
