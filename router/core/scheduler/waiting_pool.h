@@ -92,8 +92,8 @@ class WaitingPool {
     return entry == Entry::kBehind ? Less(entry, a, b) : !Less(entry, b, a);
   }
   void Insert(const RequestSpec& request, int64_t enqueued_step, Entry entry);
-  // Takes out what is leaving, and merges what has entered: each request goes ahead of all at the back that it
-  // is before, and behind hidden requests at that position.
+  // Takes out what is leaving, and merges what has entered: each request goes ahead of all at the back that
+  // it is before, and behind hidden requests at that position.
   void Settle() const;
 
   // views() settles, which changes nothing that can be seen.
