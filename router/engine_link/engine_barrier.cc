@@ -4,11 +4,6 @@
 #include "absl/strings/str_cat.h"
 
 namespace bfio::router {
-namespace {
-
-constexpr double kUnlikeWeight = 1.0 / 64;
-
-}  // namespace
 
 void BarrierCost::Add(uint64_t rank, const BatchLoad& batch, absl::Duration step) {
   if (std::find(ranks_.begin(), ranks_.end(), rank) != ranks_.end()) EndStep();
@@ -18,6 +13,7 @@ void BarrierCost::Add(uint64_t rank, const BatchLoad& batch, absl::Duration step
 }
 
 void BarrierCost::EndStep() {
+  constexpr double kUnlikeWeight = 1.0 / 64;
   const auto median = took_s_.begin() + std::ssize(took_s_) / 2;
   std::nth_element(took_s_.begin(), median, took_s_.end());
   double took_s = *median;

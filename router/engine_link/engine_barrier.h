@@ -3,11 +3,12 @@
 #ifndef BFIO_ROUTER_ENGINE_LINK_ENGINE_BARRIER_H_
 #define BFIO_ROUTER_ENGINE_LINK_ENGINE_BARRIER_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -16,37 +17,28 @@
 
 namespace bfio::router {
 
-// The prompts that ranks of a barrier still have to compute. An engine may compute a long prompt alone, and
-// meanwhile none of the ranks of its barrier delivers tokens. Each rank reports its longest prompt; all read
-// the longest of them.
+// The longest prompt that each rank of a barrier still has to compute, and the longest of all: meanwhile none
+// of the ranks may deliver tokens.
 class BarrierPrompts {
  public:
   // 0: the rank has none, or is gone.
   void Set(uint64_t rank, int64_t tokens) {
-    const auto it = by_rank_.find(rank);
-    const int64_t before = it == by_rank_.end() ? 0 : it->second;
-    if (before == tokens) return;
-    if (before > 0) by_length_.erase(by_length_.find(before));
-    if (tokens > 0) by_length_.insert(tokens);
-    if (tokens > 0) {
-      by_rank_[rank] = tokens;
-    } else {
-      by_rank_.erase(it);
-    }
+    if (std::exchange(by_rank_[rank], tokens) == tokens) return;
+    if (tokens == 0) by_rank_.erase(rank);
+    longest_ = 0;
+    for (const auto& [each, prompt] : by_rank_) longest_ = std::max(longest_, prompt);
   }
   // 0: no rank has a prompt.
-  int64_t longest() const { return by_length_.empty() ? 0 : *by_length_.rbegin(); }
+  int64_t longest() const { return longest_; }
 
  private:
   std::map<uint64_t, int64_t> by_rank_;
-  std::multiset<int64_t> by_length_;
+  int64_t longest_ = 0;
 };
 
-// Whether ranks with a declared barrier step together. A barrier that does not exist makes the router delay
-// prompts without effect. While ranks decode without a pause, a barrier gives all the same number of steps.
-// Steps are counted over the ranks that decode, since the last of them began, until one has kSteps. kWindows
-// such counts in a row that differ by more than kShare mean that there is no barrier. Ranks without one that
-// happen to step equally fast are not detected.
+// Whether ranks with a declared barrier step together: while they decode without a pause, all have the same
+// number of steps. Steps are counted over the ranks that decode, since the last of them began, until one has
+// kSteps. kWindows such counts in a row that differ by more than kShare mean that there is no barrier.
 class BarrierWatch {
  public:
   static constexpr int64_t kSteps = 128;

@@ -33,6 +33,8 @@ void FillIn(const EngineDescription& before, EngineDescription& description) {
     description.first_rank = before.first_rank;
     description.ranks = before.ranks;
   }
+  // It says nothing about the server, and concerns only the time before ranks attach.
+  description.running = before.running;
   if (description.kv_tokens < 1) description.kv_tokens = before.kv_tokens;
   if (description.slots < 1) description.slots = before.slots;
   if (description.max_sequence_tokens < 2) description.max_sequence_tokens = before.max_sequence_tokens;

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "router/core/model/request.h"
+#include "router/group/worker_messages.h"
 #include "router/requests/passed.h"
 #include "router/requests/request.h"
 
@@ -40,6 +41,8 @@ struct EngineDescription {
   uint32_t vocabulary = 0;
   // The model's name for gateways.
   std::string model;
+  // By rank: what runs there, where requests of an earlier router run on; otherwise empty.
+  std::vector<EngineLoad> running;
 
   bool operator==(const EngineDescription&) const = default;
 };
@@ -99,13 +102,8 @@ enum class EngineFinish : uint8_t { kLength, kStop, kAbort, kError };
 
 struct EngineEnd {
   EngineFinish finish = EngineFinish::kLength;
-  static constexpr int64_t kUnknown = -1;
-  // For a call that passes: the message with the end; for an output that comes whole, also with its tokens.
+  // For a call that passes: the message with the end.
   PassedPtr message;
-  // kUnknown: the engine does not say.
-  int64_t whole_tokens = 0;
-  // As EngineTokens::cached_prompt_tokens; for an output that comes whole.
-  int64_t cached_prompt_tokens = 0;
 };
 
 }  // namespace bfio::router

@@ -33,35 +33,27 @@ class EngineChannel final : public WorkerChannel {
 
   MemberId id() const override { return id_; }
   const std::string& peer() const override { return peer_; }
-  void SendEpoch(const EpochOffer& epoch) override {
-    Post([epoch](EngineServer& server, size_t rank, MemberId id) { server.OnEpoch(rank, id, epoch); });
-  }
+  void SendEpoch(const EpochOffer& epoch) override { Post(&EngineServer::OnEpoch, epoch); }
   void SendPlan(const PlanPart& plan, absl::Span<const Assignment> assignments) override {
     // The data that an assignment borrows is valid only during this call.
     std::vector<EngineRank::Placement> placements;
     for (const Assignment& assignment : assignments)
       placements.push_back({assignment.id, ToEngineCall(assignment)});
-    Post([plan, placements = std::move(placements)](EngineServer& server, size_t rank, MemberId id) mutable {
-      server.OnPlan(rank, id, plan, std::move(placements));
-    });
+    Post(&EngineServer::OnPlan, plan, std::move(placements));
   }
   void SendNotice(absl::string_view text) override { spdlog::info("{}: {}", peer_, std::string(text)); }
-  void SendShutdown(absl::string_view) override {
-    Post([](EngineServer& server, size_t rank, MemberId id) { server.OnReleased(rank, id); });
-  }
-  void Close(const absl::Status& status) override {
-    Post([status](EngineServer& server, size_t rank, MemberId id) { server.OnClosed(rank, id, status); });
-  }
+  void SendShutdown(absl::string_view) override { Post(&EngineServer::OnReleased); }
+  void Close(const absl::Status& status) override { Post(&EngineServer::OnClosed, status); }
   // Nothing waits to be written: the engine takes calls at once, and their tokens are bounded by the
   // requests.
   bool BreakOffIfStuck(absl::Time, absl::Duration) override { return false; }
   void Consumed() override {}
 
  private:
-  template <typename Event>
-  void Post(Event event) {
-    events_->Post([server = server_, rank = rank_, id = id_, event = std::move(event)]() mutable {
-      if (const auto there = server.lock()) event(*there, rank, id);
+  template <typename Event, typename... Args>
+  void Post(Event event, Args... args) {
+    events_->Post([server = server_, rank = rank_, id = id_, event, ... args = std::move(args)]() mutable {
+      if (const auto there = server.lock()) std::invoke(event, *there, rank, id, std::move(args)...);
     });
   }
 

@@ -27,12 +27,12 @@ struct EngineRankLoad {
   EngineLoad load;
 };
 
-// A request that an engine is computing.
+// A request that an engine is computing. Without more: someone else ends it, or it has not begun.
 class EngineStream {
  public:
   virtual ~EngineStream() = default;
   // Ends the request, here and in the engine. Callbacks may still be called.
-  virtual void Cancel() = 0;
+  virtual void Cancel() {}
 };
 
 // An engine's records of its ranks' loads.
@@ -59,6 +59,10 @@ class EngineClient {
   };
 
   virtual ~EngineClient() = default;
+  // Streams bring the tokens of calls. Otherwise they only end, and calls run on when the router ends.
+  virtual bool carries_tokens() const { return true; }
+  // Between two health checks, with which loads are requested.
+  virtual absl::Duration check_interval() const { return absl::Seconds(1); }
 
   // Number of calls that a description takes, one after another.
   static constexpr int kDescribeCalls = 3;

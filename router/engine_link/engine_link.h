@@ -1,16 +1,11 @@
 // The engines behind the router (--engines): their connections, and their ranks as workers. Edge 2 for
-// servers that do not implement WorkerLink. The link requests each server's ranks and sizes. Each rank
-// attaches as a worker; an EngineRank translates between plans, calls and tokens. Ranks with a barrier
-// (EngineAddress::barrier) are in the group of its name. A rank gets at most as many requests as it has
-// slots: the others wait in the router. An engine with bfio's scheduler class opens a stream per rank and
-// reports its steps (engine_steps.h).
+// servers that do not implement WorkerLink. The link requests each server's ranks and sizes, and each rank
+// attaches as a worker (engine_rank.h). Ranks with a barrier (EngineAddress::barrier) are in the group of its
+// name. An engine with bfio's scheduler class opens a stream per rank and reports its steps (engine_steps.h).
 //
-// Failures. A server that refuses connections, or shows two other signs of a loss (a failed health check, a
-// failed call, no output between two failed checks), is lost: its ranks leave, and the router places their
-// requests again. docs/design/engine-ranks.md has the checks, retries and what happens when another server
-// takes over an address. The list of engines may change (engine_list.h).
-// Ranks of a server that was removed from it take no new requests, and leave when their requests have ended;
-// until then the server keeps its settings.
+// The ranks of a server that is lost leave, and the router places their requests again:
+// docs/design/engine-ranks.md has the signs of a loss. The list of engines may change (engine_list.h). Ranks
+// of a server that was removed from it take no new requests, and leave when their requests have ended.
 //
 // Ownership: owns clients and ranks; borrows the handler, which must outlive Stop. Threads: one thread owns
 // all state; callbacks of clients and calls of the router post to it. Another thread reads the list if it may
@@ -40,9 +35,6 @@ class EngineServer;
 
 class EngineLink {
  public:
-  static constexpr absl::Duration kHealthCheck = absl::Seconds(1);
-  // For engines behind Envoy: what runs there is known from loads only.
-  static constexpr absl::Duration kLoadPoll = absl::Milliseconds(500);
   static constexpr absl::Duration kDescribeAgain = absl::Seconds(10);
   static constexpr absl::Duration kShortestRetry = absl::Milliseconds(200);
   static constexpr absl::Duration kLongestRetry = absl::Seconds(5);

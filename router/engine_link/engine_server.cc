@@ -8,6 +8,8 @@
 #include "common/base/peer_text.h"
 #include "common/base/spdlog.h"
 #include "router/engine_link/engine_channel.h"
+#include "router/engine_link/placed_rank.h"
+#include "router/engine_link/streamed_rank.h"
 
 namespace bfio::router {
 namespace {
@@ -46,16 +48,17 @@ void EngineServer::OnTimer(absl::Time now) {
   for (size_t r = 0; r < ranks_.size(); ++r) {
     Rank& rank = ranks_[r];
     if (now >= rank.attach_at) Attach(r);
-    if (now < rank.machine.next_deadline()) continue;
-    EngineRank::Output out;
-    rank.machine.OnTimer(now, out);
-    CarryOut(r, std::move(out));
+    if (rank.machine != nullptr && now >= rank.machine->next_deadline())
+      Tell(r, rank.channel->id(), &EngineRank::OnTimer);
   }
 }
 
 absl::Time EngineServer::next_deadline() const {
   absl::Time next = next_at_;
-  for (const Rank& rank : ranks_) next = std::min({next, rank.attach_at, rank.machine.next_deadline()});
+  for (const Rank& rank : ranks_) {
+    next = std::min(next, rank.attach_at);
+    if (rank.machine != nullptr) next = std::min(next, rank.machine->next_deadline());
+  }
   return next;
 }
 
@@ -64,11 +67,7 @@ void EngineServer::RequestDescription() {
   next_at_ = absl::InfiniteFuture();
   least_answer_ = last_least_ = absl::InfiniteDuration();
   described_at_ = MonotonicNow();
-  client_->Describe(options_->patience, [post = Poster()](absl::StatusOr<EngineDescription> description) {
-    post([description = std::move(description)](EngineServer& server) mutable {
-      server.OnDescription(std::move(description));
-    });
-  });
+  client_->Describe(options_->patience, Posted(&EngineServer::OnDescription));
 }
 
 void EngineServer::OnDescription(absl::StatusOr<EngineDescription> description) {
@@ -85,21 +84,10 @@ void EngineServer::OnDescription(absl::StatusOr<EngineDescription> description) 
   description_ = *std::move(description);
   OnAnswer(MonotonicNow() - described_at_, EngineClient::kDescribeCalls);
   // A server whose engine has died may still answer Describe.
-  client_->CheckHealth(options_->patience, [post = Poster()](const absl::Status& health) {
-    post([health](EngineServer& server) {
-      if (server.state_ != State::kAsking) return;
-      if (!health.ok()) return server.AskAgain(health);
-      // Requests behind Envoy run on when a router ends; others end with their calls.
-      if (server.address_.protocol != "http") return server.Serve();
-      server.client_->GetLoads(server.options_->patience,
-                               [post = server.Poster()](absl::StatusOr<std::vector<EngineRankLoad>> loads) {
-                                 post([loads = std::move(loads)](EngineServer& server) {
-                                   if (server.state_ == State::kAsking)
-                                     loads.ok() ? server.Serve(*loads) : server.AskAgain(loads.status());
-                                 });
-                               });
-    });
-  });
+  client_->CheckHealth(options_->patience, Posted([](EngineServer& server, const absl::Status& health) {
+                         if (server.state_ == State::kAsking)
+                           health.ok() ? server.Serve() : server.AskAgain(health);
+                       }));
 }
 
 void EngineServer::AskAgain(const absl::Status& why) {
@@ -112,7 +100,7 @@ void EngineServer::AskAgain(const absl::Status& why) {
     spdlog::warn("engine {} cannot be used, retrying: {}", name_, PeerText(error));
 }
 
-void EngineServer::Serve(const std::vector<EngineRankLoad>& loads) {
+void EngineServer::Serve() {
   if (retired_) return AskAgain(absl::CancelledError("it is no longer listed"));
   state_ = State::kServing;
   last_error_.clear();
@@ -122,7 +110,7 @@ void EngineServer::Serve(const std::vector<EngineRankLoad>& loads) {
   failing_since_ = absl::InfiniteFuture();
   resized_.reset();
   described_at_ = MonotonicNow();
-  records_ended_ = loads_requested_ = loads_unimplemented_ = sends_records_ = load_shows_work_ = false;
+  records_ended_ = loads_requested_ = loads_unimplemented_ = sends_records_ = false;
   subscribe_at_ = absl::InfinitePast();
   subscribe_retry_ = absl::ZeroDuration();
   spdlog::info("engine {}: model {}, {} ranks of {} slots and {} KV tokens", name_,
@@ -146,8 +134,8 @@ void EngineServer::Serve(const std::vector<EngineRankLoad>& loads) {
   }
   ranks_.clear();
   ranks_.resize(static_cast<size_t>(description_.ranks));
-  for (size_t r = 0; r < ranks_.size(); ++r) Attach(r, LoadIn(loads, r));
-  next_at_ = MonotonicNow() + CheckInterval();
+  for (size_t r = 0; r < ranks_.size(); ++r) Attach(r);
+  next_at_ = MonotonicNow() + client_->check_interval();
 }
 
 void EngineServer::CheckHealth(absl::Time now) {
@@ -161,25 +149,15 @@ void EngineServer::CheckHealth(absl::Time now) {
     describing_ = true;
     records_ended_ = false;
     described_at_ = MonotonicNow();
-    client_->Describe(options_->patience, [post = Poster(), connection = connection_](
-                                              absl::StatusOr<EngineDescription> description) {
-      post([connection, description = std::move(description)](EngineServer& server) mutable {
-        if (server.Serves(connection)) server.OnDescribedAgain(std::move(description));
-      });
-    });
+    client_->Describe(options_->patience, OfConnection(&EngineServer::OnDescribedAgain));
   }
   checked_at_ = MonotonicNow();
-  client_->CheckHealth(options_->patience,
-                       [post = Poster(), connection = connection_](const absl::Status& health) {
-                         post([health, connection](EngineServer& server) {
-                           if (server.Serves(connection)) server.OnHealth(health);
-                         });
-                       });
+  client_->CheckHealth(options_->patience, OfConnection(&EngineServer::OnHealth));
 }
 
 void EngineServer::CheckSoon() {
   if (checking_ || describing_) return;
-  const absl::Time now = MonotonicNow(), at = described_at_ + CheckInterval();
+  const absl::Time now = MonotonicNow(), at = described_at_ + client_->check_interval();
   if (now >= at) return CheckHealth(now);
   next_at_ = std::min(next_at_, at);
 }
@@ -221,7 +199,7 @@ void EngineServer::Resize(const EngineDescription& description) {
 void EngineServer::OnHealth(const absl::Status& health) {
   checking_ = false;
   const absl::Time now = MonotonicNow();
-  next_at_ = now + CheckInterval();
+  next_at_ = now + client_->check_interval();
   if (!health.ok()) {
     // A check that is late or says no is one sign of a loss, because a server that computes long prompts
     // answers late. The other is a call that failed, or a second check with no output since the first.
@@ -244,17 +222,14 @@ void EngineServer::OnHealth(const absl::Status& health) {
 
 void EngineServer::OnAnswer(absl::Duration took, int calls) {
   least_answer_ = std::min(least_answer_, took / calls);
-  for (Rank& rank : ranks_) rank.machine.OnRoundTrip(std::min(least_answer_, last_least_));
+  for (Rank& rank : ranks_)
+    if (rank.machine != nullptr) rank.machine->OnRoundTrip(std::min(least_answer_, last_least_));
 }
 
 void EngineServer::ResolveFailures() {
   if (checking_ || describing_) return;
   for (Failure& failure : std::exchange(doubtful_, {})) {
-    Rank* rank = Find(failure.rank, failure.member);
-    if (rank == nullptr) continue;
-    EngineRank::Output out;
-    rank->machine.OnFailed(failure.call, failure.status, MonotonicNow(), out);
-    CarryOut(failure.rank, std::move(out));
+    Tell(failure.rank, failure.member, &EngineRank::OnFailed, failure.call, failure.status);
   }
   if (!unchecked_.empty() || records_ended_) CheckSoon();
 }
@@ -264,19 +239,14 @@ void EngineServer::ResolveFailures() {
 void EngineServer::CheckLoads() {
   if (records_ == nullptr && MonotonicNow() >= subscribe_at_) Subscribe();
   bool all_have_records = true;
-  for (Rank& rank : ranks_) {
-    if (std::exchange(rank.has_record, false)) continue;
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    if (std::exchange(ranks_[r].has_record, false)) continue;
     all_have_records = false;
-    if (loads_unimplemented_) TakeLoad(rank, std::nullopt);
+    if (loads_unimplemented_) TakeLoad(r, std::nullopt);
   }
   if (all_have_records || loads_unimplemented_ || std::exchange(loads_requested_, true)) return;
   loads_asked_at_ = MonotonicNow();
-  client_->GetLoads(options_->patience, [post = Poster(), connection = connection_](
-                                            absl::StatusOr<std::vector<EngineRankLoad>> loads) {
-    post([connection, loads = std::move(loads)](EngineServer& server) {
-      if (server.Serves(connection)) server.OnLoads(loads);
-    });
-  });
+  client_->GetLoads(options_->patience, OfConnection(&EngineServer::OnLoads));
 }
 
 void EngineServer::OnLoads(const absl::StatusOr<std::vector<EngineRankLoad>>& loads) {
@@ -286,29 +256,22 @@ void EngineServer::OnLoads(const absl::StatusOr<std::vector<EngineRankLoad>>& lo
   for (size_t r = 0; r < ranks_.size(); ++r) {
     // An answer may be slow, so the record is newer.
     if (ranks_[r].has_record) continue;
-    TakeLoad(ranks_[r], loads.ok() ? LoadIn(*loads, r) : std::nullopt);
+    std::optional<EngineLoad> load;
+    for (size_t i = 0; loads.ok() && i < loads->size() && !load; ++i) {
+      if ((*loads)[i].rank == description_.first_rank + static_cast<int32_t>(r)) load = (*loads)[i].load;
+    }
+    TakeLoad(r, load);
   }
-}
-
-std::optional<EngineLoad> EngineServer::LoadIn(const std::vector<EngineRankLoad>& loads, size_t r) const {
-  for (const EngineRankLoad& load : loads) {
-    if (load.rank == description_.first_rank + static_cast<int32_t>(r)) return load.load;
-  }
-  return std::nullopt;
 }
 
 void EngineServer::Subscribe() {
   EngineClient::RecordCallbacks callbacks;
-  callbacks.on_records = [post = Poster(), subscription = subscription_] {
-    post([subscription](EngineServer& server) {
-      if (server.subscription_ == subscription) server.OnRecords();
-    });
-  };
-  callbacks.on_end = [post = Poster(), subscription = subscription_](const absl::Status& why) {
-    post([subscription, why](EngineServer& server) {
-      if (server.subscription_ == subscription) server.OnRecordsEnded(why);
-    });
-  };
+  callbacks.on_records = Posted([subscription = subscription_](EngineServer& server) {
+    if (server.subscription_ == subscription) server.OnRecords();
+  });
+  callbacks.on_end = Posted([subscription = subscription_](EngineServer& server, const absl::Status& why) {
+    if (server.subscription_ == subscription) server.OnRecordsEnded(why);
+  });
   records_ = client_->Subscribe(std::move(callbacks));
 }
 
@@ -323,11 +286,10 @@ void EngineServer::OnRecords() {
   for (const EngineRankLoad& load : records_->Take()) {
     const int64_t r = int64_t{load.rank} - description_.first_rank;
     if (r < 0 || r >= std::ssize(ranks_)) continue;
-    Rank& rank = ranks_[static_cast<size_t>(r)];
-    rank.has_record = true;
+    ranks_[static_cast<size_t>(r)].has_record = true;
     if (!std::exchange(sends_records_, true))
       spdlog::info("engine {}: it sends its loads as records (SubscribeKvEvents)", name_);
-    TakeLoad(rank, load.load);
+    TakeLoad(static_cast<size_t>(r), load.load);
     subscribe_retry_ = absl::ZeroDuration();
   }
 }
@@ -342,11 +304,9 @@ void EngineServer::OnRecordsEnded(const absl::Status& why) {
   CheckSoon();
 }
 
-void EngineServer::TakeLoad(Rank& rank, std::optional<EngineLoad> load) {
-  if (rank.channel == nullptr) return;
-  EngineRank::Output out;
-  rank.machine.OnLoad(load, MonotonicNow(), out);
-  CarryOut(static_cast<size_t>(&rank - ranks_.data()), std::move(out));
+void EngineServer::TakeLoad(size_t r, std::optional<EngineLoad> load) {
+  if (load && r < description_.running.size()) description_.running[r] = *load;
+  if (ranks_[r].channel != nullptr) Tell(r, ranks_[r].channel->id(), &EngineRank::OnLoad, load);
 }
 
 void EngineServer::Lose(const absl::Status& why) {
@@ -379,21 +339,24 @@ void EngineServer::ReplaceClientIfSilent(const absl::Status& why) {
 
 // --- ranks come and go ---
 
-void EngineServer::Attach(size_t r, std::optional<EngineLoad> load) {
+void EngineServer::Attach(size_t r) {
   Rank& rank = ranks_[r];
   rank.attach_at = absl::InfiniteFuture();
   const std::string name = absl::StrCat(name_, "#", r);
   rank.channel = std::make_shared<EngineChannel>((*next_member_)++, name, weak_from_this(), r, events_);
-  rank.machine = EngineRank({.slots = description_.slots,
-                             .kv_tokens = description_.kv_tokens,
-                             .token_budget = barrier_ == nullptr ? 0 : address_.token_budget,
-                             .barrier = barrier_ == nullptr ? nullptr : &barrier_->cost,
-                             .number = rank.channel->id(),
-                             .watch = barrier_ == nullptr ? nullptr : &barrier_->watch,
-                             .prompts = barrier_ == nullptr ? nullptr : &barrier_->prompts,
-                             .on_trial = rank.on_trial,
-                             .load_shows_work = load_shows_work_,
-                             .load = load});
+  const EngineRank::Options options = {.slots = description_.slots,
+                                       .kv_tokens = description_.kv_tokens,
+                                       .token_budget = barrier_ == nullptr ? 0 : address_.token_budget,
+                                       .barrier = barrier_,
+                                       .number = rank.channel->id(),
+                                       .on_trial = rank.on_trial};
+  if (client_->carries_tokens()) {
+    rank.machine = std::make_unique<StreamedRank>(options);
+  } else {
+    const std::vector<EngineLoad>& running = description_.running;
+    rank.machine =
+        std::make_unique<PlacedRank>(options, r < running.size() ? std::optional(running[r]) : std::nullopt);
+  }
   WorkerHello hello;
   hello.worker_id = name;
   hello.group = address_.barrier;
@@ -419,8 +382,7 @@ void EngineServer::Detach(Rank& rank) {
     barrier_->watch.OnIdle(rank.channel->id());
     barrier_->prompts.Set(rank.channel->id(), 0);
   }
-  load_shows_work_ = load_shows_work_ || rank.machine.load_shows_work();
-  rank.machine = EngineRank();
+  rank.machine = nullptr;
   rank.channel = nullptr;
 }
 
@@ -482,21 +444,13 @@ EngineServer::Rank* EngineServer::Find(size_t r, MemberId member) {
 // --- plans and tokens ---
 
 void EngineServer::OnEpoch(size_t r, MemberId member, const EpochOffer& offer) {
-  Rank* rank = Find(r, member);
-  if (rank == nullptr) return;
-  rank->router_instance = offer.router_instance;
-  EngineRank::Output out;
-  rank->machine.OnEpoch(offer, MonotonicNow(), out);
-  CarryOut(r, std::move(out));
+  if (Rank* const rank = Find(r, member)) rank->router_instance = offer.router_instance;
+  Tell(r, member, &EngineRank::OnEpoch, offer);
 }
 
 void EngineServer::OnPlan(size_t r, MemberId member, const PlanPart& plan,
                           std::vector<EngineRank::Placement> placements) {
-  Rank* rank = Find(r, member);
-  if (rank == nullptr) return;
-  EngineRank::Output out;
-  rank->machine.OnPlan(plan, std::move(placements), MonotonicNow(), out);
-  CarryOut(r, std::move(out));
+  Tell(r, member, &EngineRank::OnPlan, plan, std::move(placements));
 }
 
 std::optional<size_t> EngineServer::RankOf(MemberId member) const {
@@ -507,18 +461,14 @@ std::optional<size_t> EngineServer::RankOf(MemberId member) const {
 }
 
 std::optional<int64_t> EngineServer::OnStep(size_t r, MemberId member, const EngineStep& step) {
-  Rank* rank = Find(r, member);
-  if (rank == nullptr) return std::nullopt;
-  EngineRank::Output out;
-  rank->machine.OnStep(step, MonotonicNow(), out);
-  const std::optional<int64_t> allotment = rank->machine.Allotment();
-  CarryOut(r, std::move(out));
-  return allotment;
+  Tell(r, member, &EngineRank::OnStep, step);
+  const Rank* const rank = Find(r, member);
+  return rank == nullptr ? std::nullopt : rank->machine->Allotment();
 }
 
 void EngineServer::CarryOut(size_t r, EngineRank::Output out) {
   Rank& rank = ranks_[r];
-  rank.on_trial = rank.on_trial && rank.machine.on_trial();
+  rank.on_trial = rank.on_trial && rank.machine->on_trial();
   for (StepReport& report : out.reports) handler_->OnWorkerEvent(rank.channel, std::move(report));
   for (EpochReady& ready : out.ready) handler_->OnWorkerEvent(rank.channel, std::move(ready));
   for (const CallNumber number : out.cancel) {
@@ -545,26 +495,13 @@ void EngineServer::Start(size_t r, EngineRank::StartCall start) {
   if (start.call.synthetic_tokens > 0)
     start.call.prompt = SyntheticPrompt(start.call.synthetic_tokens, description_.vocabulary);
   EngineClient::StreamCallbacks callbacks;
-  callbacks.on_tokens = [post = Poster(), r, member, number](EngineTokens tokens) {
-    post([r, member, number, tokens = std::move(tokens)](EngineServer& server) mutable {
-      Rank* rank = server.Find(r, member);
-      if (rank == nullptr) return;
-      server.last_output_ = MonotonicNow();
-      // Reset by tokens and not by the first plan, because an engine that hangs accepts plans too.
-      rank->retry = absl::ZeroDuration();
-      rank->on_trial = false;
-      EngineRank::Output out;
-      // A message without tokens may arrive before the engine has looked the prompt up in its cache.
-      if (!tokens.ids.empty()) rank->machine.OnCached(number, tokens.cached_prompt_tokens);
-      rank->machine.OnTokens(number, tokens.ids, std::move(tokens.message), MonotonicNow(), out);
-      server.CarryOut(r, std::move(out));
-    });
-  };
-  callbacks.on_end = [post = Poster(), r, member, number](absl::StatusOr<EngineEnd> end) {
-    post([r, member, number, end = std::move(end)](EngineServer& server) mutable {
-      server.OnCallEnded(r, member, number, std::move(end));
-    });
-  };
+  callbacks.on_tokens = Posted([r, member, number](EngineServer& server, EngineTokens tokens) {
+    server.OnOutput(r, member);
+    server.Tell(r, member, &EngineRank::OnTokens, number, std::move(tokens));
+  });
+  callbacks.on_end = Posted([r, member, number](EngineServer& server, absl::StatusOr<EngineEnd> end) {
+    server.OnCallEnded(r, member, number, std::move(end));
+  });
   // An engine that reports a single rank may distribute calls over several ranks itself, so none is named.
   std::optional<int32_t> where;
   if (std::max(description_.ranks, description_.all_ranks) > 1) where = static_cast<int32_t>(r);
@@ -578,15 +515,18 @@ void EngineServer::OnCallEnded(size_t r, MemberId member, CallNumber number, abs
     unchecked_.push_back({r, member, number, end.status()});
     return CheckSoon();
   }
-  EngineRank::Output out;
-  if (end.ok()) {
-    rank->retry = absl::ZeroDuration();
-    rank->on_trial = false;
-    rank->machine.OnFinished(number, *std::move(end), MonotonicNow(), out);
-  } else {
-    rank->machine.OnFailed(number, end.status(), MonotonicNow(), out);
-  }
-  CarryOut(r, std::move(out));
+  if (!end.ok()) return Tell(r, member, &EngineRank::OnFailed, number, end.status());
+  OnOutput(r, member);
+  Tell(r, member, &EngineRank::OnFinished, number, *std::move(end));
+}
+
+void EngineServer::OnOutput(size_t r, MemberId member) {
+  Rank* const rank = Find(r, member);
+  if (rank == nullptr) return;
+  last_output_ = MonotonicNow();
+  // Reset by output and not by the first plan, because an engine that hangs accepts plans too.
+  rank->retry = absl::ZeroDuration();
+  rank->on_trial = false;
 }
 
 }  // namespace bfio::router

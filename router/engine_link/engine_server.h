@@ -4,14 +4,17 @@
 #define BFIO_ROUTER_ENGINE_LINK_ENGINE_SERVER_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "common/base/clock.h"
 #include "router/engine_link/engine_link.h"
 #include "router/engine_link/engine_rank.h"
 
@@ -53,9 +56,9 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
  private:
   enum class State { kIdle, kAsking, kServing };
   struct Rank {
-    // Null: not attached.
+    // Null, as the machine: not attached.
     std::shared_ptr<WorkerChannel> channel;
-    EngineRank machine;
+    std::unique_ptr<EngineRank> machine;
     absl::flat_hash_map<CallNumber, std::shared_ptr<EngineStream>> streams;
     // When the rank attaches again; infinite while it is attached or drained.
     absl::Time attach_at = absl::InfiniteFuture();
@@ -78,18 +81,13 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   };
 
   bool Serves(uint64_t connection) const { return connection == connection_ && state_ == State::kServing; }
-  absl::Duration CheckInterval() const {
-    return address_.protocol == "http" ? EngineLink::kLoadPoll : EngineLink::kHealthCheck;
-  }
   void RequestDescription();
   void OnDescription(absl::StatusOr<EngineDescription> description);
   void OnDescribedAgain(absl::StatusOr<EngineDescription> description);
   // The server cannot be used now: requests its description again, after longer and longer pauses.
   void AskAgain(const absl::Status& why);
-  // Attaches the ranks of description_, which have these loads if they are known.
-  void Serve(const std::vector<EngineRankLoad>& loads = {});
-  // What the loads say of the rank.
-  std::optional<EngineLoad> LoadIn(const std::vector<EngineRankLoad>& loads, size_t rank) const;
+  // Attaches the ranks of description_.
+  void Serve();
   // Checks whether the server is alive and, if that is due at `now`, whether it is still the same server.
   void CheckHealth(absl::Time now);
   // After signs that the server is gone or was replaced: checks as soon as it may be described again.
@@ -109,28 +107,46 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   void OnRecords();
   void OnRecordsEnded(const absl::Status& why);
   // The rank's load, from either source; empty: the engine does not report it.
-  void TakeLoad(Rank& rank, std::optional<EngineLoad> load);
+  void TakeLoad(size_t rank, std::optional<EngineLoad> load);
   void Lose(const absl::Status& why);
   void LoseRanks();
   // If a call about the server itself got no answer, its connection may be dead, and gRPC would keep it while
   // the kernel retransmits, about 15 minutes. The next call then opens another connection.
   void ReplaceClientIfSilent(const absl::Status& why);
-  void Attach(size_t rank, std::optional<EngineLoad> load = std::nullopt);
+  void Attach(size_t rank);
   // Drops the rank's connection and ends its calls.
   void Detach(Rank& rank);
   // Null unless `member` is the rank's present connection.
   Rank* Find(size_t rank, MemberId member);
   void CarryOut(size_t rank, EngineRank::Output out);
   void Start(size_t rank, EngineRank::StartCall start);
+  // A call has brought tokens, or its end.
+  void OnOutput(size_t rank, MemberId member);
   void OnCallEnded(size_t rank, MemberId member, CallNumber call, absl::StatusOr<EngineEnd> end);
-  // For callbacks of the client: runs `event` with the server, on the link's thread, if the server still
-  // exists.
-  auto Poster() {
-    return [events = events_, self = weak_from_this()](auto event) {
-      events->Post([self, event = std::move(event)]() mutable {
-        if (const auto server = self.lock()) event(*server);
+  // A callback for the client: event(server, arguments) on the link's thread, if the server still exists, and
+  // OfConnection if its present connection serves.
+  template <typename Event>
+  auto Posted(Event event) {
+    return [events = events_, self = weak_from_this(), event](auto... args) {
+      events->Post([self, event, ... args = std::move(args)]() mutable {
+        if (const auto server = self.lock()) std::invoke(event, *server, std::move(args)...);
       });
     };
+  }
+  template <typename Event>
+  auto OfConnection(Event event) {
+    return Posted([connection = connection_, event](EngineServer& server, auto answer) {
+      if (server.Serves(connection)) std::invoke(event, server, std::move(answer));
+    });
+  }
+  // Tells the rank of an event, and carries out what follows. Nothing if `member` is another connection.
+  template <typename Event, typename... Args>
+  void Tell(size_t r, MemberId member, Event event, Args&&... args) {
+    Rank* const rank = Find(r, member);
+    if (rank == nullptr) return;
+    EngineRank::Output out;
+    std::invoke(event, *rank->machine, std::forward<Args>(args)..., MonotonicNow(), out);
+    CarryOut(r, std::move(out));
   }
 
   const EngineAddress address_;
@@ -152,34 +168,28 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   absl::Time next_at_ = absl::InfinitePast();
   absl::Duration retry_;
   bool checking_ = false;
-  // A new description has been requested; health checks continue until it comes, which may take longer than
-  // they do. When it was last requested. Load records have ended since then.
+  // A new description has been requested, and health checks go on; when; load records have ended since then.
   bool describing_ = false;
   absl::Time described_at_ = absl::InfinitePast();
   bool records_ended_ = false;
-  // Start of the last of successive failed health checks; infinite: the last one passed. The latest output of
-  // any request.
+  // Start of the last of successive failed health checks; infinite: none. The latest output of any request.
   absl::Time failing_since_ = absl::InfiniteFuture(), last_output_ = absl::InfinitePast();
   // Start of the health check and of the request for loads under way.
   absl::Time checked_at_, loads_asked_at_;
-  // The shortest answers since the last description, and between that one and the one before: the round trip.
-  // Other answers include the engine's work: SGLang's health check generates a token.
+  // The shortest answers since the last description, and before that: the round trip. Others include the
+  // engine's work: SGLang's health check generates a token.
   absl::Duration least_answer_ = absl::InfiniteDuration(), last_least_ = absl::InfiniteDuration();
   // Loads have been requested and are awaited; the server does not implement GetLoads.
   bool loads_requested_ = false, loads_unimplemented_ = false;
-  // The subscription to the server's load records; null: none. Its number: what comes of earlier ones is
-  // ignored. When to subscribe again.
+  // The subscription to load records; null: none. Its number: what comes of earlier ones is ignored.
   std::shared_ptr<EngineRecords> records_;
   uint64_t subscription_ = 0;
   bool sends_records_ = false;
-  // EngineRank::load_shows_work, of all connections of its ranks so far.
-  bool load_shows_work_ = false;
   absl::Time subscribe_at_ = absl::InfinitePast();
   absl::Duration subscribe_retry_;
   // Answers to calls of an earlier connection are ignored.
   uint64_t connection_ = 0;
-  // Calls that failed as if the server were gone: before the start of the health check and description under
-  // way, and since then. These answers cannot explain the failures after their requests.
+  // Calls that failed as if the server were gone: before the start of the check under way, and since then.
   std::vector<Failure> doubtful_, unchecked_;
   // The error of the last attempt to reach the server, so that each error is logged once.
   std::string last_error_;

@@ -86,7 +86,8 @@ StepSummary StepStatistics::NewSummary(int64_t step) const {
 bool StepStatistics::Count(int32_t rank, const StepReport& report, absl::Time now) {
   const double local_s = absl::ToDoubleSeconds(report.local);
   const double wait_s = absl::ToDoubleSeconds(report.barrier_wait);
-  const auto tokens = static_cast<int64_t>(report.token_ids.size());
+  auto tokens = static_cast<int64_t>(report.token_ids.size());
+  for (const FinishedRequest& finished : report.finished) tokens += finished.generated.value_or(0);
   totals_.barrier_wait_s += wait_s;
   totals_.rank_step_s += local_s + wait_s;
   distributions_.local_s.Add(local_s);

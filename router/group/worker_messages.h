@@ -85,7 +85,7 @@ struct RequestTokens {
 struct FinishedRequest {
   core::RequestId id = 0;
   FinishReason reason = FinishReason::kLength;
-  // How many tokens it has generated, where those before were estimates (Passing::whole).
+  // How many tokens it has generated, where nobody here has seen them.
   std::optional<uint32_t> generated;
 };
 

@@ -47,10 +47,10 @@ struct Passing {
   bool on = false;
   // The request as the client sent it; null where `on` is false, and where it was too large to be kept.
   PassedPtr message;
-  // One message brings the whole output, at its end.
-  bool whole = false;
-  // Another engine can continue exactly after the tokens that have arrived.
+  // Another engine can continue exactly after the tokens that have arrived; or, because the client gets none
+  // before the end, can start again.
   bool continues = false;
+  bool starts_again = false;
   // Another engine computes its prompt.
   bool kv_from_elsewhere = false;
 };

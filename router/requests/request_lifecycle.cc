@@ -4,6 +4,7 @@
 #include "common/base/spdlog.h"
 #include "common/telemetry/log_fields.h"
 #include "router/requests/not_tried.h"
+#include "router/requests/placed_request.h"
 #include "router/requests/resume_rights.h"
 #include "router/requests/retry.h"
 
@@ -100,8 +101,9 @@ void RequestLifecycle::OnTokens(core::RequestId id, absl::Span<const uint32_t> t
   if (found == nullptr || found->ended) return;  // cancelled meanwhile
   RequestRecord& record = *found;
   const Passing& passed = record.request.passed;
-  // A message without tokens, or an estimate, does not show that the worker has accepted the request.
-  if (!tokens.empty() && !passed.whole) {
+  // A message without tokens does not show that the worker has accepted the request, and tokens are no
+  // progress of a request that may start again.
+  if (!tokens.empty() && !passed.starts_again) {
     record.refusals = 0;
     record.refused_since.reset();
   }
@@ -111,8 +113,8 @@ void RequestLifecycle::OnTokens(core::RequestId id, absl::Span<const uint32_t> t
   if (record.request.sampling.logprobs && asked.empty()) {
     return Fail(record, absl::InternalError("the worker's report has no log-probabilities of its tokens"));
   }
-  if (tokens.empty() || passed.whole) {
-    // Latencies are not measured for these.
+  if (tokens.empty()) {
+    // Latencies are not measured.
   } else if (!record.first_token) {
     record.first_token = now_;
     // A client that has sent a started request again has had its first token.
@@ -127,21 +129,21 @@ void RequestLifecycle::OnTokens(core::RequestId id, absl::Span<const uint32_t> t
     latencies_.OnTokens(tokens.size(), now_ - record.last_token);
   }
   record.last_token = now_;
-  if (record.model == 0 && !passed.whole) {
+  if (record.model == 0 && !passed.starts_again) {
     record.model = record.placed_model;
     SetModelOf(record);
   }
-  // Estimates neither count as service to a tenant nor show that the worker survives the request.
-  if (!passed.whole) tenants_->totals().OnTokens(record.tenant, record.request.tenant, tokens.size());
+  tenants_->totals().OnTokens(record.tenant, record.request.tenant, tokens.size());
   overload_->OnFirstToken(record);
   const uint32_t index = record.delivered;
   record.delivered += static_cast<uint32_t>(tokens.size());
-  if (!passed.whole) record.suspicion.OnTokens(record.delivered - record.placed_at);
+  record.suspicion.OnTokens(record.delivered - record.placed_at);
   // No other engine could continue this output.
-  if (passed.on && !passed.whole && !passed.continues && !tokens.empty())
+  if (passed.on && !passed.starts_again && !passed.continues && !tokens.empty())
     record.request.passed.message = nullptr;
   int64_t bytes = 0;
-  if (passed.whole && !record.forgotten && record.kept_bytes == 0) bytes = record.request.prompt_bytes();
+  if (passed.starts_again && !record.forgotten && record.kept_bytes == 0)
+    bytes = record.request.prompt_bytes();
   if (record.keeps_history()) {
     record.history.insert(record.history.end(), tokens.begin(), tokens.end());
     bytes = int64_t{4} * static_cast<int64_t>(tokens.size());
@@ -178,7 +180,7 @@ void RequestLifecycle::OnFinished(core::RequestId id, FinishReason reason, absl:
   now_ = now;
   RequestRecord* record = table_.Find(id);
   if (record == nullptr || record->ended) return;
-  if (generated && record->request.passed.whole) {
+  if (generated) {
     record->delivered = *generated;
     tenants_->totals().OnTokens(record->tenant, record->request.tenant, *generated);
   }
@@ -234,7 +236,7 @@ void RequestLifecycle::OnPreempted(core::RequestId id, absl::Time now) {
                    "(--request_memory_mb)"));
   }
   // Otherwise a request that no engine can serve would be placed again endlessly.
-  if (record->request.passed.whole && ++record->refusals >= kMaxRefusals) {
+  if (record->request.passed.starts_again && ++record->refusals >= kMaxRefusals) {
     return Fail(*record, RetryLater("workers preempted the request too often"));
   }
   if (!EndIfStuck(*record)) Requeue(*record);
@@ -280,9 +282,11 @@ void RequestLifecycle::OnLost(core::RequestId id, absl::Time now) {
 
 bool RequestLifecycle::EndIfStuck(RequestRecord& record) {
   const Passing& passed = record.request.passed;
-  // The client has received nothing yet; the tokens were only estimated.
-  if (passed.whole) record.delivered = 0;
-  if (passed.whole || record.delivered == 0 || EngineContinues(record.request)) return false;
+  if (passed.starts_again && record.delivered > 0) {
+    record.delivered = 0;
+    if (record.sink != nullptr) record.sink->StartOver();
+  }
+  if (record.delivered == 0 || EngineContinues(record.request)) return false;
   // Workers can continue any request.
   const auto& groups = groups_.capacities;
   if (!passed.on && !std::all_of(groups.begin(), groups.end(), [](const auto& one) { return one.passes; }))
@@ -393,6 +397,9 @@ std::optional<Assignment> RequestLifecycle::OnPlaced(core::RequestId id, uint32_
   record->last_rank = rank;
   record->worker_died = false;
   record->placed_at = record->delivered;
+  // Nobody here sees its first token.
+  if (dynamic_cast<const PlacedRequest*>(record->request.passed.message.get()) != nullptr)
+    overload_->OnFirstToken(*record);
   record->wait_steps = wait_steps;
   queue_.Remove(*record);
   if (!record->placed) {

@@ -158,11 +158,10 @@ class RequestLifecycle final : public RequestBook {
 
   // --- groups ---
 
-  // `messages`: those of the engine, for a request that passes. For an output that comes whole, tokens are
-  // only counted.
+  // `messages`: those of the engine, for a request that passes.
   void OnTokens(core::RequestId id, absl::Span<const uint32_t> tokens, const LogprobsView& logprobs,
                 absl::Time now, absl::Span<const PassedPtr> messages = {});
-  // `generated`: how many tokens it has generated, where the earlier counts were estimates.
+  // `generated`: how many tokens it has generated, where nobody here has seen them.
   void OnFinished(core::RequestId id, FinishReason reason, absl::Time now,
                   std::optional<uint32_t> generated = std::nullopt);
   void OnRejected(core::RequestId id, const absl::Status& why, absl::Time now);

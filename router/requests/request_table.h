@@ -136,8 +136,7 @@ struct RequestRecord {
 
   bool keeps_history() const {
     const Passing& passed = request.passed;
-    return !forgotten &&
-           (request.has_prompt_ids() || request.resumable || (passed.continues && !passed.whole));
+    return !forgotten && (request.has_prompt_ids() || request.resumable || passed.continues);
   }
   bool keeps_logprobs() const { return !forgotten && request.resumable && request.sampling.logprobs; }
   // The first token whose log-probability is kept. REQUIRES: keeps_logprobs().

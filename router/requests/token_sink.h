@@ -45,6 +45,8 @@ class TokenSink {
   // The same for a request that passes: messages of its engine, which hold the tokens. Only sinks of requests
   // that pass get any.
   [[nodiscard]] virtual Delivery Pass(absl::Span<const PassedPtr>, absl::Time) { return Delivery::kTaken; }
+  // For Passing::starts_again: what was passed is void, and another engine starts again.
+  virtual void StartOver() {}
   // The tokens that a reconnected client has missed, without a limit. At most once, before any Deliver.
   virtual void CatchUp(uint32_t index, absl::Span<const uint32_t> tokens, const LogprobsView& logprobs) = 0;
 

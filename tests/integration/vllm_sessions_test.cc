@@ -94,8 +94,33 @@ struct Answer {
   }
 };
 
+// What vLLM sends as a stream instead of that message: a chunk per token, and an end that repeats the last.
+std::vector<std::string> AsStream(const std::string& message) {
+  auto whole = Parse<pb::GenerateResponse>(message);
+  pb::GenerateComplete& end = *whole.mutable_complete();
+  std::vector<std::string> messages;
+  pb::GenerateResponse response;
+  for (int i = 0; i < end.output_ids_size(); ++i) {
+    pb::GenerateStreamChunk& chunk = *response.mutable_chunk();
+    chunk.mutable_token_ids()->Assign({end.output_ids(i)});
+    if (end.has_output_logprobs()) {
+      pb::OutputLogProbs& logprobs = *chunk.mutable_output_logprobs();
+      logprobs.Clear();
+      logprobs.add_token_logprobs(end.output_logprobs().token_logprobs(i));
+      logprobs.add_token_ids(end.output_ids(i));
+      *logprobs.add_top_logprobs() = end.output_logprobs().top_logprobs(i);
+    }
+    messages.push_back(response.SerializeAsString());
+  }
+  *end.mutable_output_ids() = response.chunk().token_ids();
+  end.set_completion_tokens(1);
+  if (end.has_output_logprobs()) *end.mutable_output_logprobs() = response.chunk().output_logprobs();
+  messages.push_back(whole.SerializeAsString());
+  return messages;
+}
+
 // Answers a request with vLLM's recorded response to the same prompt and seed. If there are several, they are
-// used in order, and the last one repeatedly.
+// used in order, and the last one repeatedly. The router asks for streams only.
 class RecordedEngine final : public pb::VllmEngine::Service {
  public:
   explicit RecordedEngine(const std::string& listen) {
@@ -104,7 +129,9 @@ class RecordedEngine final : public pb::VllmEngine::Service {
         // Only the first response to GetLoads is kept: that of an idle server.
         if (call.method == "Generate") {
           const pb::GenerateRequest request = RequestOf(call);
-          if (request.sampling_params().n() == 1) generate_[Key(request)].push_back(std::move(call));
+          if (request.sampling_params().n() != 1) continue;
+          if (!request.stream()) call.messages = AsStream(call.messages.at(0));
+          generate_[Key(request)].push_back(std::move(call));
         } else {
           others_.emplace(call.method, std::move(call));
         }
@@ -156,7 +183,11 @@ class RecordedEngine final : public pb::VllmEngine::Service {
     {
       std::lock_guard lock(mutex_);
       taken_.push_back(*request);
-      const auto it = generate_.find(Key(*request));
+      EXPECT_TRUE(request->stream());
+      auto it = generate_.find(Key(*request));
+      pb::GenerateRequest whole = *request;
+      whole.set_stream(false);
+      if (it == generate_.end()) it = generate_.find(Key(whole));
       if (it == generate_.end()) return {grpc::StatusCode::NOT_FOUND, "a request that was not recorded"};
       messages = it->second.front().messages;
       if (it->second.size() > 1) it->second.erase(it->second.begin());
@@ -215,6 +246,7 @@ TEST_F(VllmSessions, AVllmClientGetsWhatVllmSent) {
       EXPECT_THAT(taken.request_id(), StartsWith("bfio-"));
       taken.set_request_id(request.request_id());
       taken.set_data_parallel_rank(request.data_parallel_rank());
+      taken.set_stream(request.stream());
       EXPECT_EQ(taken.SerializeAsString(), recorded.request);
     }
   }

@@ -35,6 +35,7 @@ class Client final : public TokenSink {
     passed.insert(passed.end(), messages.begin(), messages.end());
     return Delivery::kFlush;
   }
+  void StartOver() override { passed.clear(); }
   void CatchUp(uint32_t index, absl::Span<const uint32_t> given, const LogprobsView& of_given) override {
     if (begun_) broken_->push_back("a stream catches up before all else");
     Take(index, given, of_given);

@@ -126,6 +126,7 @@ struct CachedPrompt {
 
 // One rank's account of one step. Spans are borrowed for the call.
 struct StepReport {
+  // With a barrier the next one. Without one a report may cover several steps, or none.
   int64_t step = 0;
   // Largest apply_step applied so far.
   int64_t applied_plan = 0;

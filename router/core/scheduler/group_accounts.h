@@ -149,7 +149,7 @@ class GroupAccounts {
 
   // INVALID_ARGUMENT when the report contradicts the accounts; `planned` is the largest apply_step of a plan
   // for this worker.
-  absl::Status Check(WorkerIndex worker, const StepReport& report, int64_t planned) const;
+  absl::Status Check(WorkerIndex worker, const StepReport& report, int64_t planned, bool barrier) const;
   // REQUIRES: Check accepts it.
   void Take(WorkerIndex worker, const StepReport& report);
 

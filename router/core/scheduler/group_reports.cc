@@ -7,12 +7,16 @@
 
 namespace bfio::core {
 
-absl::Status GroupAccounts::Check(WorkerIndex index, const StepReport& report, int64_t planned) const {
+absl::Status GroupAccounts::Check(WorkerIndex index, const StepReport& report, int64_t planned,
+                                  bool barrier) const {
+  // Far above the steps between two reports.
+  constexpr int64_t kMostSteps = int64_t{1} << 24;
   if (index < 0 || index >= num_workers()) {
     return absl::InvalidArgumentError(absl::StrCat("report of unknown rank ", index));
   }
   const Worker& worker = workers_[index];
-  if (report.step != worker.last_step + 1) {
+  const int64_t steps = report.step - worker.last_step;
+  if (barrier ? steps != 1 : steps < 0 || steps > kMostSteps) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", index, " reports step ", report.step, " after step ", worker.last_step));
   }
@@ -48,7 +52,8 @@ void GroupAccounts::Take(WorkerIndex index, const StepReport& report) {
   TakeHints(index, report);
   CountStepsAlone(index, report);
   CountChunks(index, report);
-  if ((report.step + index) % Residents::kSettleSteps == 0) residents_.SettleAll(index, report.step);
+  if ((report.step + index) / Residents::kSettleSteps > (worker.last_step + index) / Residents::kSettleSteps)
+    residents_.SettleAll(index, report.step);
   worker.last_step = report.step;
   worker.reported_load = report.load_tokens;
   worker.prefill = report.prefill;

@@ -42,7 +42,7 @@ std::vector<RequestId> Scheduler::OpenEpoch(const std::vector<EpochMember>& memb
 
 absl::Status Scheduler::OnReport(WorkerIndex worker, const StepReport& report) {
   const int64_t planned = Has(worker) ? PlannedStep(accounts_.worker(worker)) : 0;
-  BFIO_RETURN_IF_ERROR(accounts_.Check(worker, report, planned));
+  BFIO_RETURN_IF_ERROR(accounts_.Check(worker, report, planned, kind_ == GroupKind::kBarrier));
   accounts_.Take(worker, report);
   CountReport(report.step);
   return absl::OkStatus();

@@ -6,15 +6,16 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/base/clock.h"
 #include "common/base/event_queue.h"
 #include "common/base/status_macros.h"
 #include "common/json/json_reader.h"
 #include "router/engine_link/http/http_get.h"
-#include "router/engine_link/http/metrics_text.h"
 #include "router/requests/placed_request.h"
 
 namespace bfio::router {
@@ -52,14 +53,17 @@ double KvTokensIn(const MetricSample& sample, int32_t ranks) {
   return Plausible(blocks * size / std::max(1, ranks));
 }
 
-// A request in its engine: Envoy's to end.
-class Forwarded final : public EngineStream {
- public:
-  void Cancel() override {}
-};
+EngineLoad LoadOf(const HttpRankMetrics& metrics) {
+  EngineLoad load{.requests = Count(std::max(0.0, metrics.running) + std::max(0.0, metrics.waiting))};
+  if (metrics.kv_use > 0 && metrics.kv_tokens > 0) load.tokens = Count(metrics.kv_use * metrics.kv_tokens);
+  if (metrics.generated >= 0) load.generated = Count(metrics.generated);
+  return load;
+}
 
 class HttpEngine final : public EngineClient {
  public:
+  bool carries_tokens() const override { return false; }
+  absl::Duration check_interval() const override { return absl::Milliseconds(500); }
   explicit HttpEngine(const EngineAddress& engine)
       : server_(engine.server.ToString()),
         slots_(engine.slots),
@@ -97,13 +101,13 @@ class HttpEngine final : public EngineClient {
     if (request == nullptr) {
       std::move(callbacks.on_end)(absl::FailedPreconditionError(
           "the engine is behind Envoy (--engines=http://..): requests must come through Envoy"));
-      return std::make_shared<Forwarded>();
+      return std::make_shared<EngineStream>();
     }
     request->SendTo({server_, rank}, [on_end = std::move(callbacks.on_end)](const absl::Status& end) mutable {
       if (!end.ok()) return std::move(on_end)(end);
-      std::move(on_end)(EngineEnd{.finish = EngineFinish::kStop, .whole_tokens = EngineEnd::kUnknown});
+      std::move(on_end)(EngineEnd{.finish = EngineFinish::kStop});
     });
-    return std::make_shared<Forwarded>();
+    return std::make_shared<EngineStream>();
   }
 
  private:
@@ -148,6 +152,7 @@ class HttpEngine final : public EngineClient {
       if (description.slots == 0)
         description.slots = static_cast<int32_t>(std::clamp(metrics.slots, 0.0, kMostEngineSlots + 1.0));
       if (metrics.kv_tokens > 0) description.kv_tokens = Count(metrics.kv_tokens);
+      description.running.push_back(LoadOf(metrics));
     }
     if (description.slots < 1)
       return absl::FailedPreconditionError(
@@ -161,12 +166,7 @@ class HttpEngine final : public EngineClient {
     BFIO_ASSIGN_OR_RETURN(const std::string text, Get("/metrics", deadline));
     std::vector<EngineRankLoad> loads;
     for (const auto& [rank, metrics] : ReadEngineMetrics(text)) {
-      if (metrics.running < 0) continue;
-      EngineLoad load{.requests = Count(metrics.running + std::max(0.0, metrics.waiting))};
-      if (metrics.kv_use > 0 && metrics.kv_tokens > 0)
-        load.tokens = Count(metrics.kv_use * metrics.kv_tokens);
-      if (metrics.generated >= 0) load.generated = Count(metrics.generated);
-      loads.push_back({rank, load});
+      if (metrics.running >= 0) loads.push_back({rank, LoadOf(metrics)});
     }
     return loads;
   }
@@ -178,10 +178,53 @@ class HttpEngine final : public EngineClient {
   std::thread thread_;
 };
 
+// Reads `{a="x",b="y"}` at the start of `rest` and removes it; false: malformed.
+bool TakeLabels(absl::string_view& rest, MetricSample& sample) {
+  rest.remove_prefix(1);
+  while (true) {
+    rest = absl::StripLeadingAsciiWhitespace(rest);
+    if (!rest.empty() && rest.front() == '}') return rest.remove_prefix(1), true;
+    const size_t equals = rest.find("=\"");
+    if (equals == absl::string_view::npos) return false;
+    const absl::string_view name = rest.substr(0, equals);
+    rest.remove_prefix(equals + 2);
+    size_t end = 0;
+    while (end < rest.size() && rest[end] != '"') end += rest[end] == '\\' ? 2 : 1;
+    if (end >= rest.size()) return false;
+    sample.labels.emplace_back(name, rest.substr(0, end));
+    rest.remove_prefix(end + 1);
+    if (!rest.empty() && rest.front() == ',') rest.remove_prefix(1);
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<EngineClient> NewHttpEngine(const EngineAddress& engine) {
   return std::make_unique<HttpEngine>(engine);
+}
+
+absl::string_view MetricSample::label(absl::string_view wanted) const {
+  for (const auto& [name, value] : labels) {
+    if (name == wanted) return value;
+  }
+  return {};
+}
+
+void ReadMetrics(absl::string_view text, absl::string_view prefix,
+                 absl::FunctionRef<void(const MetricSample&)> on) {
+  MetricSample sample;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    if (!absl::StartsWith(line, prefix)) continue;
+    const size_t end = line.find_first_of("{ ");
+    if (end == absl::string_view::npos) continue;
+    sample.name = line.substr(0, end);
+    sample.labels.clear();
+    absl::string_view rest = line.substr(end);
+    if (rest.front() == '{' && !TakeLabels(rest, sample)) continue;
+    // A timestamp may follow.
+    const std::vector<absl::string_view> parts = absl::StrSplit(rest, ' ', absl::SkipWhitespace());
+    if (!parts.empty() && absl::SimpleAtod(parts.front(), &sample.value)) on(sample);
+  }
 }
 
 std::map<int32_t, HttpRankMetrics> ReadEngineMetrics(absl::string_view text) {

@@ -13,7 +13,10 @@
 
 #include <map>
 #include <memory>
+#include <utility>
+#include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "router/engine_link/engine_client.h"
@@ -22,6 +25,22 @@
 namespace bfio::router {
 
 std::unique_ptr<EngineClient> NewHttpEngine(const EngineAddress& engine);
+
+// A sample in Prometheus' text format.
+struct MetricSample {
+  absl::string_view name;
+  // Names and values as written, without quotes; escapes are kept.
+  std::vector<std::pair<absl::string_view, absl::string_view>> labels;
+  double value = 0;
+
+  // Empty: no such label.
+  absl::string_view label(absl::string_view name) const;
+};
+
+// Calls `on` for each sample whose name begins with `prefix`. The texts are valid during the call. Malformed
+// lines are skipped.
+void ReadMetrics(absl::string_view text, absl::string_view prefix,
+                 absl::FunctionRef<void(const MetricSample&)> on);
 
 // What /metrics says, by rank; -1: not reported.
 struct HttpRankMetrics {

@@ -127,6 +127,8 @@ class EngineProtocolOf : public EngineProtocol {
     const auto* const passed = PassedMessage<Request>::In(call.passed.message.get());
     auto request = std::make_unique<Request>(passed != nullptr ? ToPass(call, *passed) : Translate(call));
     request->set_request_id(name);
+    // Also for a client that wants none: its edge folds the messages.
+    request->set_stream(true);
     // The client's rank counts over all servers, the engine's over its own.
     request->clear_data_parallel_rank();
     if (rank) request->set_data_parallel_rank(*rank);
@@ -198,10 +200,9 @@ class EngineProtocolOf : public EngineProtocol {
   }
 
  protected:
-  // The client's request, except for the fields that the router sets: one output, the bound of its length,
-  // and the tokens of earlier placements.
+  // The client's request, except for one output, the bound of its length, and the tokens of earlier
+  // placements.
   virtual Request ToPass(const EngineCall& call, Request request) const = 0;
-  // A request for a stream.
   virtual Request Translate(const EngineCall& call) const = 0;
   virtual void Describe(const Server& server, EngineDescription& description) const = 0;
 };

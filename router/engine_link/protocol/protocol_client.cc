@@ -32,7 +32,7 @@ namespace {
 
 namespace common_pb = ::smg::grpc::common;
 
-// Bound of one answer. For a request that passes it may hold a whole output with its log-probabilities.
+// Bound of one answer, which may have log-probabilities of a whole prompt.
 constexpr int kMaxEngineMessageBytes = 64 << 20;
 constexpr int kMaxEngineHeaderBytes = 1 << 20;
 constexpr absl::Duration kAbortTimeout = absl::Seconds(5);
@@ -80,8 +80,8 @@ class UnaryRequest {
   using Done = absl::AnyInvocable<void(absl::StatusOr<AnyMessage>) &&>;
 
   // `response`: the type of the answer.
-  static void Start(const LinkPtr& link, const char* method, AnyMessage request,
-                    const google::protobuf::Message& response, absl::Duration timeout, Done done) {
+  static void Start(const LinkPtr& link, const char* method, const google::protobuf::Message& response,
+                    absl::Duration timeout, Done done, AnyMessage request = AnyMessage::Of(Nothing())) {
     auto* call = new UnaryRequest(link, std::move(request), AnyMessage::Of(response), std::move(done));
     call->context_.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout));
     const std::string path = link->Path(method);
@@ -89,17 +89,10 @@ class UnaryRequest {
         link->channel.get(),
         grpc::internal::RpcMethod(path.c_str(), nullptr, grpc::internal::RpcMethod::NORMAL_RPC),
         &call->context_, &call->request_, &call->response_, [call](const grpc::Status& status) {
-          if (status.ok()) {
-            std::move(call->done_)(std::move(call->response_));
-          } else {
-            std::move(call->done_)(FromGrpcStatus(status));
-          }
+          std::move(call->done_)(status.ok() ? absl::StatusOr<AnyMessage>(std::move(call->response_))
+                                             : FromGrpcStatus(status));
           delete call;
         });
-  }
-  static void Start(const LinkPtr& link, const char* method, const google::protobuf::Message& response,
-                    absl::Duration timeout, Done done) {
-    Start(link, method, AnyMessage::Of(Nothing()), response, timeout, std::move(done));
   }
 
  private:
@@ -212,12 +205,6 @@ class RecordStream final : public EngineRecords, public grpc::ClientReadReactor<
   bool notified_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-// The stream of a call that the protocol cannot express.
-class NoStream final : public EngineStream {
- public:
-  void Cancel() override {}
-};
-
 // Keeps itself until the call is over.
 class ProtocolStream final : public EngineStream, public grpc::ClientReadReactor<AnyMessage> {
  public:
@@ -226,7 +213,6 @@ class ProtocolStream final : public EngineStream, public grpc::ClientReadReactor
       : link_(std::move(link)),
         name_(name),
         counts_({.cumulative = protocol().traits.chunks_count_all,
-                 .whole = call.passed.whole,
                  .prompt_tokens = call.prompt_tokens(),
                  .max_new_tokens = call.max_new_tokens,
                  .context_tokens = protocol().traits.fills_context ? link_->sizes.context_tokens.load() : 0}),
@@ -249,7 +235,8 @@ class ProtocolStream final : public EngineStream, public grpc::ClientReadReactor
   void Cancel() override {
     context_.TryCancel();
     if (AnyMessage abort = protocol().AbortOf(name_))
-      UnaryRequest::Start(link_, "Abort", std::move(abort), Nothing(), kAbortTimeout, [](const auto&) {});
+      UnaryRequest::Start(
+          link_, "Abort", Nothing(), kAbortTimeout, [](const auto&) {}, std::move(abort));
   }
 
   void OnReadDone(bool ok) override {
@@ -293,9 +280,7 @@ class ProtocolStream final : public EngineStream, public grpc::ClientReadReactor
     if (output.ends) {
       BFIO_RETURN_IF_ERROR(
           counts_.OnComplete(output.ids, output.completion_tokens, output.prompt_tokens, output.finish));
-      // In a stream, output_ids repeat the last chunk's tokens.
-      EngineEnd end{output.finish, nullptr, std::ssize(output.ids), output.cached_tokens};
-      end.message = Message();
+      EngineEnd end{output.finish, Message()};
       // The end is reported now and not at the end of the stream, which a server may leave open.
       ended_ = true;
       std::move(callbacks_.on_end)(std::move(end));
@@ -408,7 +393,7 @@ class ProtocolClient final : public EngineClient {
                                          const std::string& name, StreamCallbacks callbacks) override {
     if (absl::Status status = link_->protocol.Check(call); !status.ok()) {
       std::move(callbacks.on_end)(std::move(status));
-      return std::make_shared<NoStream>();
+      return std::make_shared<EngineStream>();
     }
     return ProtocolStream::Start(
         std::make_shared<ProtocolStream>(link_, call, rank, name, std::move(callbacks)));

@@ -60,7 +60,6 @@ class SglangEngine final : public EngineProtocolOf<Messages> {
   pb::GenerateRequest Translate(const EngineCall& call) const override {
     pb::GenerateRequest request;
     request.mutable_tokenized()->mutable_input_ids()->Add(call.prompt.begin(), call.prompt.end());
-    request.set_stream(true);
     request.set_logprob_start_len(-1);
     pb::SamplingParams& sampling = *request.mutable_sampling_params();
     sampling.set_max_new_tokens(call.max_new_tokens);

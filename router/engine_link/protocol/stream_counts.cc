@@ -7,11 +7,6 @@
 namespace bfio::router {
 namespace {
 
-absl::Status TooMany(int64_t tokens, int64_t asked) {
-  return absl::DataLossError(
-      absl::StrCat("the engine sent more tokens than requested: ", tokens, " of at most ", asked));
-}
-
 absl::Status Differs(uint32_t count, int64_t tokens) {
   return absl::DataLossError(
       absl::StrCat("the engine reports ", count, " tokens, but ", tokens,
@@ -22,7 +17,10 @@ absl::Status Differs(uint32_t count, int64_t tokens) {
 
 absl::Status StreamCounts::OnChunk(absl::Span<const uint32_t> ids, uint32_t count) {
   received_ += std::ssize(ids);
-  if (received_ > options_.max_new_tokens) return TooMany(received_, options_.max_new_tokens);
+  if (received_ > options_.max_new_tokens) {
+    return absl::DataLossError(absl::StrCat("the engine sent more tokens than requested: ", received_,
+                                            " of at most ", options_.max_new_tokens));
+  }
   const int64_t counted = options_.cumulative ? received_ : std::ssize(ids);
   if (count != 0 && count != counted) return Differs(count, counted);
   last_.assign(ids.begin(), ids.end());
@@ -31,19 +29,13 @@ absl::Status StreamCounts::OnChunk(absl::Span<const uint32_t> ids, uint32_t coun
 
 absl::Status StreamCounts::OnComplete(absl::Span<const uint32_t> ids, uint32_t count, uint32_t prompt_tokens,
                                       EngineFinish finish) {
-  if (options_.whole) {
-    received_ = std::ssize(ids);
-    if (received_ > options_.max_new_tokens) return TooMany(received_, options_.max_new_tokens);
-    if (count != 0 && count != received_) return Differs(count, received_);
-  } else {
-    if (!ids.empty() && !std::equal(ids.begin(), ids.end(), last_.begin(), last_.end())) {
-      return absl::DataLossError(
-          "the last tokens received differ from the last tokens that the engine reports: a message is "
-          "missing, duplicated or out of order");
-    }
-    const bool of_last = !options_.cumulative && count == std::ssize(ids);
-    if (count != 0 && !of_last && count != received_) return Differs(count, received_);
+  if (!ids.empty() && !std::equal(ids.begin(), ids.end(), last_.begin(), last_.end())) {
+    return absl::DataLossError(
+        "the last tokens received differ from the last tokens that the engine reports: a message is "
+        "missing, duplicated or out of order");
   }
+  const bool of_last = !options_.cumulative && count == std::ssize(ids);
+  if (count != 0 && !of_last && count != received_) return Differs(count, received_);
   const int64_t prompt = prompt_tokens > 0 ? prompt_tokens : options_.prompt_tokens;
   if (finish == EngineFinish::kLength && options_.context_tokens > 0 && received_ < options_.max_new_tokens &&
       prompt + received_ < options_.context_tokens) {

@@ -19,8 +19,6 @@ class StreamCounts {
   struct Options {
     // A chunk's count covers the whole output so far; otherwise only the chunk.
     bool cumulative = false;
-    // The output comes in its last message.
-    bool whole = false;
     // Prompt tokens of the request, where known.
     int64_t prompt_tokens = 0;
     int64_t max_new_tokens = 0;
@@ -31,7 +29,7 @@ class StreamCounts {
   explicit StreamCounts(const Options& options) : options_(options) {}
 
   absl::Status OnChunk(absl::Span<const uint32_t> ids, uint32_t count);
-  // `ids`: all tokens of an output that comes whole; otherwise the last chunk's tokens again, or none.
+  // `ids`: the last chunk's tokens again, or none.
   // `count` counts `ids` or the whole output. `prompt_tokens` is the engine's count; 0: none.
   absl::Status OnComplete(absl::Span<const uint32_t> ids, uint32_t count, uint32_t prompt_tokens,
                           EngineFinish finish);

@@ -51,7 +51,6 @@ class VllmEngine final : public EngineProtocolOf<Messages> {
   pb::GenerateRequest Translate(const EngineCall& call) const override {
     pb::GenerateRequest request;
     request.mutable_tokenized()->mutable_input_ids()->Add(call.prompt.begin(), call.prompt.end());
-    request.set_stream(true);
     pb::SamplingParams& sampling = *request.mutable_sampling_params();
     sampling.set_max_tokens(call.max_new_tokens);
     sampling.mutable_stop_token_ids()->Add(call.stop_token_ids.begin(), call.stop_token_ids.end());

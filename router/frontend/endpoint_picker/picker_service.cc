@@ -348,7 +348,7 @@ absl::StatusOr<ClientRequest> PickerService::RequestOf(const PickerCall& call) c
   if (const absl::string_view text = exchange.header(kTtftHeader); !text.empty()) {
     BFIO_ASSIGN_OR_RETURN(request.ttft_objective, TtftObjectiveOf(text));
   }
-  request.passed.on = request.passed.whole = true;
+  request.passed.on = true;
   BFIO_RETURN_IF_ERROR(CheckRequest(request, options_.limits));
   return request;
 }

@@ -46,6 +46,7 @@ class GenerateStream::Sink final : public TokenSink {
   Delivery Pass(absl::Span<const PassedPtr> messages, absl::Time now) override {
     return call_->Pass(index_, messages, now);
   }
+  void StartOver() override { call_->StartOver(index_); }
   bool End(const absl::Status& status, std::optional<router::Finish> finish) override {
     return call_->EndOutput(index_, status, finish);
   }
@@ -139,6 +140,7 @@ bool GenerateStream::GiveUp() {
     one.pending.clear();
     one.logprobs.Clear();
     one.passed.clear();
+    one.whole = nullptr;
   }
   waiting_ = 0;
   return MarkDirty();
@@ -183,11 +185,18 @@ TokenSink::Delivery GenerateStream::Keep(Output& output, absl::Span<const Passed
     if (!part) continue;  // not of this protocol
     output.completed = part->ends;
     output.tokens += part->tokens;
-    output.passed.push_back(message);
     waiting_ += WordsOf(message);
+    PassedPtr ready = shape_.stream ? message : options_.protocol->Fold(*message, output.whole);
+    if (ready != nullptr) output.passed.push_back(std::move(ready));
   }
   if (!shape_.stream) return Delivery::kTaken;
   return MarkDirty() ? Delivery::kFlush : Delivery::kTaken;
+}
+
+void GenerateStream::StartOver(uint32_t index) {
+  MutexLock lock(&mutex_);
+  outputs_[index].whole = nullptr;
+  outputs_[index].tokens = 0;
 }
 
 bool GenerateStream::EndOutput(uint32_t index, const absl::Status& status,
@@ -214,6 +223,7 @@ bool GenerateStream::EndOutput(uint32_t index, const absl::Status& status,
           one.pending.clear();
           one.logprobs.Clear();
           one.passed.clear();
+          one.whole = nullptr;
         }
         if (!shape_.stream) one.finish.reset();
       }
@@ -289,7 +299,7 @@ void GenerateStream::FillPassed(uint32_t index, Message& response) {
   Output& output = outputs_[index];
   const PassedPtr message = std::move(output.passed.front());
   output.passed.pop_front();
-  waiting_ -= WordsOf(message);
+  if (shape_.stream) waiting_ -= WordsOf(message);
   options_.protocol->FillPassed(*message, shape_.request_id, index, response);
 }
 

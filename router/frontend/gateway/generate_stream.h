@@ -99,8 +99,10 @@ class GenerateStream final : public RequestCall<GenerateStream, AnyMessage, AnyM
     // Number of tokens that have come.
     uint32_t tokens = 0;
     uint32_t last_token = 0;
-    // Messages of an engine, to be written unchanged; whether the last one ends the output.
+    // Messages of an engine, to be written unchanged; whether the last one ends the output. Without a stream
+    // the output so far.
     std::deque<PassedPtr> passed;
+    MessagePtr whole;
     bool completed = false;
     // Set when the output has ended; empty again when that is written.
     std::optional<FinishReason> finish;
@@ -112,6 +114,7 @@ class GenerateStream final : public RequestCall<GenerateStream, AnyMessage, AnyM
   TokenSink::Delivery Deliver(uint32_t index, absl::Span<const uint32_t> tokens, const LogprobsView& logprobs,
                               absl::Time now);
   TokenSink::Delivery Pass(uint32_t index, absl::Span<const PassedPtr> messages, absl::Time now);
+  void StartOver(uint32_t index);
   // Reserves `words` more for a call without a stream; false beyond the peer's share.
   bool Reserve(int64_t words) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Ends a call that may keep no more. REQUIRES: the caller then cancels its requests. Returns MarkDirty.

@@ -92,6 +92,9 @@ class Protocol {
   virtual void FillComplete(const OutputPart& part, const OutputEnd& end, Message& response) const = 0;
   // Empty: the message is of another protocol.
   virtual std::optional<PassedPart> ReadPassed(const Passed& message) const = 0;
+  // For a call without a stream: adds an engine's message to `whole`, null before the first. Returns the
+  // whole output as one message when it has ended, and null before that.
+  virtual PassedPtr Fold(const Passed& message, MessagePtr& whole) const = 0;
   // Copies it, with the client's name of the request and its number of the output.
   virtual void FillPassed(const Passed& message, absl::string_view request_id, uint32_t index,
                           Message& response) const = 0;
@@ -156,6 +159,24 @@ class ProtocolOf : public Protocol {
     const GenerateResponse* const response = PassedMessage<GenerateResponse>::In(&message);
     if (response == nullptr) return std::nullopt;
     return PassedPart{response->has_complete(), static_cast<uint32_t>(response->chunk().token_ids_size())};
+  }
+  PassedPtr Fold(const Passed& message, MessagePtr& whole) const final {
+    const GenerateResponse& from = *PassedMessage<GenerateResponse>::In(&message);
+    if (whole == nullptr) whole = std::make_unique<GenerateResponse>();
+    auto& so_far = *static_cast<GenerateResponse&>(*whole).mutable_complete();
+    const auto& chunk = from.chunk();
+    so_far.mutable_output_ids()->MergeFrom(chunk.token_ids());
+    if (chunk.has_output_logprobs()) so_far.mutable_output_logprobs()->MergeFrom(chunk.output_logprobs());
+    if (chunk.has_input_logprobs()) so_far.mutable_input_logprobs()->MergeFrom(chunk.input_logprobs());
+    if (!from.has_complete()) return nullptr;
+    // The end of a stream may repeat what its last chunk had, and has everything that chunks have not.
+    GenerateResponse end = from;
+    end.mutable_complete()->clear_output_ids();
+    if (so_far.has_output_logprobs()) end.mutable_complete()->clear_output_logprobs();
+    if (so_far.has_input_logprobs()) end.mutable_complete()->clear_input_logprobs();
+    so_far.set_completion_tokens(static_cast<uint32_t>(so_far.output_ids_size()));
+    end.mutable_complete()->MergeFrom(so_far);
+    return PassedMessage<GenerateResponse>::Make(std::move(end));
   }
   void FillPassed(const Passed& message, absl::string_view request_id, uint32_t index,
                   Message& to) const final {

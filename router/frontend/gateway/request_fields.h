@@ -165,7 +165,6 @@ absl::StatusOr<ConvertedRequest> PassFields(const GenerateRequest& from, std::st
   request.priority_unset = true;
   if (rank) request.rank = static_cast<uint32_t>(*rank);
   request.passed.on = true;
-  request.passed.whole = !from.stream();
   BFIO_RETURN_IF_ERROR(InFieldsOfGateways(CheckRequest(request, context.limits), limit));
   return to;
 }

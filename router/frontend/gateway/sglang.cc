@@ -119,6 +119,7 @@ absl::StatusOr<ConvertedRequest> Pass(pb::GenerateRequest&& from, std::string te
   if (!to.ok()) return to;
   Passing& passed = to->request.passed;
   passed.continues = Continues(from, context.may_resample);
+  passed.starts_again = !from.stream() && !passed.continues;
   passed.kv_from_elsewhere = from.has_disaggregated_params();
   // Unknown fields may contain a cache salt. For log-probabilities of the prompt, SGLang computes the prompt
   // from logprob_start_len on.

@@ -137,6 +137,7 @@ absl::StatusOr<ConvertedRequest> Pass(pb::GenerateRequest&& from, std::string te
   ClientRequest& request = to->request;
   request.sampling.seed = SeedOf(sampling);
   request.passed.continues = Continues(from, context.may_resample);
+  request.passed.starts_again = !from.stream() && !request.passed.continues;
   request.passed.kv_from_elsewhere = KvFromElsewhere(from);
   if (SharesPrefixes(from)) request.prefix = PrefixOf(from.tokenized());
   request.passed.message = PassedMessage<pb::GenerateRequest>::Make(std::move(from));

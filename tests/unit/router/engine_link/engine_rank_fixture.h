@@ -3,16 +3,18 @@
 #define BFIO_TESTS_UNIT_ROUTER_ENGINE_LINK_ENGINE_RANK_FIXTURE_H_
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
-#include "router/engine_link/engine_rank.h"
+#include "router/engine_link/streamed_rank.h"
 
 namespace bfio::router {
 
-class EngineRankTest : public ::testing::Test {
+template <typename Kind>
+class RankTest : public ::testing::Test {
  protected:
   void Epoch(uint64_t epoch, std::vector<core::RequestId> drop = {}) {
     EpochOffer offer;
@@ -34,7 +36,7 @@ class EngineRankTest : public ::testing::Test {
   }
   // The first epoch, with these requests, of a rank with these options.
   void Begin(std::vector<core::RequestId> place, const EngineRank::Options& options = {}) {
-    rank_ = EngineRank(options);
+    rank_ = Kind(options);
     Epoch(1);
     Plan(std::move(place));
     Reports();
@@ -48,12 +50,16 @@ class EngineRankTest : public ::testing::Test {
     call.refusals = refusals_;
     return call;
   }
-  void Token(CallNumber call, uint32_t token) { rank_.OnTokens(call, {token}, nullptr, now_, out_); }
-  void Finish(CallNumber call, EngineFinish finish = EngineFinish::kLength, int64_t whole_tokens = 0) {
-    rank_.OnFinished(call, {finish, nullptr, whole_tokens}, now_, out_);
+  void Token(CallNumber call, uint32_t token, int64_t cached = 0) {
+    rank_.OnTokens(call, {.ids = {token}, .cached_prompt_tokens = cached}, now_, out_);
+  }
+  void Finish(CallNumber call, EngineFinish finish = EngineFinish::kLength) {
+    rank_.OnFinished(call, {finish, nullptr}, now_, out_);
   }
   void Fail(CallNumber call, const absl::Status& why) { rank_.OnFailed(call, why, now_, out_); }
-  void Load(int64_t requests, int64_t tokens) { rank_.OnLoad(EngineLoad{requests, tokens}, now_, out_); }
+  void Load(int64_t requests, int64_t tokens, std::optional<int64_t> generated = std::nullopt) {
+    rank_.OnLoad(EngineLoad{requests, tokens, generated}, now_, out_);
+  }
   void Wait(absl::Duration time) {
     now_ += time;
     rank_.OnTimer(now_, out_);
@@ -75,7 +81,7 @@ class EngineRankTest : public ::testing::Test {
   }
   StepReport Last() { return Reports().back(); }
 
-  EngineRank rank_;
+  Kind rank_;
   EngineRank::Output out_;
   absl::Time now_ = absl::UnixEpoch();
   uint64_t epoch_ = 0;
@@ -86,6 +92,8 @@ class EngineRankTest : public ::testing::Test {
   Passing passed_;
   int32_t refusals_ = 0;
 };
+
+using EngineRankTest = RankTest<StreamedRank>;
 
 class AMessage final : public Passed {
  public:

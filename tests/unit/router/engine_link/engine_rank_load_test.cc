@@ -1,7 +1,6 @@
 // What an engine reports of a rank: requests of other clients, memory that prompts share, and prompt tokens
 // that it found in its prefix cache.
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -65,7 +64,7 @@ TEST_F(EngineRankTest, MemoryThatPromptsShareIsFree) {
     rank_.OnLoad(in_use ? std::optional(EngineLoad{std::ssize(running), *in_use}) : std::nullopt, now_, out_);
     for (const CallNumber call : running) Token(call, 7);
     ++generated;
-    Wait(EngineRank::kLongestGather);
+    Wait(StreamedRank::kLongestGather);
     return Last().shared_kv_tokens;
   };
   const auto in_use = [&] { return 80 + std::ssize(running) * (20 + generated); };
@@ -86,10 +85,7 @@ TEST_F(EngineRankTest, MemoryThatPromptsShareIsFree) {
 // A rank that finds nothing is trusted less, so 0 is reported like any other number.
 TEST_F(EngineRankTest, CachedTokensAreReportedOnceWithTheFirstToken) {
   Begin({7, 8});
-  const auto bring = [&](CallNumber call, int64_t cached) {
-    rank_.OnCached(call, cached);
-    Token(call, 100);
-  };
+  const auto bring = [&](CallNumber call, int64_t cached) { Token(call, 100, cached); };
   const auto reported = [&] {
     Wait(absl::Seconds(1));
     std::vector<std::pair<core::RequestId, int64_t>> all;
@@ -107,50 +103,6 @@ TEST_F(EngineRankTest, CachedTokensAreReportedOnceWithTheFirstToken) {
   Plan({7});
   bring(3, 1'000);
   EXPECT_THAT(reported(), ElementsAre(std::pair(7, 10))) << "no more than its prompt";
-  // Those of a whole output are reported at its end.
-  passed_.on = passed_.whole = true;
-  Begin({7});
-  rank_.OnFinished(1, {EngineFinish::kStop, std::make_shared<AMessage>(), 3, 8}, now_, out_);
-  EXPECT_EQ(out_.reports.at(0).prefix_cache_queries, 10) << "its prompt";
-  EXPECT_EQ(out_.reports.at(0).finished.size(), 1u);
-  EXPECT_THAT(reported(), ElementsAre(std::pair(7, 8)));
-}
-
-// After a restart of the router, requests that the earlier one has placed run on.
-TEST_F(EngineRankTest, TheFirstPlanGetsTheSlotsThatTheEngineHasLeft) {
-  Begin({1, 2, 3, 4}, {.slots = 8, .load = EngineLoad{6, 600}});
-  EXPECT_EQ(rank_.active(), 2);
-  Plan({5});
-  EXPECT_EQ(rank_.active(), 2);
-  Reports();
-  now_ += absl::Seconds(1);
-  Load(4, 600);
-  EXPECT_EQ(Report().extra_slots, -2) << "four of the six have ended";
-  Plan({6});
-  EXPECT_EQ(rank_.active(), 3);
-  Begin({1}, {.slots = 8, .load = EngineLoad{8, 600}});
-  EXPECT_EQ(rank_.active(), 0);
-}
-
-// Requests behind Envoy: the router learns of them when they end. The engine counts its tokens, so the time
-// of a step is known, and with it how far each request is.
-TEST_F(EngineRankTest, TokensThatNobodyShowsAreEstimatedFromWhatTheEngineCounts) {
-  passed_ = {.on = true, .whole = true};
-  max_new_tokens_ = 1000;
-  Begin({1, 2}, {.slots = 8, .kv_tokens = 100'000});
-  int64_t generated = 0;
-  const auto second = [&] {
-    // Two requests, a step of 50 ms.
-    for (int i = 0; i < 20; ++i) Wait(absl::Milliseconds(50));
-    rank_.OnLoad(EngineLoad{2, 100 + generated, generated += 40}, now_, out_);
-  };
-  for (int i = 0; i < 10; ++i) second();
-  Finish(1, EngineFinish::kStop, EngineEnd::kUnknown);
-  int64_t estimate = 0;
-  for (const StepReport& report : Reports()) {
-    for (const FinishedRequest& finished : report.finished) estimate = finished.generated.value_or(0);
-  }
-  EXPECT_NEAR(static_cast<double>(estimate), 199, 2) << "a token in each 50 ms but the first";
 }
 
 }  // namespace

@@ -59,8 +59,8 @@ TEST_F(RefusalTest, PlansDoNotPutOffTheReportsOfARankWithRefusedRequestsAlone) {
   Begin({7}, {.slots = 8});
   Fail(1, FullFor(absl::Seconds(5)));
   const absl::Time due = rank_.next_deadline();
-  EXPECT_EQ(due, now_ + EngineRank::kQuietStep);
-  now_ += EngineRank::kQuietStep / 2;
+  EXPECT_EQ(due, now_ + StreamedRank::kQuietStep);
+  now_ += StreamedRank::kQuietStep / 2;
   Plan({});
   EXPECT_EQ(rank_.next_deadline(), due);
 }
@@ -104,7 +104,7 @@ TEST_F(RefusalTest, ARefusedRequestDoesNotCountAsRunning) {
 
 TEST_F(RefusalTest, ARankOnTrialTakesOneRequestUntilItShowsThatItWorks) {
   const EngineRank::Options options = {.slots = 8, .on_trial = true};
-  rank_ = EngineRank(options);
+  rank_ = StreamedRank(options);
   Epoch(1);
   Plan({7, 8});
   const StepReport report = Report();
@@ -138,13 +138,13 @@ class LostRequestTest : public EngineRankTest {
   std::vector<core::RequestId> Step(absl::Duration took) {
     now_ += took;
     Token(1, 101);
-    Wait(EngineRank::kLongestGather);
+    Wait(StreamedRank::kLongestGather);
     std::vector<core::RequestId> preempted;
     for (const StepReport& report : Reports())
       preempted.insert(preempted.end(), report.preempted.begin(), report.preempted.end());
     return preempted;
   }
-  std::vector<core::RequestId> Steps(int64_t count = 2 * EngineRank::kSilentSteps) {
+  std::vector<core::RequestId> Steps(int64_t count = 2 * StreamedRank::kSilentSteps) {
     std::vector<core::RequestId> preempted;
     for (int64_t i = 0; i < count && preempted.empty(); ++i) preempted = Step(absl::Milliseconds(50));
     return preempted;
@@ -155,7 +155,7 @@ class LostRequestTest : public EngineRankTest {
 TEST_F(LostRequestTest, ARequestThatTheEngineForgetsGoesOnElsewhere) {
   Load(1, 100);
   EXPECT_THAT(Step(2 * EngineRank::kLongestQuiet), IsEmpty()) << "the other one may be as late";
-  EXPECT_THAT(Steps(EngineRank::kSilentSteps - 2), IsEmpty());
+  EXPECT_THAT(Steps(StreamedRank::kSilentSteps - 2), IsEmpty());
   EXPECT_THAT(out_.cancel, IsEmpty());
   EXPECT_THAT(Steps(), ElementsAre(8));
   EXPECT_THAT(out_.cancel, ElementsAre(2));
@@ -174,7 +174,7 @@ TEST_F(LostRequestTest, AnEngineThatCountsItHasPreemptedIt) {
 }
 
 TEST_F(LostRequestTest, WithoutLoadsItHasMoreTime) {
-  Step((EngineRank::kQuietWithoutLoads - 1) * EngineRank::kLongestQuiet);
+  Step((StreamedRank::kQuietWithoutLoads - 1) * EngineRank::kLongestQuiet);
   EXPECT_THAT(Steps(), IsEmpty());
   EXPECT_THAT(Step(EngineRank::kLongestQuiet), ElementsAre(8));
 }
@@ -184,7 +184,7 @@ TEST_F(LostRequestTest, APromptThatTheEngineReportsIsNotLost) {
   Plan({9});
   Load(1, 100);
   now_ += EngineRank::kLongestQuiet;
-  for (int64_t i = 0; i < 2 * EngineRank::kSilentSteps; ++i) {
+  for (int64_t i = 0; i < 2 * StreamedRank::kSilentSteps; ++i) {
     Token(2, 201);
     ASSERT_THAT(Step(absl::Milliseconds(50)), IsEmpty());
   }
@@ -197,7 +197,7 @@ TEST_F(LostRequestTest, APromptThatTheEngineReportsIsNotLost) {
 }
 
 TEST_F(LostRequestTest, StepsAloneAreNoSignThatItIsForgotten) {
-  for (int64_t i = 0; i < 10 * EngineRank::kSilentSteps; ++i) {
+  for (int64_t i = 0; i < 10 * StreamedRank::kSilentSteps; ++i) {
     now_ += absl::Milliseconds(50);
     Token(1, 101);
   }

@@ -1,4 +1,4 @@
-// A rank that sends no tokens: while it computes a prompt or a whole output, and when it hangs.
+// A rank that sends no tokens: while it computes a prompt, and when it hangs.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -16,7 +16,7 @@ using ::testing::SizeIs;
 
 // Shorter than `time` by at most one quiet step.
 MATCHER_P(IsAlmost, time, "") {
-  return arg <= time && arg >= time - EngineRank::kQuietStep;
+  return arg <= time && arg >= time - StreamedRank::kQuietStep;
 }
 
 constexpr absl::Duration kNone = absl::ZeroDuration();
@@ -40,10 +40,10 @@ class SilenceTest : public EngineRankTest {
 TEST_F(SilenceTest, ALongPromptIsReportedWhileNothingComes) {
   Begin({7});
   for (int i = 0; i < 2; ++i) {
-    Wait(EngineRank::kQuietStep);
+    Wait(StreamedRank::kQuietStep);
     const StepReport report = Report();
     EXPECT_EQ(report.prefill->pending_tokens(), 10);
-    EXPECT_EQ(report.local, EngineRank::kQuietStep);
+    EXPECT_EQ(report.local, StreamedRank::kQuietStep);
   }
 }
 
@@ -73,7 +73,7 @@ TEST_F(SilenceTest, ARankWithoutTokensForTooLongIsSilent) {
 TEST_F(SilenceTest, TokensAreASignThatTheRankWorks) {
   max_new_tokens_ = 1;
   Begin({7, 8});
-  Wait(EngineRank::kLongestQuiet - EngineRank::kQuietStep);
+  Wait(EngineRank::kLongestQuiet - StreamedRank::kQuietStep);
   Token(1, 100);
   Finish(1);
   EXPECT_THAT(ReportedFor(), IsAlmost(EngineRank::kLongestQuiet));
@@ -92,46 +92,6 @@ TEST_F(SilenceTest, TheTimeWithoutTokensIsLongerForLongPromptsAndLongStepTimeout
   Wait(absl::Minutes(10));
   Plan({8});
   EXPECT_THAT(ReportedFor(), IsAlmost(absl::Seconds(120)));
-}
-
-// Such an output sends nothing before its end, which may be late.
-TEST_F(SilenceTest, WholeOutputsMayTakeAsLongAsTheirTokens) {
-  passed_.on = passed_.whole = true;
-  max_new_tokens_ = 500;
-  Begin({7});
-  EXPECT_THAT(ReportedFor(), IsAlmost(500 * EngineRank::kSlowestStep));
-  EXPECT_THAT(ReportedFor(), IsAlmost(kNone));
-  // With steps of 50 ms, the next output gets ten times as long.
-  now_ += absl::Seconds(1);
-  Plan({}, {7});
-  Plan({8});
-  now_ += absl::Seconds(1);
-  Finish(2, EngineFinish::kStop, 20);
-  Plan({9});
-  Reports();
-  EXPECT_THAT(ReportedFor(), IsAlmost(250 * EngineRank::kSlowestStep));
-}
-
-TEST_F(SilenceTest, KvUseShowsWhetherAWholeOutputMakesProgress) {
-  passed_.on = passed_.whole = true;
-  max_new_tokens_ = 500;
-  Begin({7});
-  // The KV use of a state-space model changes only with its requests.
-  Load(0, 0);
-  Load(1, 100);
-  Plan({8});
-  Load(1, 200);
-  EXPECT_FALSE(rank_.load_shows_work());
-  EXPECT_THAT(ReportedFor(), IsAlmost(500 * EngineRank::kSlowestStep));
-  // That of other models grows with their tokens.
-  for (const int64_t tokens : {201, 202}) {
-    Load(1, tokens);
-    EXPECT_TRUE(rank_.load_shows_work());
-    EXPECT_THAT(ReportedFor(), IsAlmost(EngineRank::kLongestQuiet)) << "while it grows";
-  }
-  rank_.OnLoad(std::nullopt, now_, out_);
-  EXPECT_GE(ReportedFor(), 500 * EngineRank::kSlowestStep - 2 * EngineRank::kLongestQuiet)
-      << "it reports no use any more";
 }
 
 TEST_F(SilenceTest, ARequestBehindALongPromptGetsItsOwnTime) {
@@ -161,10 +121,10 @@ TEST_F(SilenceTest, DecodesThatStopForALongPromptAreNoStall) {
 }
 
 TEST_F(SilenceTest, DecodesThatStopForAnotherRankOfTheBarrierAreNoStall) {
-  BarrierPrompts prompts;
-  Begin({}, {.number = 2, .prompts = &prompts});
+  EngineBarrier barrier;
+  Begin({}, {.barrier = &barrier, .number = 2});
   PlanLong(8, 300'000);
-  EngineRank other({.number = 1, .prompts = &prompts});
+  StreamedRank other({.barrier = &barrier, .number = 1});
   std::swap(rank_, other);
   Epoch(1);
   Plan({7});

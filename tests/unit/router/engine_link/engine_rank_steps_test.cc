@@ -25,7 +25,7 @@ class BarrierRankTest : public EngineRankTest {
   static constexpr int64_t kBudget = 8;
   BarrierRankTest() {
     max_new_tokens_ = 1'000;
-    rank_ = EngineRank(OptionsOf(16, kBudget));
+    rank_ = StreamedRank(OptionsOf(16, kBudget));
     Epoch(1);
   }
   EngineRank::Options OptionsOf(int32_t slots, int64_t token_budget) {
@@ -48,7 +48,7 @@ class BarrierRankTest : public EngineRankTest {
   }
   using Prompts = std::map<core::RequestId, int64_t>;
 
-  BarrierCost barrier_;
+  EngineBarrier barrier_;
 };
 
 TEST_F(BarrierRankTest, PromptsAreReckonedInTheirOrderBesideTheDecodes) {
@@ -68,13 +68,10 @@ TEST_F(BarrierRankTest, PromptsAreReckonedInTheirOrderBesideTheDecodes) {
 TEST_F(BarrierRankTest, CachedPromptTokensAreNoWork) {
   Decode(16, 16);
   // Without the cache, a step of 16 would have computed 10 of request 2 beside the decode, and left 5 for 3.
-  rank_.OnCached(2, 7);
-  Token(2, 200);
-  rank_.OnCached(2, 7);
-  Token(1, 103);
+  Token(2, 200, 7);
+  Token(1, 103, 7);
   EXPECT_EQ(Left(), (Prompts{{3, 1}}));
-  rank_.OnCached(3, 1'000);
-  Token(3, 300);
+  Token(3, 300, 1'000);
   EXPECT_EQ(out_.reports.back().load_tokens, 10 + 3 + 10 + 10) << "cached tokens are in the KV memory, too";
 }
 
@@ -158,23 +155,10 @@ TEST_F(FollowingRankTest, AStepWaitsForTheFirstTokenThatItsReportAnnounces) {
   EXPECT_THAT(Report().token_ids, ElementsAre(102, 200));
 }
 
-TEST_F(FollowingRankTest, AnOutputThatComesWholeGetsATokenForEachStep) {
-  passed_.on = passed_.whole = true;
-  Plan({1});
-  Step(0, 10, {{1, 0}});
-  Reports();
-  for (int i = 0; i < 3; ++i) Step(1, 0, {});
-  const std::vector<StepReport> reports = Reports();
-  ASSERT_THAT(reports, SizeIs(3));
-  for (const StepReport& report : reports) EXPECT_THAT(report.token_ids, SizeIs(1));
-  Wait(absl::Milliseconds(400));
-  EXPECT_THAT(Reports(), IsEmpty()) << "only the engine says when a step has ended";
-}
-
 TEST_F(FollowingRankTest, ASilentEnginesStepsAreInferredAgain) {
   Plan({1});
   Step(0, 6, {{1, 4}});
-  now_ += EngineRank::kFollows;
+  now_ += StreamedRank::kFollows;
   Token(1, 100);
   Token(1, 101);
   EXPECT_FALSE(Reports().back().prefill->metered);
@@ -190,9 +174,9 @@ TEST_F(FollowingRankTest, AttentionOfPromptsIsPartOfTheFittedCost) {
     chunk.AddPrefill(i % 5 * 40, i % 7 * 5'000);
     Step(1, i % 5 * 40, {}, chunk.prefill_pairs);
   }
-  ASSERT_TRUE(barrier_.cost().has_value());
-  EXPECT_NEAR(barrier_.cost()->batch.k1_s_per_pair, 1e-9, 1e-11);
-  EXPECT_NEAR(barrier_.cost()->batch.a_s_per_token, 100e-6, 1e-6);
+  ASSERT_TRUE(barrier_.cost.cost().has_value());
+  EXPECT_NEAR(barrier_.cost.cost()->batch.k1_s_per_pair, 1e-9, 1e-11);
+  EXPECT_NEAR(barrier_.cost.cost()->batch.a_s_per_token, 100e-6, 1e-6);
 }
 
 TEST_F(FollowingRankTest, ALevelHoldsForSomeSteps) {
@@ -272,17 +256,17 @@ TEST_F(BarrierRankTest, LateTokensBelongToThePreviousStep) {
     Token(2, ++token);
   }
   Reports();
-  const int64_t before = barrier_.version();
+  const int64_t before = barrier_.cost.version();
   for (int step = 0; step < 64; ++step) {
-    now_ += kStep - kLate - EngineRank::kLongestGather;
+    now_ += kStep - kLate - StreamedRank::kLongestGather;
     Token(1, ++token);
     Wait(kLate);
     EXPECT_EQ(Reports().size(), 1u) << "the others' step goes on";
     Token(2, ++token);
-    Wait(EngineRank::kLongestGather);
+    Wait(StreamedRank::kLongestGather);
     EXPECT_EQ(Reports().size(), 1u);
   }
-  EXPECT_EQ(barrier_.version(), before + 2) << "64 steps";
+  EXPECT_EQ(barrier_.cost.version(), before + 2) << "64 steps";
 }
 
 TEST(BarrierCostTest, ExceptionsDoNotSpoilTheFitAndNewTimesAreLearnt) {

@@ -110,7 +110,7 @@ TEST_F(EngineRankTest, RandomLivesAreReportedExactly) {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     SCOPED_TRACE(seed);
     Rng rng(seed);
-    rank_ = EngineRank();
+    rank_ = StreamedRank();
     out_ = {};
     std::map<CallNumber, core::RequestId> running;
     std::vector<CallNumber> cancelled;
@@ -232,7 +232,7 @@ class SlotsTest : public EngineRankTest {
   Service ServeFive(bool with_credit) {
     constexpr absl::Duration kStep = absl::Milliseconds(20);
     constexpr int32_t kSlots = 4;
-    rank_ = EngineRank({.slots = kSlots});
+    rank_ = StreamedRank({.slots = kSlots});
     out_ = {};
     rank_.OnRoundTrip(kStep);
     Epoch(1);
@@ -304,42 +304,19 @@ TEST_F(EngineRankTest, MessagesGoWithTheirTokensAndWithTheEnd) {
   Begin({7, 8});
   const PassedPtr first = std::make_shared<AMessage>(), empty = std::make_shared<AMessage>(),
                   last = std::make_shared<AMessage>();
-  rank_.OnTokens(2, {}, empty, now_, out_);
+  rank_.OnTokens(2, {.message = empty}, now_, out_);
   StepReport report = Report();
   EXPECT_THAT(report.tokens, ElementsAre(FieldsAre(8, 0))) << "a message without tokens";
   EXPECT_THAT(report.messages[0].messages, ElementsAre(empty));
-  rank_.OnTokens(1, {100}, first, now_, out_);
+  rank_.OnTokens(1, {.ids = {100}, .message = first}, now_, out_);
   report = Report();
   EXPECT_EQ(report.tokens[0].count, 1u);
   EXPECT_THAT(report.messages[0].messages, ElementsAre(first));
   EXPECT_THAT(report.prefill->prompts, SizeIs(1));
-  rank_.OnFinished(1, {EngineFinish::kStop, last, 0}, now_, out_);
+  rank_.OnFinished(1, {EngineFinish::kStop, last}, now_, out_);
   report = Report();
   EXPECT_THAT(report.messages[0].messages, ElementsAre(last));
   EXPECT_EQ(report.finished[0].id, 7u);
-}
-
-TEST_F(EngineRankTest, AnOutputThatComesWholeGetsATokenAStep) {
-  max_new_tokens_ = 100;
-  Begin({7});
-  passed_ = {.on = true, .whole = true};
-  Plan({8});
-  Reports();
-  for (uint32_t i = 0; i < 10; ++i) {
-    now_ += absl::Milliseconds(8);
-    Token(1, i);
-  }
-  const std::vector<StepReport> reports = Reports();
-  ASSERT_THAT(reports, SizeIs(10)) << "it does not hold up the others' steps";
-  // The first step computed its prompt, and a token counts once it is reported: 8 of its tokens count.
-  EXPECT_EQ(reports[9].load_tokens, 10 + 9 + 10 + 8);
-  // Of 30 tokens in total, 9 have been counted.
-  Finish(2, EngineFinish::kLength, 30);
-  now_ += absl::Milliseconds(8);
-  Token(1, 10);
-  const StepReport report = Report();
-  EXPECT_THAT(report.tokens, ElementsAre(FieldsAre(7, 1), FieldsAre(8, 30 - 9)));
-  EXPECT_EQ(report.finished[0].id, 8u);
 }
 
 TEST_F(EngineRankTest, APromptWhoseKvComesFromElsewhereIsNoWork) {

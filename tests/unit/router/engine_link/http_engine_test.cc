@@ -21,7 +21,6 @@
 #include "absl/synchronization/notification.h"
 #include "common/base/clock.h"
 #include "router/engine_link/http/http_get.h"
-#include "router/engine_link/http/metrics_text.h"
 #include "router/requests/placed_request.h"
 #include "tests/testing/http_engine.h"
 
@@ -71,7 +70,8 @@ TEST(HttpEngine, ItsRanksSizesAndLoads) {
                                              .slots = 8,
                                              .kv_tokens = 16'000,
                                              .max_sequence_tokens = 4096,
-                                             .model = "m"}));
+                                             .model = "m",
+                                             .running = {{0, 4000, 0}, {0, 4000, 0}}}));
   engine.running = 3;
   engine.waiting = 2;
   engine.generated = 500;
@@ -118,7 +118,7 @@ TEST(HttpEngine, RequestsArePlacedByTheirOwnEdgeAndOthersAreRefused) {
   const auto client = ClientOf(engine.port());
   const auto end_of = [&](PassedPtr message) {
     EngineCall call;
-    call.passed = {.on = true, .message = std::move(message), .whole = true};
+    call.passed = {.on = true, .message = std::move(message)};
     return Await<absl::StatusOr<EngineEnd>>([&](auto done) {
       client->Generate(call, 2, "name", {[](const EngineTokens&) {}, std::move(done)});
     });
@@ -126,7 +126,6 @@ TEST(HttpEngine, RequestsArePlacedByTheirOwnEdgeAndOthersAreRefused) {
   const auto placed = std::make_shared<Placed>();
   const auto end = end_of(placed);
   ASSERT_TRUE(end.ok()) << end.status();
-  EXPECT_EQ(end->whole_tokens, EngineEnd::kUnknown);
   EXPECT_EQ(placed->server, engine.address());
   EXPECT_EQ(placed->rank, 2);
   placed->end = absl::UnavailableError("refused");

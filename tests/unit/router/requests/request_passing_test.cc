@@ -78,42 +78,33 @@ TEST_F(PassingRequest, OnlyAContinuableRequestContinuesOnAnotherEngine) {
 }
 
 // Its client has not received any tokens.
-TEST_F(PassingRequest, AWholeOutputStartsAgain) {
-  Client& client = ArrivePassing({.whole = true});
+TEST_F(PassingRequest, AnOutputThatItsClientHasNotSeenStartsAgain) {
+  Client& client = ArrivePassing({.starts_again = true});
   Place();
-  Tokens(client, {0, 0, 0});
-  EXPECT_TRUE(client.tokens.empty());
+  Message(client, {5, 6, 7});
+  EXPECT_THAT(client.passed, SizeIs(1));
   OpenEpoch();
+  EXPECT_TRUE(client.passed.empty());
   EXPECT_EQ(WaitingSpec(client).prefill_tokens, 3);
   const std::vector<Assignment> assignments = Place();
   EXPECT_EQ(assignments[0].first_index, 0u);
   EXPECT_TRUE(assignments[0].history->empty());
-  Message(client, {0, 0, 0, 0});
+  Message(client, {5, 6, 7, 8});
   Finish(client, FinishReason::kStop);
   EXPECT_THAT(client.passed, SizeIs(1));
   EXPECT_EQ(client.finish->completion_tokens, 4u);
-  EXPECT_EQ(requests_->latencies().latencies().time_per_output_token_s.count(), 0u) << "it is not known";
-  // Where the engine reports how many there are, that counts.
-  Client& counted = ArrivePassing({.whole = true}, 400);
+}
+
+TEST_F(PassingRequest, TokensThatNobodyHereHasSeenCountAtTheEnd) {
+  Client& client = ArrivePassing({}, 400);
   Place();
-  Tokens(counted, std::vector<uint32_t>(50, 0));
-  requests_->OnFinished(counted.id(), FinishReason::kStop, now_, 20);
-  EXPECT_EQ(counted.finish->completion_tokens, 20u);
+  requests_->OnFinished(client.id(), FinishReason::kStop, now_, 20);
+  EXPECT_EQ(client.finish->completion_tokens, 20u);
+  EXPECT_EQ(requests_->latencies().latencies().time_per_output_token_s.count(), 0u) << "it is not known";
 }
 
-TEST_F(PassingRequest, EstimatedTokensDoNotClearASuspect) {
-  Client& client = ArrivePassing({.whole = true}, 400);
-  int deaths = 0;
-  for (; client.open() && deaths < 100; ++deaths) {
-    Place();
-    Tokens(client, std::vector<uint32_t>(Suspicion::kTokensThatClear, 0));
-    Die();
-  }
-  EXPECT_EQ(deaths, Suspicion::kBlamed);
-}
-
-TEST_F(PassingRequest, AWholeOutputThatNoEngineBringsIsGivenUp) {
-  Client& client = ArrivePassing({.whole = true}, 400);
+TEST_F(PassingRequest, AnOutputThatStartsAgainAndAgainIsGivenUp) {
+  Client& client = ArrivePassing({.starts_again = true}, 400);
   int tries = 0;
   for (; client.open() && tries < 100; ++tries) {
     Place();

@@ -57,6 +57,21 @@ TEST(Uncoupled, EachWorkerGetsPlansForItsOwnSteps) {
   EXPECT_EQ(ranks.totals().drift_tokens, 0);
 }
 
+// Of some engines only counts are known, and their ends.
+TEST(Uncoupled, AReportMayCoverSeveralStepsOrNone) {
+  Ranks ranks({{.slots = 3, .kv_tokens = 200}});
+  ASSERT_EQ(ranks.Place(1), Parts{1});
+  ASSERT_TRUE(ranks.Report(0, 0, 1, 10).ok());
+  ASSERT_TRUE(ranks.Report(0, 40, 1, 50).ok());
+  ASSERT_EQ(ranks.Place(2), Parts{42});
+  ASSERT_TRUE(ranks.Report(0, 40, 42, 50 + 10).ok());
+  ASSERT_TRUE(ranks.Report(0, 41, 42, 51 + 11, {1}).ok());
+  EXPECT_EQ(ranks.group.Account(0).load_tokens, 12);
+  EXPECT_EQ(ranks.totals().drift_tokens, 0);
+  for (const int64_t step : {int64_t{40}, int64_t{1} << 40})
+    EXPECT_TRUE(absl::IsInvalidArgument(ranks.Report(0, step, 42, 12))) << step;
+}
+
 // The worker's slots and requests limit its unacknowledged plans.
 TEST(Uncoupled, AWorkerThatDoesNotReportGetsNoFurtherPlans) {
   Ranks ranks({{.slots = 20, .kv_tokens = kAmple}});

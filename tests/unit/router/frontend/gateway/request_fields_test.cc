@@ -233,14 +233,12 @@ TYPED_TEST(GatewayRequest, OfARequestThatPassesOnlyWhatTheRouterNeedsIsRead) {
             std::tuple("chatcmpl-1", "acme", 3, 9, 3u, std::nullopt, true));
   EXPECT_TRUE(request.prompt.empty()) << "it is in the message";
   EXPECT_TRUE(request.passed.on);
-  EXPECT_FALSE(request.passed.whole || request.passed.kv_from_elsewhere);
+  EXPECT_FALSE(request.passed.starts_again || request.passed.kv_from_elsewhere);
   const auto* const message =
       PassedMessage<typename TypeParam::GenerateRequest>::In(request.passed.message.get());
   ASSERT_NE(message, nullptr);
   EXPECT_EQ(message->SerializeAsString(), sent.SerializeAsString());
   EXPECT_EQ(request.prompt_bytes(), static_cast<int64_t>(sent.ByteSizeLong()));
-  auto whole = PlainOf<TypeParam>();
-  EXPECT_TRUE(ConvertTo<TypeParam>(whole, PlainContext(/*passes=*/true))->request.passed.whole);
 }
 
 // Plain greedy requests continue on another engine. Blocks are named where the tokens alone decide which KV
@@ -294,6 +292,7 @@ TYPED_TEST(GatewayRequest, FieldsMayPreventContinuationAndSharing) {
     SCOPED_TRACE(one.change);
     const ClientRequest request = this->Pass(FromText(one.change, plain)).request;
     EXPECT_EQ(request.passed.continues, one.continues);
+    EXPECT_EQ(request.passed.starts_again, !one.continues) << "without a stream";
     EXPECT_EQ(request.passed.kv_from_elsewhere, one.kv_from_elsewhere);
     ASSERT_EQ(request.prefix != nullptr, one.shares);
     if (one.shares) {

@@ -1,0 +1,39 @@
+#include "router/engine_link/rank_load.h"
+
+namespace bfio::router {
+
+RankLoad::RankLoad(int64_t most_others, int64_t kv_tokens, std::optional<EngineLoad> running)
+    : most_others_(most_others), kv_tokens_(kv_tokens), load_(running) {
+  if (!load_) return;
+  others_ = std::clamp<int64_t>(load_->requests, 0, most_others_);
+  // The next report is believed at once.
+  recent_others_.BeginWindow();
+  recent_others_.BeginWindow();
+}
+
+void RankLoad::Take(std::optional<EngineLoad> load, const Own& own, absl::Time now) {
+  works_ = load && load_ && (load->tokens != load_->tokens || load->generated != load_->generated);
+  // The first report may be older than the most recent requests.
+  if (load && (!load_ || load->requests >= own.requests)) complete_at_ = now;
+  load_ = load;
+  if (now - window_since_ >= kWindow) {
+    window_since_ = now;
+    recent_others_.BeginWindow();
+    recent_shared_.BeginWindow();
+  }
+  const int64_t others = load_ ? load_->requests - own.requests : 0;
+  others_ = recent_others_.Take(std::clamp<int64_t>(others, 0, most_others_));
+  shared_ = recent_shared_.Take(Shared(own));
+}
+
+int64_t RankLoad::Shared(const Own& own) const {
+  // An engine that reports no usage does not measure it.
+  if (!load_ || load_->tokens <= 0) return 0;
+  // n requests can share at most the KV of n - 1 of them.
+  const double times = std::min(static_cast<double>(own.decoding_tokens) / static_cast<double>(load_->tokens),
+                                static_cast<double>(own.decoding));
+  constexpr double kMost = int64_t{1} << 40;
+  return static_cast<int64_t>(std::clamp((times - 1) * static_cast<double>(kv_tokens_), 0.0, kMost));
+}
+
+}  // namespace bfio::router

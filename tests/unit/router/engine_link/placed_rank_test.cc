@@ -1,0 +1,140 @@
+// A rank whose tokens someone else carries: places, counts, ends, and what follows from the engine's counts.
+#include "router/engine_link/placed_rank.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "router/requests/not_tried.h"
+#include "tests/unit/router/engine_link/engine_rank_fixture.h"
+
+namespace bfio::router {
+namespace {
+
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class PlacedRankTest : public RankTest<PlacedRank> {
+ protected:
+  void Begin(std::vector<core::RequestId> place, const EngineLoad& running = {}, bool on_trial = false) {
+    rank_ = PlacedRank({.slots = 8, .kv_tokens = 100'000, .on_trial = on_trial}, running);
+    Epoch(1);
+    max_new_tokens_ = 1000;
+    Plan(std::move(place));
+  }
+  void End(CallNumber call) { Finish(call, EngineFinish::kStop); }
+  // The engine counts so many tokens in a second of two requests.
+  StepReport Second(int64_t tokens) {
+    now_ += absl::Seconds(1);
+    Load(2, 100, generated_ += tokens);
+    return Report();
+  }
+  int64_t generated_ = 0;
+};
+
+TEST_F(PlacedRankTest, PlansAndEndsAreReportedAtOnceAndNothingElse) {
+  Begin({1, 2});
+  StepReport report = Report();
+  EXPECT_EQ(report.applied_plan, 1);
+  EXPECT_EQ(report.active_requests, 2u);
+  EXPECT_THAT(out_.start, SizeIs(2));
+  now_ += absl::Seconds(1);
+  rank_.OnTimer(now_, out_);
+  EXPECT_THAT(Reports(), IsEmpty());
+  End(1);
+  report = Report();
+  ASSERT_THAT(report.finished, SizeIs(1));
+  EXPECT_EQ(report.finished[0].generated, 1u) << "at least";
+  EXPECT_THAT(report.tokens, IsEmpty());
+  Plan({}, {2});
+  EXPECT_EQ(Report().active_requests, 0u) << "its client has left";
+}
+
+// The engine counts its tokens, so the time of a step is known, and with it how far each request is.
+TEST_F(PlacedRankTest, StepsFollowFromWhatTheEngineCounts) {
+  Begin({1, 2});
+  Reports();
+  StepReport report;
+  // A step of 50 ms.
+  for (int i = 0; i < 10; ++i) report = Second(40);
+  EXPECT_NEAR(static_cast<double>(report.step), 200, 1);
+  EXPECT_EQ(report.load_tokens, 2 * (10 + report.step)) << "the group counts the same";
+  now_ += absl::Milliseconds(500);
+  End(1);
+  report = Report();
+  EXPECT_NEAR(static_cast<double>(report.finished[0].generated.value_or(0)), 210, 2);
+  EXPECT_EQ(report.step, *report.finished[0].generated) << "between two loads, too";
+  Plan({3});
+  EXPECT_EQ(Report().step, report.step) << "none has ended";
+  // An epoch counts steps from 0, and the requests continue.
+  Epoch(2);
+  ASSERT_THAT(out_.ready[1].active, SizeIs(2));
+  EXPECT_EQ(out_.ready[1].active[0].generated_tokens, 0u) << "none has been received here";
+  Reports();
+  Plan({});
+  report = Report();
+  EXPECT_EQ(report.step, 0);
+  EXPECT_NEAR(static_cast<double>(report.load_tokens), 2 * 10 + 210, 2);
+  max_new_tokens_ = 1;
+  Plan({4});
+  Reports();
+  for (int i = 0; i < 3; ++i) Second(40);
+  End(4);
+  EXPECT_EQ(Report().finished[0].generated, 1u) << "at most its bound";
+}
+
+// After a restart of the router, requests that the earlier one has placed run on.
+TEST_F(PlacedRankTest, APlanGetsNoMoreThanTheSlotsThatTheEngineHasLeft) {
+  Begin({1, 2, 3, 4}, {6, 600, 0});
+  StepReport report = Report();
+  EXPECT_EQ(rank_.active(), 2);
+  ASSERT_THAT(report.rejected, SizeIs(2));
+  EXPECT_TRUE(WasNotTried(report.rejected[0].status));
+  EXPECT_EQ(report.extra_slots, -6);
+  Plan({5});
+  EXPECT_EQ(rank_.active(), 2);
+  Reports();
+  now_ += absl::Seconds(1);
+  Load(4, 600);
+  EXPECT_EQ(Report().extra_slots, -2) << "four of the six have ended";
+  Plan({6});
+  EXPECT_EQ(rank_.active(), 3);
+  Begin({1}, {8, 600, 0});
+  EXPECT_EQ(rank_.active(), 0);
+}
+
+// vllm-ascend #13964: a rank stops, and its server stays healthy.
+TEST_F(PlacedRankTest, ARankThatStopsIsSilentAndGetsNothingBeforeItWorksAgain) {
+  Begin({1, 2});
+  Reports();
+  for (int i = 0; i < 10; ++i) Second(40);
+  int seconds = 0;
+  for (; seconds < 1000 && out_.reports.size() == static_cast<size_t>(seconds); ++seconds) {
+    now_ += absl::Seconds(1);
+    Load(2, 100, generated_);
+  }
+  EXPECT_EQ(seconds, absl::ToInt64Seconds(EngineRank::kLongestQuiet));
+  Reports();
+  Plan({}, {1});
+  EXPECT_THAT(Reports(), IsEmpty()) << "a client that gives up is no sign of work";
+  // The group has cut it off, and it comes back on trial, with what the engine still has.
+  Begin({3}, {2, 100, generated_}, /*on_trial=*/true);
+  EXPECT_EQ(rank_.active(), 0);
+  EXPECT_EQ(Report().extra_slots, -8);
+  EXPECT_EQ(Second(1).extra_slots, -2);
+  EXPECT_FALSE(rank_.on_trial());
+  Begin({3, 4}, {}, /*on_trial=*/true);
+  EXPECT_EQ(rank_.active(), 1) << "it has been restarted";
+}
+
+TEST_F(PlacedRankTest, ARefusedRequestKeepsItsSlotForAWhile) {
+  Begin({1});
+  Reports();
+  rank_.OnFailed(1, absl::UnavailableError("no connection"), now_, out_);
+  EXPECT_THAT(Reports(), IsEmpty());
+  EXPECT_EQ(rank_.next_deadline(), now_ + EngineRank::kShortestRefusal);
+  now_ += EngineRank::kShortestRefusal;
+  rank_.OnTimer(now_, out_);
+  EXPECT_THAT(Report().rejected, SizeIs(1));
+}
+
+}  // namespace
+}  // namespace bfio::router
