@@ -23,7 +23,7 @@ MUTANTS = [
     ("solver/run.h", "    budget_ = 0;\n    return false;", "    return false;", "the search goes on after its deadline"),
     ("scheduler/group_accounts.cc", "placed.where == Where::kActive ? placed.first_step - last_step : 1;", "1;", "loads start over with every epoch"),
     ("scheduler/group_accounts.cc", "if (!placed.dropped) displaced.push_back(id);", "displaced.push_back(id);", "cancelled requests come back when their worker is lost"),
-    ("scheduler/group_reports.cc", "report.step != worker.last_step + 1", "report.step <= worker.last_step", "a report may skip steps"),
+    ("scheduler/group_reports.cc", "barrier ? steps != 1 : steps < 0 ||", "steps < 0 ||", "a report may skip steps of a barrier"),
     ("scheduler/group_reports.cc", "|| it->second.plan != entry.apply_step", "", "a request that was refused begins with its earlier plan"),
     ("scheduler/group_reports.cc", "if (!it->second.dropped) continue;", "", "a late drop ends a request that was placed again"),
     ("scheduler/group_reports.cc", "if (!placed.dropped) pool_->Return(", "pool_->Return(", "a cancelled request that is refused waits again"),
