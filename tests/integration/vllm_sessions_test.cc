@@ -102,7 +102,8 @@ std::vector<std::string> AsStream(const std::string& message) {
   pb::GenerateResponse response;
   for (int i = 0; i < end.output_ids_size(); ++i) {
     pb::GenerateStreamChunk& chunk = *response.mutable_chunk();
-    chunk.mutable_token_ids()->Assign({end.output_ids(i)});
+    chunk.clear_token_ids();
+    chunk.add_token_ids(end.output_ids(i));
     if (end.has_output_logprobs()) {
       pb::OutputLogProbs& logprobs = *chunk.mutable_output_logprobs();
       logprobs.Clear();
