@@ -292,7 +292,6 @@ TYPED_TEST(GatewayRequest, FieldsMayPreventContinuationAndSharing) {
     SCOPED_TRACE(one.change);
     const ClientRequest request = this->Pass(FromText(one.change, plain)).request;
     EXPECT_EQ(request.passed.continues, one.continues);
-    EXPECT_EQ(request.passed.starts_again, !one.continues) << "without a stream";
     EXPECT_EQ(request.passed.kv_from_elsewhere, one.kv_from_elsewhere);
     ASSERT_EQ(request.prefix != nullptr, one.shares);
     if (one.shares) {
@@ -303,6 +302,12 @@ TYPED_TEST(GatewayRequest, FieldsMayPreventContinuationAndSharing) {
   AddUnknown(unknown);
   EXPECT_FALSE(this->Pass(unknown).request.passed.continues);
   EXPECT_EQ(this->Pass(unknown).request.prefix, nullptr);
+  // Without a stream one that cannot continue can start again.
+  for (auto* const sent : {&plain, &unknown}) {
+    sent->set_stream(false);
+    const auto whole = ConvertTo<TypeParam>(*sent, PlainContext(/*passes=*/true));
+    EXPECT_EQ(whole->request.passed.starts_again, sent == &unknown);
+  }
   AddUnknown(*params.mutable_sampling_params());
   EXPECT_FALSE(this->Pass(params).request.passed.continues);
   sampled.mutable_sampling_params()->clear_temperature();
