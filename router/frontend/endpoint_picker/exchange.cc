@@ -140,16 +140,16 @@ Exchange::Action Exchange::OnRequestHeaders(const In& message) {
                                                 : pb::FULL_DUPLEX_STREAMED;
   response_mode_ = message.protocol_config().response_body_mode();
   sends_response_body_ = response_mode_ != pb::NONE;
-  if (observed_) {
-    phase_ = Phase::kEnded;
-    return Action::kNone;
-  }
   const Headers& from = message.request_headers();
   for (const pb::HeaderValue& header : from.headers().headers()) {
     const auto name = std::find_if(kept_headers_.begin(), kept_headers_.end(), [&](const std::string& kept) {
       return absl::EqualsIgnoreCase(kept, header.key());
     });
     if (name != kept_headers_.end()) headers_.try_emplace(*name, ValueOf(header).substr(0, kMostHeaderBytes));
+  }
+  if (observed_) {
+    phase_ = Phase::kEnded;
+    return Action::kNone;
   }
   subset_ = SubsetIn(message);
   phase_ = Phase::kBody;

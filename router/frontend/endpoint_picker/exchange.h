@@ -6,7 +6,8 @@
 //   FULL_DUPLEX_STREAMED  nothing is answered before there is a place; then headers, and the body in pieces
 //   NONE, STREAMED        the headers are answered when there is a place, which is chosen without the body
 //
-// With observability_mode nothing is answered. Wire types end here. Threads: one at a time.
+// With observability_mode nothing is answered: such a stream tells when a request ends whose own stream the
+// picker has ended. Wire types end here. Threads: one at a time.
 #ifndef BFIO_ROUTER_FRONTEND_ENDPOINT_PICKER_EXCHANGE_H_
 #define BFIO_ROUTER_FRONTEND_ENDPOINT_PICKER_EXCHANGE_H_
 
@@ -66,6 +67,10 @@ class Exchange {
   std::deque<Out> TakeAnswers() { return std::exchange(answers_, {}); }
 
   Phase phase() const { return phase_; }
+  // The stream may only be watched.
+  bool observes() const { return observed_; }
+  // Where the stream breaks, Envoy cuts the response, unless the picker has ended it before.
+  bool binds_response() const { return request_mode_ == envoy::service::ext_proc::v3::FULL_DUPLEX_STREAMED; }
   // Value of a request header that is kept; empty: absent.
   absl::string_view header(absl::string_view name) const;
   // The request's body; only in kHeld, and in kForwarding where it is sent back (FULL_DUPLEX_STREAMED).

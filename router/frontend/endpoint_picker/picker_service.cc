@@ -79,11 +79,28 @@ class PickerCall final : public ServerCall<PickerCall, In, Out>, public TokenSin
       MutexLock lock(&mutex_);
       if (exchange_.phase() == Exchange::Phase::kHeld && !left_) {
         exchange_.OnPlaced(place);
-        on_end_ = std::move(on_end);
+        const auto observer =
+            exchange_.binds_response() ? service_->TakeObserver(exchange_.header("x-request-id")) : nullptr;
+        if (observer != nullptr) {
+          observed_ = true;
+          observer->Watch(id_, std::move(on_end));
+          SetEnd(grpc::Status::OK);
+        } else {
+          on_end_ = std::move(on_end);
+        }
         return Advance();
       }
     }
     std::move(on_end)(absl::AbortedError("the request was forwarded before, or its client has left"));
+  }
+  // The stream tells when that request ends.
+  void Watch(core::RequestId request, PlacedRequest::OnEnd on_end) {
+    {
+      MutexLock lock(&mutex_);
+      request_ = request;
+      if (!left_) return std::swap(on_end_, on_end);
+    }
+    std::move(on_end)(absl::OkStatus());
   }
   // The router ends: a response continues without the stream.
   void Release() {
@@ -110,7 +127,7 @@ class PickerCall final : public ServerCall<PickerCall, In, Out>, public TokenSin
   }
   bool Cancelled() override {
     MutexLock lock(&mutex_);
-    return left_;
+    return left_ && !observed_;
   }
   void Flush() override {
     MutexLock lock(&mutex_);
@@ -138,7 +155,9 @@ class PickerCall final : public ServerCall<PickerCall, In, Out>, public TokenSin
     {
       MutexLock lock(&mutex_);
       if (ended()) return;
+      const bool first = exchange_.phase() == Exchange::Phase::kHeaders;
       action = exchange_.OnMessage(std::move(message));
+      if (first && exchange_.observes()) service_->Observe(exchange_.header("x-request-id"), id_);
       if (action == Exchange::Action::kTooLarge) {
         Refuse(absl::OutOfRangeError(absl::StrCat("the body has more than ", kMaxBodyBytes, " bytes")));
       } else if (action == Exchange::Action::kBroken) {
@@ -168,7 +187,12 @@ class PickerCall final : public ServerCall<PickerCall, In, Out>, public TokenSin
   }
   void OnGone() override {
     Leave();
-    service_->Forget(id_);
+    std::string observed;
+    {
+      MutexLock lock(&mutex_);
+      if (exchange_.observes()) observed = std::string(exchange_.header("x-request-id"));
+    }
+    service_->Forget(id_, observed);
   }
   bool Next(Out& message) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (answers_.empty()) answers_ = exchange_.TakeAnswers();
@@ -230,7 +254,7 @@ class PickerCall final : public ServerCall<PickerCall, In, Out>, public TokenSin
     {
       MutexLock lock(&mutex_);
       submitted_ = status.ok();
-      left = left_;
+      left = left_ && !observed_;
       if (!status.ok()) {
         Refuse(status);
         Advance();
@@ -247,14 +271,15 @@ class PickerCall final : public ServerCall<PickerCall, In, Out>, public TokenSin
     bool cancels = false;
     {
       MutexLock lock(&mutex_);
-      if (std::exchange(left_, true)) return;
+      if (std::exchange(left_, true) || observed_) return;
       on_end = std::exchange(on_end_, nullptr);
       status = EndOf(exchange_);
       // It still waits; or its client has left, or its server is gone, in the middle of the response.
-      cancels = submitted_ && (on_end == nullptr || (status.ok() && !exchange_.response_complete()));
+      const bool broken = on_end != nullptr && status.ok() && !exchange_.response_complete();
+      cancels = (submitted_ && on_end == nullptr) || broken;
     }
     if (cancels) {
-      service_->handler_->Cancel(id_, /*timed_out=*/false);
+      service_->handler_->Cancel(request_, /*timed_out=*/false);
     } else if (on_end != nullptr) {
       std::move(on_end)(status);
     }
@@ -280,6 +305,9 @@ class PickerCall final : public ServerCall<PickerCall, In, Out>, public TokenSin
   PlacedRequest::OnEnd on_end_ ABSL_GUARDED_BY(mutex_) = nullptr;
   bool submitted_ ABSL_GUARDED_BY(mutex_) = false;
   bool left_ ABSL_GUARDED_BY(mutex_) = false;
+  // Another stream tells how its request ends; the request of this stream, or the one that it watches.
+  bool observed_ ABSL_GUARDED_BY(mutex_) = false;
+  core::RequestId request_ ABSL_GUARDED_BY(mutex_) = id_;
 };
 
 PickerService::PickerService(RequestHandler* handler, Authenticator* authenticator, PickerOptions options)
@@ -300,9 +328,32 @@ int64_t PickerService::streams() const {
   return std::ssize(calls_);
 }
 
-void PickerService::Forget(uint64_t id) {
+void PickerService::Observe(absl::string_view request_id, uint64_t id) {
+  MutexLock lock(&mutex_);
+  observers_.emplace(std::string(request_id), id);
+}
+
+std::shared_ptr<PickerCall> PickerService::TakeObserver(absl::string_view request_id) {
+  MutexLock lock(&mutex_);
+  const auto found = observers_.find(request_id);
+  if (found == observers_.end()) return nullptr;
+  const auto call = calls_.find(found->second);
+  observers_.erase(found);
+  return call == calls_.end() ? nullptr : call->second.lock();
+}
+
+int64_t PickerService::observers() const {
+  MutexLock lock(&mutex_);
+  return std::ssize(observers_);
+}
+
+void PickerService::Forget(uint64_t id, absl::string_view observed) {
   MutexLock lock(&mutex_);
   calls_.erase(id);
+  const auto range = observers_.equal_range(observed);
+  const auto found =
+      std::find_if(range.first, range.second, [id](const auto& one) { return one.second == id; });
+  if (found != range.second) observers_.erase(found);
 }
 
 void PickerService::Close() {

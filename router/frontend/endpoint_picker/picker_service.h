@@ -1,14 +1,17 @@
 // Envoy's external processor as an endpoint picker (Gateway API Inference Extension, proposal 004): Envoy, or
 // a gateway built on it, asks for each HTTP request to which engine it goes. The stream is held until the
 // request has a place, so the rank is chosen as late as at every other edge; tokens do not pass through the
-// router. Threads: methods run on gRPC's threads and never block. The handler outlives the server with which
-// the service is registered.
+// router. A second filter in observability_mode may show when requests end: a stream on which the response
+// depends (FULL_DUPLEX_STREAMED) then ends with the choice. Threads: methods run on gRPC's threads and never
+// block. The handler outlives the server with which the service is registered.
 #ifndef BFIO_ROUTER_FRONTEND_ENDPOINT_PICKER_PICKER_SERVICE_H_
 #define BFIO_ROUTER_FRONTEND_ENDPOINT_PICKER_PICKER_SERVICE_H_
 
 #include <grpcpp/grpcpp.h>
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -48,6 +51,8 @@ class PickerService final : public CallService {
 
   // Number of open streams.
   int64_t streams() const;
+  // Number of streams that observe a request without a place.
+  int64_t observers() const;
   // Ends the streams whose requests have a place, without touching their responses.
   void Close();
   FirstMessages* first_messages() { return &messages_; }
@@ -56,7 +61,10 @@ class PickerService final : public CallService {
   friend class PickerCall;
 
   PickerCall* Process(grpc::CallbackServerContext* context);
-  void Forget(uint64_t id);
+  void Forget(uint64_t id, absl::string_view observed);
+  // The stream that observes the request with that x-request-id; null: none.
+  void Observe(absl::string_view request_id, uint64_t id);
+  std::shared_ptr<PickerCall> TakeObserver(absl::string_view request_id);
   // The router's request for what Envoy has sent. INVALID_ARGUMENT: the body cannot be read.
   absl::StatusOr<ClientRequest> RequestOf(const PickerCall& call) const;
 
@@ -69,6 +77,8 @@ class PickerService final : public CallService {
   const std::shared_ptr<SharedCapacity> held_ = std::make_shared<SharedCapacity>(options_.held_bytes);
   mutable Mutex mutex_;
   absl::flat_hash_map<uint64_t, std::weak_ptr<PickerCall>> calls_ ABSL_GUARDED_BY(mutex_);
+  // By x-request-id, which clients may repeat.
+  std::multimap<std::string, uint64_t, std::less<>> observers_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace bfio::router::picker

@@ -99,6 +99,39 @@ TEST_F(PickerServiceTest, ARequestIsHeldUntilItHasAPlaceAndEndsWithItsStream) {
   EXPECT_THAT(ends_, ElementsAre(absl::StatusCode::kOk));
 }
 
+// So a response does not depend on the router.
+TEST_F(PickerServiceTest, AnObserverTellsTheEndOfARequestWhoseStreamIsOver) {
+  const testing::HeaderList headers = {{":path", "/v1/completions"}, {"x-request-id", "r1"}};
+  grpc::ClientContext watching, another;
+  auto observer = stub_->Process(&watching), gone = stub_->Process(&another);
+  for (auto* const stream : {&gone, &observer}) {
+    In first = RequestHeaders(pb::NONE, pb::NONE, headers);
+    first.set_observability_mode(true);
+    (*stream)->Write(first);
+    while (service_.observers() < 1) absl::SleepFor(absl::Milliseconds(1));
+    if (stream == &gone) another.TryCancel();
+    while (stream == &gone && service_.observers() > 0) absl::SleepFor(absl::Milliseconds(1));
+  }
+  stream_ = stub_->Process(&context_);
+  stream_->Write(RequestHeaders(pb::FULL_DUPLEX_STREAMED, pb::NONE, headers));
+  stream_->Write(RequestBody(R"({"prompt":"1"})", true));
+  Place();
+  ASSERT_TRUE(stream_->Read(&answer_));
+  EXPECT_TRUE(answer_.has_request_headers());
+  ASSERT_TRUE(stream_->Read(&answer_));
+  EXPECT_TRUE(answer_.request_body().response().body_mutation().streamed_response().end_of_stream());
+  EXPECT_FALSE(stream_->Read(&answer_));
+  EXPECT_TRUE(stream_->Finish().ok());
+  EXPECT_FALSE(ended_.HasBeenNotified());
+  EXPECT_FALSE(sink_->Cancelled());
+  observer->Write(ResponseHeaders(200));
+  observer->WritesDone();
+  EXPECT_TRUE(observer->Finish().ok());
+  ended_.WaitForNotification();
+  EXPECT_THAT(ends_, ElementsAre(absl::StatusCode::kOk));
+  EXPECT_THAT(handler_.AwaitCancels(0), ::testing::IsEmpty());
+}
+
 TEST_F(PickerServiceTest, HowTheServerHasAnsweredIsTheEnd) {
   for (const auto& [status, details, end] : std::vector<std::tuple<int, std::string, absl::StatusCode>>{
            {503, "remote_connection_failure", absl::StatusCode::kUnavailable},
