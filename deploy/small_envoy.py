@@ -18,9 +18,7 @@ OBSERVER = """          - name: observer
               observability_mode: true
               failure_mode_allow: true
               deferred_close_timeout: 0.05s
-              processing_mode:
-                { request_header_mode: SEND, request_body_mode: NONE, request_trailer_mode: SKIP,
-                  response_header_mode: SEND, response_body_mode: NONE, response_trailer_mode: SKIP }
+              processing_mode: { request_header_mode: SEND, response_header_mode: SEND }
               response_attributes: [upstream.address, response.code_details]
 """
 

@@ -6,9 +6,7 @@ RankLoad::RankLoad(int64_t most_others, int64_t kv_tokens, std::optional<EngineL
     : most_others_(most_others), kv_tokens_(kv_tokens), load_(running) {
   if (!load_) return;
   others_ = std::clamp<int64_t>(load_->requests, 0, most_others_);
-  // The next report is believed at once.
-  recent_others_.BeginWindow();
-  recent_others_.BeginWindow();
+  last_others_ = others_;
 }
 
 void RankLoad::Take(std::optional<EngineLoad> load, const Own& own, absl::Time now) {
@@ -22,7 +20,9 @@ void RankLoad::Take(std::optional<EngineLoad> load, const Own& own, absl::Time n
     recent_shared_.BeginWindow();
   }
   const int64_t others = load_ ? load_->requests - own.requests : 0;
-  others_ = recent_others_.Take(std::clamp<int64_t>(others, 0, most_others_));
+  const int64_t bounded = std::clamp<int64_t>(others, 0, most_others_);
+  others_ =
+      last_others_ ? std::max(bounded, *std::exchange(last_others_, bounded)) : recent_others_.Take(bounded);
   shared_ = recent_shared_.Take(Shared(own));
 }
 

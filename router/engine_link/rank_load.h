@@ -61,6 +61,9 @@ class RankLoad {
   absl::Time complete_at_ = absl::InfinitePast(), window_since_ = absl::InfinitePast();
   RecentLeast recent_others_, recent_shared_;
   int64_t others_ = 0, shared_ = 0;
+  // For a rank that must not exceed its slots: others in the last report. One report may be older than the
+  // most recent own requests, and count too few others.
+  std::optional<int64_t> last_others_;
 };
 
 }  // namespace bfio::router
