@@ -4,6 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "nlohmann/json.hpp"
 #include "router/core/lookahead/lookahead.h"
 #include "tools/sim/commands.h"
@@ -187,7 +188,8 @@ void PrintCells(absl::string_view columns, const std::function<std::string(const
     const double factor = absl::EndsWith(text, "%") ? 100 : absl::EndsWith(text, "m") ? 1e3 : 1;
     double width = 0;
     (void)absl::SimpleAtod(parts.second.substr(0, parts.second.find_first_of("%m")), &width);
-    const int least = static_cast<int>(parts.first.size());
+    // Heads of scaled values are up to two characters longer.
+    const int least = static_cast<int>(parts.first.size()) + (factor == 1 ? 0 : 2);
     absl::StrAppendFormat(
         &line, "%*s  ",
         width < 0 ? std::min(-least, static_cast<int>(width)) : std::max(least, static_cast<int>(width)),
@@ -199,7 +201,11 @@ void PrintCells(absl::string_view columns, const std::function<std::string(const
 }  // namespace
 
 void PrintHead(absl::string_view columns) {
-  PrintCells(columns, [](const Column& column) { return column.key; });
+  PrintCells(columns, [](const Column& column) {
+    return column.factor == 1e3 ? absl::StrReplaceAll(column.key, {{"_s_", "_ms_"}})
+           : column.factor == 1 ? column.key
+                                : absl::StrCat(column.key, "_%");
+  });
 }
 
 void PrintRow(absl::string_view columns, const nlohmann::ordered_json& result) {
