@@ -173,6 +173,7 @@ TEST(PrefixRunTest, ATracesSharedBlocksAreFoundInTheRanks) {
   EXPECT_GT(run->found_share, 0.95);
   const Trace sessions = SharedBlocks(40, true);
   options.trace = &sessions;
+  options.requests = 4'000;  // most sessions then begin after the start
   EXPECT_NEAR(RunPrefixes(options)->hit_share, 0.75 * 1'024 / 1'400, 0.05)
       << "a session's first turn finds none";
 }
