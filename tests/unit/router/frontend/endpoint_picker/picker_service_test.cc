@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "envoy/ext_proc.grpc.pb.h"
 #include "router/requests/placed_request.h"
 #include "tests/testing/loopback_server.h"
@@ -68,7 +69,8 @@ class PickerServiceTest : public ::testing::Test {
   std::vector<absl::StatusCode> ends_;
   Authenticator authenticator_{"client API", nullptr};
   // Eight requests while they come, of which a tenant among others may send four.
-  PickerService service_{&handler_, &authenticator_, {.held_bytes = 8 * PickerService::kStreamBytes}};
+  // A tenant may have four requests, and some bytes of bodies.
+  PickerService service_{&handler_, &authenticator_, {.held_bytes = 8 * PickerService::kStreamBytes + 64}};
   testing::LoopbackServer server_{&service_};
   const std::unique_ptr<pb::ExternalProcessor::Stub> stub_ =
       pb::ExternalProcessor::NewStub(server_.channel());
@@ -255,6 +257,8 @@ TEST_F(PickerServiceTest, ATenantsRequestsThatDoNotEndLeaveOthersTheirShare) {
   ASSERT_TRUE(calls.back()->stream->Read(&calls.back()->answer));
   EXPECT_EQ(calls.back()->answer.immediate_response().status().code(), 429u);
   EXPECT_TRUE(Call(*stub_, "other").Taken());
+  // While the other tenant holds something, a share is smaller.
+  while (service_.streams() > 4) absl::SleepFor(absl::Milliseconds(1));
   // One that waits for its place counts in the pool instead, and bodies count too.
   calls[0]->stream->Write(RequestBody("{}", true));
   submitted_.WaitForNotification();
