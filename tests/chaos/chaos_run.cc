@@ -238,6 +238,11 @@ int RunChaos(const RunOptions& options) {
     for (const std::string& violation : director.watch().violations()) director.other().push_back(violation);
     AuditInput input{load.ledger(),    director.memory(), director.disturbances(),
                      director.start(), allowed,           director.other()};
+    // The allocator keeps what these faults made the router use.
+    int64_t kept_kib = 0;
+    for (const auto& [kind, count] : director.carried_out())
+      kept_kib = std::max(kept_kib, MemoryBoundKib(kind).value_or(0));
+    input.max_growth_kib += kept_kib;
     verdict = Audit(input);
     absl::PrintF("\n");
     PrintFaults(director, group.altered_reports());
