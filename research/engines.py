@@ -309,11 +309,12 @@ LEVEL, FIXED = "bf_io", {"vllm, 256": 256, "vllm, 512": 512, "vllm, 1,024": 1024
 def saturation(ctx):
     profiles, loads = ("conversation", "code", "burstgpt"), (0.8, 0.9, 1.0, 1.2)
     ways = {LEVEL: {"rule": "bf_io", "lag": 2}} | {name: {"rule": "vllm", "budget": budget} for name, budget in FIXED.items()}
-    runs = ctx.simulate({(profile, load, way): {"profile": profile, "load": load, "workers": 8, **flags}
+    runs = ctx.simulate({(profile, load, way): {"profile": profile, "load": load, "workers": 8, "closed": str(load > 1).lower(), **flags}
                          for profile in profiles for load in loads for way, flags in ways.items()}, words=["serve"])
     ctx.text("""Eight ranks at a barrier. vllm is work conserving in the paper's sense: as many decodes and prompt tokens
         as a fixed budget takes while there are so many. bf_io fills ranks up to a step time, which is low while there are
-        few prompts. Load 1 is the capacity of a group whose ranks always take equally long.""")
+        few prompts. In overload it fills all slots, and then a prompt can only go where a request has ended: it is behind there.
+        Load 1 is the capacity of a group whose ranks always take equally long.""")
 
     def mean(profile, load, way, key, part=None):
         first = runs.variants.index((profile, load, way)) * runs.seeds
@@ -325,17 +326,17 @@ def saturation(ctx):
         "tokens/s": runs.mean((profile, load, way), "throughput_tokens_per_s"), "step, s": mean(profile, load, way, "step_s_mean"),
         "TTFT, s": mean(profile, load, way, "ttft_s", "mean"), "end to end, s": mean(profile, load, way, "e2e_s", "mean")}
         for profile in profiles for load in loads for way in ways],
-            note="Means. At load 1.2 the backlog grows throughout the run.")
+            note="Means. At 1.2 a fifth more requests than slots are in the system, in a closed loop.")
     ratios = {(profile, load): mean(profile, load, LEVEL, "throughput_tokens_per_s") / max(
         mean(profile, load, way, "throughput_tokens_per_s") for way in FIXED) for profile in profiles for load in loads}
     ctx.table("Throughput of bf_io over that of the best fixed budget", [{
         "load": load, **{profile: ratios[profile, load] for profile in profiles}} for load in loads])
-    for load, figures in ((0.8, (0.999, 1.014, 1.008)), (0.9, (1.002, 1.043, 1.040)), (1.0, (1.023, 1.070, 1.011)),
-                          (1.2, (1.033, 1.012, 1.023))):
+    for load, figures in ((0.8, (0.999, 1.003, 1.002)), (0.9, (1.002, 1.033, 1.005)), (1.0, (1.022, 1.026, 1.036)),
+                          (1.2, (0.945, 0.845, 0.961))):
         for profile, ours in zip(profiles, figures):
             ctx.expect(f"{profile}, {load}: tokens/s over the best fixed budget's", ratios[profile, load], ours - 0.02, ours + 0.02,
-                       ours=ours, small=(0.96, 1.12))
-    for profile, ours in zip(profiles, (0.68, 0.47, 0.61)):
+                       ours=ours, small=(0.8, 1.12))
+    for profile, ours in zip(profiles, (0.586, 0.339, 0.374)):
         took = {way: mean(profile, 0.9, way, "e2e_s", "mean") for way in ways}
         ctx.expect(f"{profile}, 0.9: end to end over the best fixed budget's", took[LEVEL] / min(took[way] for way in FIXED),
                    ours - 0.06, ours + 0.06, ours=ours, small=(0.3, 1))
