@@ -38,7 +38,10 @@ class RankLoad {
   absl::Time complete_at() const { return complete_at_; }
   // Requests of other clients, the least in two windows: a report may count one that has just ended.
   int64_t others() const { return others_; }
-  int64_t others_tokens() const { return others_ > 0 ? others_ * load_->tokens / load_->requests : 0; }
+  // None while fewer requests are reported than are believed (the second report decides).
+  int64_t others_tokens() const {
+    return others_ > 0 && load_ && load_->requests > 0 ? others_ * load_->tokens / load_->requests : 0;
+  }
   // KV tokens that the rank holds beyond its memory.
   int64_t shared() const { return shared_; }
 
