@@ -75,6 +75,13 @@ void AddServeOptions(OptionTable& table, ServeOptions& options, bool& json) {
   table.Add("closed", &options.closed,
             "closed loop: a request arrives whenever one ends, and --load is the number of requests in the "
             "system as a share of all slots");
+  table.AddChoice(
+      "known_cost", &options.known_cost,
+      std::vector<std::pair<std::string, KnownCost>>{{"true", KnownCost::kTrue},
+                                                     {"fitted", KnownCost::kFitted},
+                                                     {"fitted_without_k1", KnownCost::kFittedWithoutK1}},
+      "step cost that the rule plans with and ranks fill their steps by: true, fitted (to the measured "
+      "steps, as workers do) or fitted_without_k1");
   AddJson(table, json);
 }
 
@@ -178,13 +185,6 @@ absl::Status RunServeCommand(const ReadOptions& read) {
       "step time of a rank in seconds, C + A max(0, rows - B0) + K1 pairs of prompt tokens + K2 tokens that "
       "decodes attend to, given as C,A,B0,K1,K2; a sixth number rounds rows up to a multiple of it; the "
       "default is an 8-billion-parameter model per GPU");
-  table.AddChoice(
-      "known_cost", &options.known_cost,
-      std::vector<std::pair<std::string, KnownCost>>{{"true", KnownCost::kTrue},
-                                                     {"fitted", KnownCost::kFitted},
-                                                     {"fitted_without_k1", KnownCost::kFittedWithoutK1}},
-      "step cost that the rule plans with and ranks fill their steps by: true, fitted (to the measured "
-      "steps, as workers do) or fitted_without_k1");
   read(table);
   BFIO_ASSIGN_OR_RETURN(options.cost.batch, CostOf(cost));
   BFIO_ASSIGN_OR_RETURN(const Trace trace, ReadWorkload(workload, 1, 0));

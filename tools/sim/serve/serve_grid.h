@@ -41,7 +41,8 @@ struct ServeGridOptions {
   int32_t seeds = 3;
   // Tokens per step; each rule with a budget is run with each of them.
   std::vector<int64_t> budgets = {128, 256, 512, 1024, 2048, 4096, 8192};
-  // The candidate, and what a cell does not set in all runs. The other rules run with a lag of 0.
+  // The candidate, and what a cell does not set in all runs. The other rules run with a lag of 0 and do not
+  // use the cost.
   ServeOptions run = {.lag = 2};
   // If set: the only rule that the candidate is compared with, at equal budgets, one cell per budget. Cells
   // in which this rule does not keep up are omitted, as long as it keeps up with at least one budget.

@@ -5,7 +5,6 @@
 #include <functional>
 #include <limits>
 #include <map>
-#include <numeric>
 #include <queue>
 
 #include "router/core/policy/place_in_order.h"
@@ -26,12 +25,12 @@ constexpr size_t kMostLookUps = 1 << 12, kLeastLooks = 16;
 void MeteredPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
   if (snapshot.prefill == nullptr) return placing_->Decide(snapshot, decision);
   const double level_s = Bind(snapshot);
-  int64_t slots = 0;
-  for (const WorkerView& worker : snapshot.workers) slots += worker.free_slots;
-  if (snapshot.prefill->releases_only || std::cmp_less_equal(snapshot.waiting.size(), slots)) {
-    PlaceBindings(snapshot, decision);
-  } else {
+  const auto bound = std::ssize(bindings_);
+  if (!snapshot.prefill->releases_only && bound == free_.free_slots() &&
+      bound < std::ssize(snapshot.waiting)) {
     PlaceWithin(snapshot, decision);
+  } else {
+    PlaceBindings(snapshot, decision);
   }
   // The level is infinite when no request decodes: then no prompt is delayed.
   if (std::isfinite(level_s)) decision.level_s = level_s;
@@ -41,8 +40,10 @@ double MeteredPolicy::Bind(const Snapshot& snapshot) {
   bindings_.clear();
   ranks_ = snapshot.prefill->ranks;
   free_.Reset(snapshot);
+  free_.LimitSlotsToMemory(snapshot.waiting);
   refusals_.Reset(snapshot.kv);
-  for (size_t g = 0; g < ranks_.size(); ++g) ranks_[g].free_slots = snapshot.workers[g].free_slots;
+  for (size_t g = 0; g < ranks_.size(); ++g)
+    ranks_[g].free_slots = free_[static_cast<WorkerIndex>(g)].free_slots;
   double level_s = 0;
   size_t first = 0;
   do {
@@ -62,15 +63,10 @@ double MeteredPolicy::Bind(const Snapshot& snapshot) {
 
 double MeteredPolicy::BindClass(const Snapshot& snapshot, size_t first, size_t end) {
   const PrefillTraffic& traffic = snapshot.prefill->traffic;
-  // Where slots are short, the first requests are released; with a level, the choice is the other policy's.
+  // Where the plan takes the first requests, they are those of the least served tenants.
   const absl::Span<const WaitingView> waiting = snapshot.waiting.subspan(first, end - first);
-  if (snapshot.prefill->releases_only) {
-    FairOrder(waiting, traffic.mean_output_tokens, order_);
-    std::erase_if(order_, [&](int32_t i) { return !FitsSomewhere(waiting[static_cast<size_t>(i)]); });
-  } else {
-    order_.resize(waiting.size());
-    std::iota(order_.begin(), order_.end(), 0);
-  }
+  FairOrder(waiting, traffic.mean_output_tokens, order_);
+  std::erase_if(order_, [&](int32_t i) { return !FitsSomewhere(waiting[static_cast<size_t>(i)]); });
   waiting_.clear();
   for (const int32_t i : order_) {
     const WaitingView& request = waiting[static_cast<size_t>(i)];

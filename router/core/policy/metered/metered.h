@@ -2,13 +2,12 @@
 //
 // Purpose: a decorator around a policy that places requests. Where the snapshot has the prompts that ranks
 // still compute (Snapshot::prefill), PlanPrefill (router/core/prefill) decides how many prompts each rank
-// takes, which ones, also by prefix caches, and up to which time ranks fill the step. With
-//   slots for all   its bindings are the plan.
-//   fewer slots     the other policy chooses which request goes where. Each rank offers it as many slots as
-//                   it has bindings.
-// For ranks that fill their steps themselves (PrefillView::releases_only) there is no level, and PlanPrefill
-// decides which prompts each rank gets. Classes of priority are strict. Without Snapshot::prefill the other
-// policy decides alone.
+// takes, which ones, also by prefix caches, and up to which time ranks fill the step. Its bindings are the
+// decision as long as they leave slots, however many requests wait: ranks are then busy with prompts, and
+// prompts of other lengths would make their steps unequal. Once they take all slots, the other policy chooses
+// which request goes where; each rank offers it as many slots as it has bindings. For ranks that fill their
+// steps themselves (PrefillView::releases_only) there is no level, and the bindings always are the decision.
+// Classes of priority are strict. Without Snapshot::prefill the other policy decides alone.
 //
 // Threads: as Policy. Deterministic.
 #ifndef BFIO_ROUTER_CORE_POLICY_METERED_METERED_H_

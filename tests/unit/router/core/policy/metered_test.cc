@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "gmock/gmock.h"
-#include "router/core/policy/metered/metered.h"
 #include "router/core/prefill/prefill_view.h"
 #include "tests/testing/policy_case.h"
 
@@ -29,6 +28,18 @@ class Engines : public PolicyCase {
     view_.releases_only = releases_only;
     Prefill(&view_);
   }
+  // Every rank decodes that many requests.
+  void Busy(int64_t decodes) {
+    for (PrefillRank& rank : view_.ranks) {
+      rank.decodes = decodes;
+      rank.decode_context = 1000 * static_cast<double>(decodes);
+    }
+    view_.traffic = {.arrivals_per_s = 10,
+                     .mean_prompt_tokens = 100 * kPrompt,
+                     .mean_prefill_s = 1,
+                     .mean_output_tokens = 100,
+                     .step_s = 0.1};
+  }
   std::vector<int32_t> Decide() const { return PolicyCase::Decide("bf_io_auto"); }
 
  private:
@@ -50,17 +61,31 @@ TEST(MeteredPolicyTest, AnEngineThatDrainsIsNotWaitedFor) {
 }
 
 TEST(MeteredPolicyTest, WhereSlotsAreShortTheLeastServedTenantIsNext) {
-  Engines at({1, 1});
-  // The tenant is five blocks ahead, and still one block after a request of the other tenant.
-  for (int i = 0; i < 2; ++i) at.Waiting(kPrompt).Tenant(1, 5 * kPrefixBlockTokens);
-  for (int i = 0; i < 2; ++i) at.Waiting(kPrompt).Tenant(2);
-  EXPECT_THAT(at.Decide(), ElementsAre(-1, -1, Ge(0), Ge(0)));
+  for (const bool releases_only : {true, false}) {
+    Engines at({1, 1}, releases_only);
+    // The tenant is five blocks ahead, and still one block after a request of the other tenant.
+    for (int i = 0; i < 2; ++i) at.Waiting(kPrompt).Tenant(1, 5 * kPrefixBlockTokens);
+    for (int i = 0; i < 2; ++i) at.Waiting(kPrompt).Tenant(2);
+    EXPECT_THAT(at.Decide(), ElementsAre(-1, -1, Ge(0), Ge(0))) << releases_only;
+  }
 }
 
 TEST(MeteredPolicyTest, ARequestThatFitsNoMemoryHoldsUpNoOther) {
-  Engines at({1, 1});
-  at.Waiting(kPrompt, 0, 2 * kAmpleKv).Waiting(kPrompt).Waiting(kPrompt, 0, 0, /*priority=*/-1);
-  EXPECT_THAT(at.Decide(), ElementsAre(-1, Ge(0), Ge(0)));
+  for (const bool releases_only : {true, false}) {
+    Engines at({1, 1}, releases_only);
+    at.Waiting(kPrompt, 0, 2 * kAmpleKv).Waiting(kPrompt).Waiting(kPrompt, 0, 0, /*priority=*/-1);
+    EXPECT_THAT(at.Decide(), ElementsAre(-1, Ge(0), Ge(0))) << releases_only;
+  }
+}
+
+// Where ranks are busy with prompts, more prompts wait than slots are free, but slots are left.
+TEST(MeteredPolicyTest, BusyRanksTakeWhatTheyCanComputeHoweverManyWait) {
+  Engines at({4, 4}, /*releases_only=*/false);
+  at.Busy(/*decodes=*/64);
+  for (int i = 0; i < 5; ++i) at.Waiting(100 * kPrompt).Tenant(1, 1e6);
+  at.Waiting(100 * kPrompt, 0, 2 * kAmpleKv).Tenant(2);
+  for (int i = 0; i < 5; ++i) at.Waiting(100 * kPrompt).Tenant(2);
+  EXPECT_THAT(at.Decide(), ElementsAre(-1, -1, -1, -1, -1, -1, Ge(0), Ge(0), -1, -1, -1));
 }
 
 TEST(MeteredPolicyTest, AMoreUrgentClassGoesFirstWhateverItsTenantHasHad) {

@@ -414,6 +414,12 @@ TEST(ServeRunTest, LevelledPromptsLeaveNoRankWaiting) {
   EXPECT_LT(levelled.idle_prefill_fraction, 0.01);
   EXPECT_GT(equal.idle_prefill_fraction, 0.02);
   EXPECT_LT(levelled.times.e2e_s.mean, 0.95 * equal.times.e2e_s.mean);
+  // Nor beyond capacity, where more prompts wait than slots are free but not all slots are taken.
+  ServeOptions beyond = ServeWith("bf_io");
+  beyond.closed = true;
+  beyond.load = 1.2;
+  beyond.lag = 2;
+  EXPECT_LT(RunOf(beyond, *SampleProfile("code", 5000, 7)).idle_prefill_fraction, 0.01);
 }
 
 TEST(ServeRunTest, PlansThatComeTwoStepsLateCostLittle) {
