@@ -63,7 +63,7 @@ class Authenticator {
       : api_(std::move(api)), tokens_(std::move(tokens)), calls_(kCallCounts, gateway_calls) {}
 
   // Called with the address of each accepted gRPC caller, in the form of grpc::ServerContext::peer. REQUIRES:
-  // set before the first call.
+  // set before the first call, for one port: the callers of another must have their own Authenticator.
   void set_on_accepted(std::function<void(const std::string& peer, bool gateway)> on_accepted) {
     on_accepted_ = std::move(on_accepted);
   }

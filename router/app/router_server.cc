@@ -55,7 +55,7 @@ void AddMessages(const FirstMessages::Counts& counts, v1::PortState& port) {
 
 // The objects that the settings describe.
 struct Components {
-  std::unique_ptr<Authenticator> client_authenticator, admin_authenticator;
+  std::unique_ptr<Authenticator> client_authenticator, picker_authenticator, admin_authenticator;
   ClientSecrets secrets;
   // Null: --tokenizer is empty.
   std::shared_ptr<const ModelFiles> model;
@@ -67,6 +67,9 @@ absl::StatusOr<Components> Make(const RouterOptions& options) {
   Components components;
   BFIO_ASSIGN_OR_RETURN(components.client_authenticator,
                         MakeAuthenticator("client API", options.client_tokens, "client_tokens"));
+  // A port's own: it tells that port's connections which of them have authenticated calls.
+  BFIO_ASSIGN_OR_RETURN(components.picker_authenticator,
+                        MakeAuthenticator("endpoint picker", options.client_tokens, "client_tokens"));
   BFIO_ASSIGN_OR_RETURN(components.admin_authenticator,
                         MakeAuthenticator("admin API", options.admin_tokens, "admin_tokens"));
   if (!options.resume_key_file.empty()) {
@@ -131,6 +134,7 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
   std::unique_ptr<RouterServer> router(new RouterServer);
   RouterServer* self = router.get();
   router->client_authenticator_ = std::move(components.client_authenticator);
+  router->picker_authenticator_ = std::move(components.picker_authenticator);
   router->admin_authenticator_ = std::move(components.admin_authenticator);
   router->MakeHealth(options);
   router->model_ = std::make_shared<ModelSource>(std::move(components.model));
@@ -200,7 +204,7 @@ void RouterServer::MakeHealth(const RouterOptions& options) {
       std::make_unique<HealthService>(std::vector<std::string>{kAdmin}, admin_authenticator_.get());
   if (options.picker_listen.empty()) return;
   picker_health_ = std::make_unique<HealthService>(
-      std::vector<std::string>{picker::kServiceName, kLiveness, kReadiness}, client_authenticator_.get());
+      std::vector<std::string>{picker::kServiceName, kLiveness, kReadiness}, picker_authenticator_.get());
   picker_health_->SetServing(kLiveness, true);
   picker_health_->SetServing("", false);
 }
@@ -227,7 +231,7 @@ void RouterServer::MakeServices(const RouterOptions& options, ClientSecrets secr
   }
   if (!options.picker_listen.empty()) {
     picker_ = std::make_unique<picker::PickerService>(
-        thread, client_authenticator_.get(),
+        thread, picker_authenticator_.get(),
         picker::PickerOptions{.limits = options.limits, .tenant_header = options.tenant_header});
   }
   TokenizerReceiver tokenizers;
@@ -303,7 +307,7 @@ absl::Status RouterServer::OpenPorts(const RouterOptions& options) {
                    .tls = options.client_tls,
                    .max_message_bytes = picker::kMaxMessageBytes,
                    .services = {picker_.get(), picker_health_.get()},
-                   .authenticators = {client_authenticator_.get()},
+                   .authenticators = {picker_authenticator_.get()},
                    .messages = {picker_->first_messages(), picker_health_->first_messages()},
                    .max_streams = static_cast<int>(options.max_waiting) + kMostRunning},
                   picker_port_);

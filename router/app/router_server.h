@@ -66,7 +66,8 @@ class RouterServer {
   std::shared_ptr<ModelSource> model_;
   // --served_model_name; empty: the model's files name it.
   std::string served_model_name_;
-  std::unique_ptr<Authenticator> client_authenticator_, worker_authenticator_, admin_authenticator_;
+  std::unique_ptr<Authenticator> client_authenticator_, picker_authenticator_, worker_authenticator_,
+      admin_authenticator_;
   // Shared by all client APIs.
   std::unique_ptr<FirstMessages> client_messages_;
   // Client APIs; null where not enabled.

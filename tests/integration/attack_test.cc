@@ -310,6 +310,21 @@ grpc::Status GetLoads(const std::string& address, const std::string& token, cons
   return stub->GetLoads(&context, {}, &loads);
 }
 
+// An authenticated connection counts as one at each port, whatever ports there are.
+TEST(Connections, OfCallersWithATokenDoNotEnd) {
+  const LoneRouter router({absl::StrCat("--client_tokens=", TokensFile()), "--picker_listen=127.0.0.1:0",
+                           "--engines=http://127.0.0.1:1"});
+  const auto stub = v1::Inference::NewStub(
+      grpc::CreateChannel(router.After("serving on "), grpc::InsecureChannelCredentials()));
+  for (int i = 0; i < 300; ++i) {
+    grpc::ClientContext context;
+    context.AddMetadata("authorization", absl::StrCat("Bearer ", kAcme));
+    v1::GetLoadsResponse loads;
+    const grpc::Status status = stub->GetLoads(&context, {}, &loads);
+    ASSERT_TRUE(status.ok()) << i << ": " << status.error_message();
+  }
+}
+
 // Calls that send only headers, of one tenant: another tenant, and another connection, are served meanwhile.
 TEST(GreedyPeer, SilentCallsDelayNoOtherTenantOrConnection) {
   const LoneRouter router({absl::StrCat("--client_tokens=", TokensFile())});
