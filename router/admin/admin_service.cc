@@ -81,15 +81,17 @@ void AdminService::Convert() {
 }
 
 void AdminService::GetState(const Call<v1::GetClusterStateRequest, v1::ClusterState>& call) {
-  const absl::Status asked = handler_->State([this, call](absl::StatusOr<RouterState> state) {
+  auto share = std::make_shared<CapacityShare>(states_);
+  if (!share->Take(call->peer(), 1))
+    return call->Reply(
+        absl::ResourceExhaustedError("too many concurrent GetClusterState calls; retry later"));
+  const absl::Status asked = handler_->State([this, call, share](absl::StatusOr<RouterState> state) {
     if (!state.ok()) return call->Reply(state.status());
-    const auto convert = [this, call, state = *std::move(state)] {
+    conversions_.Post([this, call, share, state = *std::move(state)] {
       v1::ClusterState response = ToProto(state);
       if (extras_) extras_(response);
       call->Reply(std::move(response));
-    };
-    if (!conversions_.PostBounded(convert, kMaxConversions))
-      call->Reply(absl::ResourceExhaustedError("too many concurrent GetClusterState calls; retry later"));
+    });
   });
   if (!asked.ok()) call->Reply(asked);
 }

@@ -75,8 +75,8 @@ class AdminService final : public CallService {
   template <typename Request, typename Response>
   using Call = std::shared_ptr<UnaryCall<Request, Response>>;
 
-  // Bound on states that wait to be converted; further calls get RESOURCE_EXHAUSTED.
-  static constexpr size_t kMaxConversions = 64;
+  // States that are being made at once, shared by operators and their connections.
+  static constexpr int64_t kMostStates = 64;
 
   void Convert();
   void GetState(const Call<v1::GetClusterStateRequest, v1::ClusterState>& call);
@@ -88,6 +88,7 @@ class AdminService final : public CallService {
   StepBroadcast* const steps_;
   const StateExtras extras_;
   FirstMessages messages_;
+  const std::shared_ptr<SharedCapacity> states_ = std::make_shared<SharedCapacity>(kMostStates);
   EventQueue conversions_;
   std::thread thread_;
 };

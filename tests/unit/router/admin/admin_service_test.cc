@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -12,8 +13,10 @@
 #include <thread>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "bfio/v1/admin.grpc.pb.h"
 #include "common/net/call_service.h"
 #include "common/net/status.h"
@@ -49,7 +52,7 @@ class FakeOperatorHandler final : public OperatorHandler {
 
   absl::Status refuse;
   // The thread that answered last.
-  std::thread::id answered;
+  std::atomic<std::thread::id> answered;
   std::optional<PolicyChange> changed;
 };
 
@@ -99,7 +102,46 @@ TEST(AdminStates, AreConvertedOnAnotherThreadThanTheHandlers) {
   v1::ClusterState state;
   ASSERT_TRUE(v1::Admin::NewStub(server.channel())->GetClusterState(&context, {}, &state).ok());
   EXPECT_EQ(state.epoch(), 7u);
-  EXPECT_NE(converted, handler.answered);
+  EXPECT_NE(converted, handler.answered.load());
+  steps.Close();
+}
+
+// One connection asks for more states than the service converts: another one gets its own.
+TEST(AdminStates, AreSharedByConnections) {
+  constexpr int kCalls = 100;
+  FakeOperatorHandler handler;
+  Authenticator authenticator("admin API", nullptr);
+  StepBroadcast steps;
+  absl::Notification converts;
+  AdminService service(&handler, &authenticator, &steps,
+                       [&](v1::ClusterState&) { converts.WaitForNotification(); });
+  testing::LoopbackServer server(&service);
+  grpc::ChannelArguments own;
+  own.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  const auto greedy = v1::Admin::NewStub(server.channel());
+  const auto other = v1::Admin::NewStub(
+      grpc::CreateCustomChannel(server.address(), grpc::InsecureChannelCredentials(), own));
+  struct Call {
+    grpc::ClientContext context;
+    v1::GetClusterStateRequest request;
+    v1::ClusterState state;
+    std::atomic<int> code = -1;
+  };
+  std::vector<Call> calls(kCalls + 1);
+  const auto begin = [&](v1::Admin::Stub& stub, Call& call) {
+    stub.async()->GetClusterState(&call.context, &call.request, &call.state,
+                                  [&call](const grpc::Status& status) { call.code = status.error_code(); });
+  };
+  const auto count = [&](int code) {
+    return std::count_if(calls.begin(), calls.end(), [code](const Call& call) { return call.code == code; });
+  };
+  for (int i = 0; i < kCalls; ++i) begin(*greedy, calls[i]);
+  while (count(grpc::RESOURCE_EXHAUSTED) == 0) std::this_thread::yield();
+  begin(*other, calls.back());
+  converts.Notify();
+  while (count(-1) > 0) std::this_thread::yield();
+  EXPECT_EQ(calls.back().code, grpc::OK);
+  EXPECT_GT(count(grpc::OK), 1);
   steps.Close();
 }
 
