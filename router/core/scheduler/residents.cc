@@ -32,8 +32,10 @@ void Residents::Start(WorkerIndex worker, int32_t index, int64_t first_step) {
 }
 
 int64_t Residents::AgeAfter(const Resident& resident, int64_t step) {
-  const int64_t run = resident.inflight ? 0 : std::max<int64_t>(0, step + 1 - resident.first_step);
-  return resident.generated_tokens + run;
+  // Never more than it may generate: steps of a rank without a barrier are what it states.
+  const int64_t run = resident.inflight ? 0 : step + 1 - resident.first_step;
+  return resident.generated_tokens +
+         std::clamp<int64_t>(run, 0, std::max<int64_t>(0, resident.max_new_tokens));
 }
 
 void Residents::Hint(WorkerIndex worker, int32_t index, int64_t step, double probability) {

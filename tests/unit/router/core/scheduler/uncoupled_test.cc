@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "router/core/admission/admission_text.h"
+#include "router/core/scheduler/residents.h"
 #include "tests/testing/uncoupled_session.h"
 #include "tests/unit/router/core/scheduler/step_group.h"
 
@@ -68,8 +69,23 @@ TEST(Uncoupled, AReportMayCoverSeveralStepsOrNone) {
   ASSERT_TRUE(ranks.Report(0, 41, 42, 51 + 11, {1}).ok());
   EXPECT_EQ(ranks.group.Account(0).load_tokens, 12);
   EXPECT_EQ(ranks.totals().drift_tokens, 0);
-  for (const int64_t step : {int64_t{40}, int64_t{1} << 40})
+  for (const int64_t step : {int64_t{40}, int64_t{2} << 20, int64_t{1} << 62})
     EXPECT_TRUE(absl::IsInvalidArgument(ranks.Report(0, step, 42, 12))) << step;
+}
+
+// What a worker states about its steps costs a tenant no more than its requests may generate.
+TEST(Uncoupled, StepsBeyondARequestsLastAreNotCharged) {
+  const auto lookahead = *MakeLookahead("none");
+  TenantService service;
+  Residents residents(lookahead.get(), &service);
+  residents.Reset(1);
+  const RequestSpec spec = bfio::testing::Request(1, 10, 50);
+  const int32_t index = residents.Add(0, spec, 1, /*inflight=*/false, 0);
+  for (const int64_t step : {int64_t{60}, int64_t{1} << 20, int64_t{1} << 40}) {
+    EXPECT_EQ(residents.Age(0, index, step), 50);
+    residents.Settle(0, index, step);
+    EXPECT_EQ(service.Served(spec.tenant), 50 * TenantService::kOutputWeight) << step;
+  }
 }
 
 // The worker's slots and requests limit its unacknowledged plans.
