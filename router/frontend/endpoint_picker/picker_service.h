@@ -37,7 +37,7 @@ struct PickerOptions {
   std::string tenant_header = "x-gateway-inference-fairness-id";
   // What all streams hold together until they have forwarded their requests, in bytes; a tenant has a share
   // of it. Each holds its body, and while that is coming a fixed part.
-  int64_t held_bytes = int64_t{512} << 20;
+  int64_t held_bytes = int64_t{128} << 20;
 };
 
 class PickerCall;
