@@ -133,7 +133,7 @@ std::unique_ptr<Attack> MakeAttack(const Fault& fault, ChaosGroup& group) {
       return std::make_unique<Flood>(group.address());
     case FaultKind::kGreedyPeer:
       return std::make_unique<GreedyPeer>(
-          GreedyPeer::Options{group.address(), group.worker_address(), static_cast<uint64_t>(fault.detail)});
+          GreedyPeer::Options{.ports = group.ports(), .seed = static_cast<uint64_t>(fault.detail)});
     default:
       return nullptr;
   }

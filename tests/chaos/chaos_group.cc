@@ -125,7 +125,12 @@ ChaosGroup::~ChaosGroup() = default;
 void ChaosGroup::StartRouter() {
   std::vector<std::string> args = {
       absl::StrCat("--listen=", address()), absl::StrCat("--worker_listen=", worker_port_.address()),
-      absl::StrCat("--admin_listen=", admin_address()), absl::StrCat("--workers=", options_.workers)};
+      absl::StrCat("--admin_listen=", admin_address()), absl::StrCat("--http_listen=", http_port_.address()),
+      absl::StrCat("--workers=", options_.workers)};
+  if (!options_.engine.empty()) {
+    args.push_back(absl::StrCat("--engines=http://", options_.engine));
+    args.push_back(absl::StrCat("--picker_listen=", picker_port_.address()));
+  }
   if (etcd_link_) {
     EndLease();
     args.push_back(absl::StrCat("--election_etcd=http://", etcd_link_->address()));

@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "bfio/v1/admin.grpc.pb.h"
 #include "tests/chaos/attack.h"
+#include "tests/chaos/greedy_peer.h"
 #include "tests/chaos/harmless_watch.h"
 #include "tests/chaos/misbehaving_worker.h"
 #include "tests/chaos/network.h"
@@ -35,6 +36,8 @@ struct GroupOptions {
   std::vector<std::string> router_flags, worker_flags;
   // Flags with which a worker has a different model.
   std::vector<std::string> other_model_flags;
+  // HOST:PORT of an engine behind Envoy; empty: none. The router then has a port for Envoy.
+  std::string engine;
   // Options of the misbehaving worker's engine, which is a sim engine.
   worker::SimOptions misbehaving_worker;
 };
@@ -62,6 +65,10 @@ class ChaosGroup {
   const std::string& address() const { return port_.address(); }
   const std::string& worker_address() const { return worker_port_.address(); }
   const std::string& admin_address() const { return admin_port_.address(); }
+  Ports ports() const {
+    const std::string picker = options_.engine.empty() ? "" : picker_port_.address();
+    return {address(), address(), worker_address(), admin_address(), picker, picker, http_port_.address()};
+  }
   int workers() const { return options_.workers; }
   pid_t router_pid() const { return router_->pid(); }
   std::vector<pid_t> worker_pids() const;
@@ -129,7 +136,7 @@ class ChaosGroup {
 
   const GroupOptions options_;
   const Means& means_;
-  const testing::HeldPort port_, worker_port_, admin_port_;
+  const testing::HeldPort port_, worker_port_, admin_port_, picker_port_, http_port_;
   std::unique_ptr<TcpProxy> etcd_link_;
   testing::LogPipe router_log_;
   std::unique_ptr<testing::Process> router_;

@@ -160,6 +160,7 @@ std::string WriteTokens() {
   const auto add = [&](const std::string& tenant) { file << tenant << " token:" << TokenOf(tenant) << "\n"; };
   for (int i = 0; i < kTenants; ++i) add(TenantName(i));
   add(kGreedyTenant);
+  file << kGateway << " token:" << TokenOf(kGateway) << " role=gateway\n";
   return path;
 }
 

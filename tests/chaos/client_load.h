@@ -39,8 +39,8 @@ enum class Fate {
 inline constexpr int kTenants = 5;
 std::string TenantName(int tenant);
 std::string TokenOf(const std::string& tenant);
-// A tenant with a token that sends none of these requests (GreedyPeer).
-inline constexpr char kGreedyTenant[] = "greedy";
+// A tenant with a token that sends none of these requests, and a gateway with one (GreedyPeer).
+inline constexpr char kGreedyTenant[] = "greedy", kGateway[] = "gateway";
 // Writes a file for --client_tokens with all of them; returns its path.
 std::string WriteTokens();
 

@@ -1,51 +1,84 @@
-// One peer that takes as much as the protocol lets it take: a tenant with a token, and a stranger at the
-// worker port. It begins calls and sends nothing, asks for streams and reads nothing, wants outputs whole,
-// and cancels calls as fast as it begins them. Every other peer must be served as without it. Threads: one of
-// its own; gRPC's for the calls.
+// Peers that take as much as the protocols let them: a tenant with a token, one behind a gateway, one behind
+// Envoy, a worker, and strangers at each port. They begin calls and send nothing, ask for streams and read
+// nothing, want outputs whole, attach and report nonsense, and cancel calls as fast as they begin them; an
+// engine behind Envoy counts wrongly. Every other peer must be served as without them. Threads: one of its
+// own; gRPC's for the calls.
 #ifndef BFIO_TESTS_CHAOS_GREEDY_PEER_H_
 #define BFIO_TESTS_CHAOS_GREEDY_PEER_H_
 
 #include <grpcpp/grpcpp.h>
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
+#include "common/base/rng.h"
 #include "tests/chaos/attack.h"
+#include "tests/chaos/tcp_proxy.h"
+
+namespace bfio::testing {
+class HttpEngine;
+}
 
 namespace bfio::chaos {
+
+// HOST:PORT of a router's ports, by number; empty: it has none.
+// kGatewayPort and kEnvoyPort are the connections of a gateway and of Envoy, with the calls of all their
+// tenants.
+enum Port { kClientPort, kGatewayPort, kWorkerPort, kAdminPort, kPickerPort, kEnvoyPort, kHttpPort, kPorts };
+using Ports = std::array<std::string, kPorts>;
 
 class GreedyPeer final : public Attack {
  public:
   struct Options {
-    // HOST:PORT of the client API and of the worker port.
-    std::string client, worker;
+    Ports ports;
     uint64_t seed = 1;
+    // Its own, IPv4.
+    std::string address = "127.0.0.2";
+    // An engine of the router, which it makes count wrongly; null: none.
+    testing::HttpEngine* engine = nullptr;
   };
   explicit GreedyPeer(Options options);
   ~GreedyPeer() override;
 
-  // Number of calls begun so far.
+  // Number of calls and connections begun so far.
   int64_t calls() const { return calls_; }
 
  private:
   class Call;
   struct Habit;
 
+  std::vector<Habit> Habits();
   void Run();
   void Begin(const Habit& habit);
+  void Connect(int connections);
+  void Misreport();
 
   const Options options_;
-  std::shared_ptr<grpc::Channel> client_, worker_;
+  Rng rng_;
+  std::vector<std::unique_ptr<TcpProxy>> proxies_;
+  std::array<std::shared_ptr<grpc::Channel>, kPorts> channels_;
   std::atomic<bool> stop_{false};
   std::atomic<int64_t> calls_{0};
-  // Open calls, the oldest first; used only by its thread.
+  // Open calls and HTTP connections, the oldest first; used only by its thread.
   std::deque<std::unique_ptr<Call>> open_;
+  std::deque<int> connections_;
   std::thread thread_;
 };
+
+// What one other peer asks at a port, over the connections of gateways and of Envoy that the greedy peers
+// use, too. `ask` returns why it was not served; empty: it was.
+struct PortProbe {
+  const char* port;
+  std::function<std::string()> ask;
+};
+std::vector<PortProbe> ProbesOf(const Ports& ports);
 
 }  // namespace bfio::chaos
 

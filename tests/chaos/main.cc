@@ -84,6 +84,7 @@ int main(int argc, char** argv) {
   }
   if (command == "greedy") {
     bfio::chaos::GreedyOptions options;
+    options.seed = absl::GetFlag(FLAGS_seed);
     options.peers = absl::GetFlag(FLAGS_peers);
     options.duration = absl::Minutes(absl::GetFlag(FLAGS_minutes));
     return bfio::chaos::MeasureGreedyPeers(options);

@@ -66,6 +66,7 @@ struct OverloadOptions {
 int MeasureOverload(const OverloadOptions& options);
 
 struct GreedyOptions {
+  uint64_t seed = 1;
   int workers = 4;
   // Greedy peers at once, and the time with and without them, each.
   int peers = 3;
@@ -74,9 +75,10 @@ struct GreedyOptions {
   bool bound_waits = true;
 };
 
-// Measures an ordinary load without and with greedy peers, in turns. Prints waits for the first token, the
-// router's memory and what the peers did. Bounds: no request is lost or refused, the 99th percentile of waits
-// is at most twice that without them or 50 ms above, and the router grows by at most 256 MiB.
+// Measures an ordinary load, and what each port answers others, without and with greedy peers, in turns.
+// Prints waits, the router's memory and what the peers did. Bounds: no request is lost or refused, the 99th
+// percentile of waits is at most twice that without them or 50 ms above, and the router grows by at most 256
+// MiB.
 int MeasureGreedyPeers(const GreedyOptions& options);
 
 }  // namespace bfio::chaos

@@ -37,7 +37,7 @@ enum class FaultKind {
   kWrongModel,         // a worker with another model attaches
   kBarrierIntruder,    // unauthenticated connections to the workers' barriers
   kFlood,              // connections and calls without a token
-  kGreedyPeer,         // a tenant, and a stranger at the worker port, take all that the protocol allows
+  kGreedyPeer,         // a tenant, a worker and strangers at each port take all that the protocols allow
 };
 
 absl::string_view NameOf(FaultKind kind);

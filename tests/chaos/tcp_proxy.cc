@@ -42,7 +42,8 @@ void Prepare(int fd) {
 
 }  // namespace
 
-TcpProxy::TcpProxy(const std::string& host, const std::string& upstream) : upstream_(AddressOf(upstream)) {
+TcpProxy::TcpProxy(const std::string& host, const std::string& upstream, const std::string& own)
+    : upstream_(AddressOf(upstream)), own_(AddressOf(own + ":0")) {
   listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   sockaddr_in address = AddressOf(host + ":0");
   socklen_t size = sizeof(address);
@@ -77,6 +78,7 @@ void TcpProxy::Accept() {
   for (int fd; (fd = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC)) >= 0;) {
     const int up = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     // Blocking, because the router is on this machine: it accepts or refuses at once.
+    bind(up, reinterpret_cast<const sockaddr*>(&own_), sizeof(own_));
     if (connect(up, reinterpret_cast<const sockaddr*>(&upstream_), sizeof(upstream_)) != 0) {
       close(up);
       close(fd);

@@ -21,8 +21,8 @@ namespace bfio::chaos {
 
 class TcpProxy {
  public:
-  // Listens on `host`, an IPv4 address, at a free port; forwards to `upstream`, HOST:PORT.
-  TcpProxy(const std::string& host, const std::string& upstream);
+  // Listens on `host`, an IPv4 address, at a free port; forwards to `upstream`, HOST:PORT, from `own`.
+  TcpProxy(const std::string& host, const std::string& upstream, const std::string& own = "0.0.0.0");
   ~TcpProxy();
 
   // HOST:PORT on which it listens.
@@ -71,7 +71,7 @@ class TcpProxy {
   void Pump(Connection& connection, int from, absl::Time now);
   static void CloseBoth(Connection& connection, bool reset);
 
-  const sockaddr_in upstream_;
+  const sockaddr_in upstream_, own_;
   std::string address_;
   int listener_ = -1;
   std::mutex mutex_;

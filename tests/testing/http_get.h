@@ -18,8 +18,8 @@
 
 namespace bfio::testing {
 
-// A socket that is connected to HOST:PORT, an IPv4 address; -1: no process listens there.
-inline int ConnectTo(const std::string& address) {
+// A socket that is connected to HOST:PORT, an IPv4 address, from `own`; -1: no process listens there.
+inline int ConnectTo(const std::string& address, const char* own = "0.0.0.0") {
   const size_t colon = address.rfind(':');
   uint32_t port = 0;
   sockaddr_in to{};
@@ -28,6 +28,10 @@ inline int ConnectTo(const std::string& address) {
   to.sin_port = htons(static_cast<uint16_t>(port));
   if (inet_pton(AF_INET, address.substr(0, colon).c_str(), &to.sin_addr) != 1) return -1;
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in from{};
+  from.sin_family = AF_INET;
+  inet_pton(AF_INET, own, &from.sin_addr);
+  bind(fd, reinterpret_cast<const sockaddr*>(&from), sizeof(from));
   if (connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0) return fd;
   close(fd);
   return -1;
