@@ -1,18 +1,18 @@
-// A random session of several groups that share one pool, checked against a simple model of workers and
-// requests.
+// A random session of one or several groups that share one pool, checked against a simple model of workers
+// and requests.
 //
-// Purpose: groups of both kinds, and of several models, are added, lose workers, re-form and are removed;
-// requests of several tenants and priorities arrive, are cancelled, refused and displaced. After every event
-// the cluster must agree with the model: no request is placed twice or lost, none continues with a model
-// other than the one it started with, slots and KV limits hold, a more urgent request is not passed over, the
-// clock never goes back. The same seed gives the same session. Threads: one.
+// Purpose: groups of all kinds, and of several models, are added, lose workers, re-form and are removed;
+// requests of several tenants and priorities arrive, are cancelled, refused, preempted and displaced; reports
+// of workers without a barrier come late. After every event the cluster must agree with the model: no request
+// is placed twice or lost, none continues with a model other than the one it started with, slots and KV
+// limits hold, a more urgent request is not passed over, the clock never goes back. The same seed gives the
+// same session. Threads: one.
 #ifndef BFIO_TESTS_TESTING_CLUSTER_SESSION_H_
 #define BFIO_TESTS_TESTING_CLUSTER_SESSION_H_
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -32,12 +32,21 @@ class ClusterSession {
   struct Setup {
     uint64_t seed = 1;
     size_t most_groups = 4;
+    // Of which each group has one.
+    std::vector<core::GroupKind> kinds = {core::GroupKind::kBarrier, core::GroupKind::kIndependent,
+                                          core::GroupKind::kCoupled};
     // KV memory never excludes a request, so the policy can be required to honour priorities.
     bool ample_kv = true;
+    // Requests reserve the memory that they may need. Otherwise each generates all tokens that it may, and a
+    // worker whose memory does not suffice preempts the requests that it has placed last.
+    bool reserves = true;
     // Number of models, one of which each group has; 0: models are unknown.
     uint32_t models = 0;
     // Some requests are pinned to a rank, which may not exist.
     bool ranks = false;
+    // Every kind of event and field, for logs: also speeds, costs, hints, prompts in chunks, recovered
+    // requests, plans before all reports, and wrong or repeated reports. Drift is then not the scheduler's.
+    bool varied = false;
   };
 
   // The cluster has no groups yet and outlives this object.
@@ -49,53 +58,82 @@ class ClusterSession {
   // Called after every random turn.
   std::function<void()> after_turn = [] {};
 
+  // Some events, a decision of each group, and steps of some groups.
+  void Iterate() {
+    for (uint64_t n = rng_.Below(4); n > 0; --n) Arrive();
+    if (OneIn(6)) CancelOne();
+    if (groups_.size() < setup_.most_groups && OneIn(25)) Add();
+    if (OneIn(40)) Reopen(SomeGroup(), !OneIn(4));
+    if (groups_.size() > 1 && OneIn(80)) Remove(SomeGroup());
+    if (OneIn(30)) Drain(SomeGroup());
+    if (setup_.varied) ChangeSpeed(SomeGroup());
+    Work();
+  }
   // Events of all kinds, then only steps until every request has ended.
   void Run(int iterations) {
     for (int i = 0; i < iterations && !::testing::Test::HasFailure(); ++i) Iterate();
     while (groups_.size() > 1) Remove(groups_.begin()->first);
-    if (groups_.empty()) Add();
     // The last group runs requests that started with any model.
     any_model_ = true;
     Reopen(groups_.begin()->first, true);
     CancelWithoutRank();
     for (int turn = 0; turn < 20'000 && !Drained() && !::testing::Test::HasFailure(); ++turn) Work();
     EXPECT_TRUE(Drained()) << cluster_.waiting() << " wait, " << cluster_.placed() << " are placed";
-    for (const auto& [id, request] : requests_)
-      EXPECT_TRUE(request.state == State::kEnded) << "request " << id << " was lost";
+    for (const auto& [id, request] : requests_) ADD_FAILURE() << "request " << id << " was lost";
     EXPECT_EQ(cluster_.totals().drift_tokens, 0);
     EXPECT_EQ(cluster_.totals().policy_violations, 0);
   }
+  // Placements that workers have accepted.
   int64_t placements() const { return placements_; }
   // Requests that were displaced from one group and placed in another.
   int64_t moved() const { return moved_; }
-  // Placements of requests that are pinned to a rank.
+  // Of requests that are pinned to a rank.
   int64_t held() const { return held_; }
+  int64_t requests() const { return static_cast<int64_t>(last_id_ - kFirstId); }
+  // Requests that were preempted for lack of memory, and steps of workers whose requests may need more than
+  // its memory.
+  int64_t preempted() const { return preempted_; }
+  int64_t promised() const { return promised_; }
 
  private:
-  enum class State { kWaiting, kPlaced, kEnded };
+  // Until it ends.
   struct Request {
     core::RequestSpec spec;
-    State state = State::kWaiting;
-    bool cancelled = false;
+    bool placed = false, cancelled = false;
     core::GroupIndex group = -1;
-    core::WorkerIndex worker = 0;
     int64_t output = 1;
     // The model that generates its tokens.
     uint32_t model = 0;
+  };
+  struct Running {
+    // Tokens that it holds, tokens to generate, prompt tokens to compute.
+    int64_t load = 0, left = 0, prompt_left = 0;
+    // In the order of placement.
+    int64_t number = 0;
   };
   struct Part {
     int64_t apply_step = 0;
     std::vector<core::RequestId> placed, dropped;
   };
+  // A worker's report of a step, which names the lists beside it.
+  struct Done {
+    core::StepReport report;
+    std::vector<core::RequestId> finished, rejected, preempted, dropped;
+    std::vector<core::CompletionHint> hints;
+    // Tokens that the preempted requests have generated.
+    std::vector<int64_t> generated;
+  };
   struct Worker {
     core::WorkerSpec spec;
     int64_t step = 0, applied = 0;
-    bool waits = true;
-    // Requests that the worker holds, with their tokens and the tokens still to generate; requests assigned
-    // to the worker that have not ended or been returned.
-    std::map<core::RequestId, std::pair<int64_t, int64_t>> running;
+    bool waits = true, chunks = false;
+    // Requests that the worker holds; requests assigned to it that have not ended or been returned, as far as
+    // the cluster has heard.
+    std::map<core::RequestId, Running> running;
     std::set<core::RequestId> assigned;
+    // On their way to the worker, and to the cluster.
     std::deque<Part> parts;
+    std::deque<Done> done;
   };
   struct Group {
     core::GroupKind kind = core::GroupKind::kBarrier;
@@ -109,15 +147,7 @@ class ClusterSession {
   }
   bool Drained() const { return cluster_.waiting() + cluster_.placed() == 0; }
 
-  void Iterate() {
-    for (uint64_t n = rng_.Below(4); n > 0; --n) Arrive();
-    if (rng_.Below(6) == 0) CancelOne();
-    if (groups_.size() < setup_.most_groups && rng_.Below(25) == 0) Add();
-    if (!groups_.empty() && rng_.Below(40) == 0) Reopen(SomeGroup(), rng_.Below(4) > 0);
-    if (groups_.size() > 1 && rng_.Below(80) == 0) Remove(SomeGroup());
-    if (!groups_.empty() && rng_.Below(30) == 0) Drain(SomeGroup());
-    Work();
-  }
+  bool OneIn(uint64_t n) { return rng_.Below(n) == 0; }
 
   core::GroupIndex SomeGroup() {
     return std::next(groups_.begin(), static_cast<int64_t>(rng_.Below(groups_.size())))->first;
@@ -137,10 +167,12 @@ class ClusterSession {
     request.spec.id = ++last_id_;
     request.spec.prefill_tokens = 1 + static_cast<int64_t>(rng_.Below(40));
     request.spec.max_new_tokens = 1 + static_cast<int64_t>(rng_.Below(12));
-    request.spec.priority = rng_.Below(4) == 0 ? static_cast<int32_t>(rng_.Below(3)) - 1 : 0;
+    request.spec.priority = OneIn(4) ? static_cast<int32_t>(rng_.Below(3)) - 1 : 0;
     request.spec.tenant = static_cast<uint32_t>(rng_.Below(3));
-    request.output = 1 + static_cast<int64_t>(rng_.Below(request.spec.max_new_tokens));
-    if (setup_.ranks && !groups_.empty() && rng_.Below(3) == 0)
+    request.output = request.spec.max_new_tokens;
+    if (setup_.reserves) request.output = 1 + static_cast<int64_t>(rng_.Below(request.output));
+    if (setup_.varied) Vary(request.spec);
+    if (setup_.ranks && OneIn(3))
       request.spec.held_to = {SomeGroup(), static_cast<core::WorkerIndex>(rng_.Below(4))};
     const absl::Status status = Apply(core::Enqueue{request.spec}).status;
     EXPECT_TRUE(status.ok() || absl::IsResourceExhausted(status)) << status;
@@ -149,16 +181,25 @@ class ClusterSession {
     EXPECT_TRUE(absl::IsAlreadyExists(Apply(core::Enqueue{request.spec}).status));
   }
 
+  void Vary(core::RequestSpec& spec) {
+    if (OneIn(3)) spec.predicted_output_tokens = spec.max_new_tokens;
+    if (OneIn(5)) spec.seniority = static_cast<int64_t>(rng_.Below(60)) - 10;
+    if (OneIn(13)) spec.computed_tokens = spec.prefill_tokens - 1;
+    if (OneIn(5)) spec.ttft_objective_s = 0.02 * static_cast<double>(1 + rng_.Below(9));
+    if (OneIn(11)) spec.held_to = {SomeGroup(), static_cast<core::WorkerIndex>(rng_.Below(3))};
+    if (OneIn(7)) spec.deadline_us = 1000 + static_cast<int64_t>(rng_.Below(13));
+  }
+
   void CancelOne() {
     if (last_id_ == kFirstId) return;
     const core::RequestId id = kFirstId + 1 + rng_.Below(last_id_ - kFirstId);
     const core::CancelOutcome outcome = Apply(core::Cancel{id}).cancel;
     const auto it = requests_.find(id);
-    if (it == requests_.end() || it->second.state == State::kEnded) {
+    if (it == requests_.end()) {
       EXPECT_EQ(outcome, core::CancelOutcome::kUnknown);
-    } else if (it->second.state == State::kWaiting) {
+    } else if (!it->second.placed) {
       EXPECT_EQ(outcome, core::CancelOutcome::kDequeued);
-      it->second.state = State::kEnded;
+      requests_.erase(it);
     } else {
       EXPECT_EQ(outcome, core::CancelOutcome::kDropped);
       it->second.cancelled = true;
@@ -167,29 +208,32 @@ class ClusterSession {
 
   // What the router does when a rank has left for good.
   void CancelWithoutRank() {
-    for (auto& [id, request] : requests_) {
-      if (request.state != State::kWaiting || !request.spec.held_to) continue;
+    std::erase_if(requests_, [this](const auto& of) {
+      const auto& [id, request] = of;
+      if (request.placed || !request.spec.held_to) return false;
       const auto group = groups_.find(request.spec.held_to->group);
       if (group != groups_.end() && request.spec.held_to->worker < std::ssize(group->second.workers))
-        continue;
+        return false;
       EXPECT_EQ(Apply(core::Cancel{id}).cancel, core::CancelOutcome::kDequeued);
-      request.state = State::kEnded;
-    }
+      return true;
+    });
   }
 
   // The request has lost its worker: it waits again with its generated tokens, or its client has given up.
   void PutBack(core::RequestId id, int64_t generated) {
     Request& request = requests_.at(id);
+    if (request.cancelled || OneIn(10)) {
+      requests_.erase(id);
+      return;
+    }
     request.spec.prefill_tokens += generated;
     request.spec.generated_tokens += generated;
     request.spec.max_new_tokens -= generated;
     request.output = std::max<int64_t>(1, request.output - generated);
     if (request.spec.generated_tokens > 0) request.spec.model = request.model;
-    if (rng_.Below(10) == 0) {
-      request.state = State::kEnded;
-      return;
-    }
-    request.state = State::kWaiting;
+    if (!setup_.reserves) request.spec.priority = 1;
+    if (setup_.varied && OneIn(2)) request.spec.waited_steps = static_cast<int64_t>(rng_.Below(40));
+    request.placed = false;
     EXPECT_TRUE(Apply(core::Requeue{request.spec}).status.ok());
   }
 
@@ -198,8 +242,7 @@ class ClusterSession {
   void Add() {
     const core::GroupIndex index = next_group_++;
     Group& group = groups_[index];
-    group.kind = std::array{core::GroupKind::kBarrier, core::GroupKind::kIndependent,
-                            core::GroupKind::kCoupled}[rng_.Below(3)];
+    group.kind = setup_.kinds[rng_.Below(setup_.kinds.size())];
     EXPECT_TRUE(Apply(core::AddGroup{index, group.kind}).status.ok());
     EXPECT_FALSE(Apply(core::AddGroup{index, group.kind}).status.ok()) << "it is there already";
     Reopen(index, true);
@@ -208,20 +251,18 @@ class ClusterSession {
   // Opens a new epoch: some workers stay with their requests; with `others`, new workers join.
   void Reopen(core::GroupIndex index, bool others) {
     Group& group = groups_.at(index);
-    if (rng_.Below(2) == 0) Apply(core::CloseEpoch{index});
+    DeliverAll(index, group);
+    if (OneIn(2)) Apply(core::CloseEpoch{index});
     std::vector<Worker> next, lost;
-    for (Worker& worker : group.workers) (rng_.Below(2) == 0 ? next : lost).push_back(std::move(worker));
-    for (Worker& worker : next) {
-      worker.step = worker.applied = 0;
-      worker.waits = true;
-      worker.spec.accepts_new = true;
-      worker.parts.clear();
-    }
-    while (others && (next.empty() || rng_.Below(2) == 0)) {
+    for (Worker& worker : group.workers)
+      (OneIn(2) ? next : lost).push_back({.spec = worker.spec, .running = std::move(worker.running)});
+    while (others && (next.empty() || OneIn(2))) {
       next.emplace_back().spec = {
           .slots = 1 + static_cast<int32_t>(rng_.Below(4)),
-          .kv_tokens = setup_.ample_kv ? 1 << 20 : 60 + static_cast<int64_t>(rng_.Below(60))};
+          .kv_tokens = setup_.ample_kv ? 1 << 20 : 60 + static_cast<int64_t>(rng_.Below(60)),
+          .service_time = 1 + rng_.Uniform()};
     }
+    if (setup_.varied) Vary(next);
     std::map<core::RequestId, int64_t> expected = PlacedIn(index, lost);
     // A group with running requests keeps its model.
     const bool anew =
@@ -231,20 +272,64 @@ class ClusterSession {
     core::OpenEpoch epoch{index, {}, group.model};
     for (size_t g = 0; g < next.size(); ++g) {
       core::EpochMember& member = epoch.members.emplace_back();
+      next[g].spec.accepts_new = true;
       member.spec = next[g].spec;
-      std::erase_if(next[g].assigned, [&](core::RequestId id) { return !next[g].running.contains(id); });
-      for (const auto& [id, tokens] : next[g].running) {
-        member.resident.push_back({id, tokens.first});
+      for (const auto& [id, running] : next[g].running) {
+        next[g].assigned.insert(id);
+        member.resident.push_back({id, running.load});
         expected.erase(id);
-        requests_.at(id).worker = static_cast<core::WorkerIndex>(g);
       }
+      if (!setup_.varied) continue;
+      if (OneIn(8)) member.resident.push_back({kNobody, 7});
+      if (next[g].running.empty() && OneIn(2))
+        Recover({.group = index, .model = group.model}, member, next[g]);
     }
     group.workers = std::move(next);
     group.open = !group.workers.empty();
     PutBackAll(Apply(epoch).displaced, expected);
   }
 
+  // Speeds and costs of an epoch's workers, and which of them compute prompts in chunks.
+  void Vary(std::vector<Worker>& workers) {
+    const bool costs = !OneIn(4), chunks = OneIn(2);
+    for (Worker& worker : workers) {
+      worker.spec.time_per_token = OneIn(4) ? 1.5 : 1;
+      worker.spec.cost.reset();
+      // Where all ranks report the cost of their batches, prompts are planned by it.
+      if (costs) worker.spec.cost = BatchCost{.c_s = 0.01, .a_s_per_token = 1e-4, .b0_tokens = 4};
+      worker.chunks = chunks || !OneIn(3);
+      for (auto& [id, running] : worker.running) running.prompt_left *= worker.chunks ? 1 : 0;
+    }
+  }
+
+  // The worker joins with a request of another router.
+  void Recover(Request request, core::EpochMember& member, Worker& worker) {
+    core::RequestSpec& spec = request.spec;
+    spec.id = ++last_id_;
+    spec.generated_tokens = static_cast<int64_t>(rng_.Below(5));
+    spec.prefill_tokens = 1 + spec.generated_tokens + static_cast<int64_t>(rng_.Below(30));
+    spec.max_new_tokens = request.output = 1 + static_cast<int64_t>(rng_.Below(8));
+    request.placed = true;
+    worker.running[spec.id] = {.load = spec.prefill_tokens, .left = request.output};
+    worker.assigned.insert(spec.id);
+    member.resident.push_back({spec.id, spec.prefill_tokens});
+    member.recovered.push_back(spec);
+    requests_[spec.id] = request;
+  }
+
+  // Of a worker that may not exist.
+  void ChangeSpeed(core::GroupIndex index) {
+    const auto worker = static_cast<core::WorkerIndex>(rng_.Below(groups_.at(index).workers.size() + 1));
+    if (OneIn(30)) Apply(core::SetTime{index, worker, 0.5 + rng_.Uniform(), 50 * rng_.Uniform()});
+    if (OneIn(30)) Apply(core::SetServiceTime{index, worker, 0.5 + rng_.Uniform()});
+    if (OneIn(30)) {
+      const double a = 1e-5 * static_cast<double>(1 + rng_.Below(20));
+      Apply(core::SetCost{index, worker, {.c_s = 0.02, .a_s_per_token = a, .b0_tokens = 16}});
+    }
+  }
+
   void Remove(core::GroupIndex index) {
+    DeliverAll(index, groups_.at(index));
     const std::map<core::RequestId, int64_t> expected = PlacedIn(index, groups_.at(index).workers);
     groups_.erase(index);
     PutBackAll(Apply(core::RemoveGroup{index}).displaced, expected);
@@ -257,13 +342,12 @@ class ClusterSession {
   std::map<core::RequestId, int64_t> PlacedIn(core::GroupIndex index, const std::vector<Worker>& workers) {
     std::map<core::RequestId, int64_t> placed;
     for (auto& [id, request] : requests_) {
-      if (request.state != State::kPlaced || request.group != index) continue;
-      if (!request.cancelled) placed[id] = 0;
+      if (request.placed && request.group == index && !request.cancelled) placed[id] = 0;
     }
     for (const Worker& worker : workers) {
-      for (const auto& [id, tokens] : worker.running) {
+      for (const auto& [id, running] : worker.running) {
         const auto it = placed.find(id);
-        if (it != placed.end()) it->second = tokens.first - requests_.at(id).spec.prefill_tokens;
+        if (it != placed.end()) it->second = running.load - requests_.at(id).spec.prefill_tokens;
       }
     }
     return placed;
@@ -275,10 +359,9 @@ class ClusterSession {
     for (const auto& [id, generated] : expected) ids.push_back(id);
     EXPECT_EQ(displaced, ids);
     // Cancelled requests ended with their worker.
-    for (auto& [id, request] : requests_) {
-      if (request.state == State::kPlaced && !cluster_.LocationOf(id) && request.cancelled)
-        request.state = State::kEnded;
-    }
+    std::erase_if(requests_, [this](const auto& of) {
+      return of.second.placed && of.second.cancelled && !cluster_.LocationOf(of.first);
+    });
     for (auto it = displaced.rbegin(); it != displaced.rend(); ++it) {
       const auto found = expected.find(*it);
       if (found != expected.end()) PutBack(*it, found->second);
@@ -303,39 +386,42 @@ class ClusterSession {
     EXPECT_EQ(order.size(), open);
     for (const core::GroupIndex index : order) Plan(index);
     for (auto& [index, group] : groups_) {
-      if (!group.open || rng_.Below(3) == 0) continue;
+      if (!group.open || OneIn(3)) continue;
       if (group.kind != core::GroupKind::kBarrier) {
         for (size_t g = 0; g < group.workers.size(); ++g) {
-          const Worker& worker = group.workers[g];
-          if (rng_.Below(2) == 0 && (!worker.waits || !worker.parts.empty())) Step(index, group, {g});
+          Worker& worker = group.workers[g];
+          if (!worker.done.empty() && OneIn(2)) Deliver(index, group, g);
+          if (OneIn(2) && (!worker.waits || !worker.parts.empty())) {
+            Step(group, g);
+            worker.done.back().report.group_idle = worker.waits = worker.running.empty();
+          }
         }
       } else if (!cluster_.group(index)->Parked()) {
         std::vector<size_t> ranks;
         for (size_t g = 0; g < group.workers.size(); ++g)
           ranks.insert(ranks.begin() + static_cast<int64_t>(rng_.Below(ranks.size() + 1)), g);
-        Step(index, group, ranks);
+        StepTogether(index, group, ranks);
       }
     }
     after_turn();
   }
 
-  void Plan(core::GroupIndex index) {
+  void Plan(core::GroupIndex index, bool force = false) {
     Group& group = groups_.at(index);
-    while (const auto plan = Apply(core::MakePlan{index}).plan) {
+    while (const auto plan = Apply(core::MakePlan{index, std::exchange(force, false)}).plan) {
       std::vector<Part> parts(group.workers.size());
       int32_t least_urgent = std::numeric_limits<int32_t>::max();
       for (const core::Placement& placement : plan->placements) {
         EXPECT_GE(placement.wait_steps, 0);
         Request& request = requests_.at(placement.id);
-        EXPECT_TRUE(request.state == State::kWaiting) << "request " << placement.id << " is placed twice";
+        EXPECT_FALSE(request.placed) << "request " << placement.id << " is placed twice";
         EXPECT_TRUE(MayRun(request, group)) << "request " << placement.id << " began on model "
                                             << request.spec.model << " and goes on with " << group.model;
         EXPECT_TRUE(group.workers[placement.worker].spec.accepts_new);
-        request.state = State::kPlaced;
+        request.placed = true;
         request.model = group.model;
         moved_ += request.group >= 0 && request.group != index ? 1 : 0;
         request.group = index;
-        request.worker = placement.worker;
         if (request.spec.held_to) {
           EXPECT_EQ(*request.spec.held_to, (core::RequestSpec::HeldRank{index, placement.worker}))
               << "request " << placement.id;
@@ -346,7 +432,6 @@ class ClusterSession {
         parts[placement.worker].placed.push_back(placement.id);
         group.workers[placement.worker].assigned.insert(placement.id);
         EXPECT_EQ(cluster_.LocationOf(placement.id), (core::Cluster::Location{index, placement.worker}));
-        ++placements_;
       }
       for (const core::Drop& drop : plan->drops) parts[drop.worker].dropped.push_back(drop.id);
       for (size_t g = 0; g < parts.size(); ++g) {
@@ -362,7 +447,7 @@ class ClusterSession {
     EXPECT_LE(worker.assigned.size(), static_cast<size_t>(worker.spec.slots));
     int64_t reserved = 0;
     for (const core::RequestId id : worker.assigned) reserved += requests_.at(id).spec.kv_reserve_tokens();
-    EXPECT_LE(reserved, worker.spec.kv_tokens);
+    EXPECT_TRUE(!setup_.reserves || reserved <= worker.spec.kv_tokens) << reserved;
   }
 
   // No waiting request that the group may run is more urgent than one that was placed.
@@ -373,75 +458,139 @@ class ClusterSession {
     }
   }
 
-  // One step of these workers of a group; of all of them, if they share a barrier.
-  void Step(core::GroupIndex index, Group& group, const std::vector<size_t>& ranks) {
-    std::map<size_t, std::vector<core::RequestId>> finished, rejected;
-    std::map<size_t, core::StepReport> reports;
-    for (const size_t g : ranks) reports[g] = StepOne(group, g, finished[g], rejected[g]);
+  // A step of all workers of a group with a barrier.
+  void StepTogether(core::GroupIndex index, Group& group, const std::vector<size_t>& order) {
     bool idle = true;
-    for (const size_t g : ranks) {
+    for (const size_t g : order) {
+      Step(group, g);
       idle = idle && group.workers[g].running.empty();
-      for (const Part& part : group.workers[g].parts) idle = idle && part.placed.empty();
     }
-    for (const size_t g : ranks) {
-      core::StepReport& report = reports[g];
-      report.group_idle = group.workers[g].waits = idle;
-      report.finished = finished[g];
-      report.rejected = rejected[g];
-      const absl::Status status =
-          Apply(core::Report{index, static_cast<core::WorkerIndex>(g), report}).status;
-      EXPECT_TRUE(status.ok()) << status;
+    for (const Worker& worker : group.workers) {
+      for (const Part& part : worker.parts) idle = idle && part.placed.empty();
+    }
+    for (const size_t g : order) {
+      group.workers[g].done.back().report.group_idle = idle;
+      Deliver(index, group, g);
+      if (setup_.varied && !idle && g != order.back() && OneIn(12)) Plan(index, true);
     }
   }
 
-  core::StepReport StepOne(Group& group, size_t g, std::vector<core::RequestId>& finished,
-                           std::vector<core::RequestId>& rejected) {
+  void Step(Group& group, size_t g) {
     Worker& worker = group.workers[g];
-    core::StepReport report;
+    Done& done = worker.done.emplace_back();
+    core::StepReport& report = done.report;
     report.step = ++worker.step;
     const bool at_once = group.kind != core::GroupKind::kBarrier;
     while (!worker.parts.empty() && (at_once || worker.parts.front().apply_step <= worker.step)) {
-      ApplyPart(worker, worker.parts.front(), rejected);
+      ApplyPart(worker, worker.parts.front(), done);
       worker.parts.pop_front();
     }
     report.applied_plan = worker.applied;
+    if (!setup_.reserves) PreemptYoungest(worker, done);
+    int64_t budget = 16 + static_cast<int64_t>(g);
+    if (worker.chunks) report.prefill.emplace().token_budget = budget;
     for (auto it = worker.running.begin(); it != worker.running.end();) {
-      report.load_tokens += it->second.first++;
-      if (--it->second.second > 0) {
-        ++it;
+      auto& [id, running] = *it;
+      if (setup_.varied && OneIn(60)) {
+        it = Preempt(worker, it, done);
         continue;
       }
-      finished.push_back(it->first);
-      requests_.at(it->first).state = State::kEnded;
-      worker.assigned.erase(it->first);
-      it = worker.running.erase(it);
+      const int64_t chunk = std::min(budget, running.prompt_left);
+      budget -= chunk;
+      running.prompt_left -= chunk;
+      report.load_tokens += running.load;
+      if (running.prompt_left > 0) {
+        report.prefill->prompts.push_back({id, running.prompt_left});
+      } else if (++running.load; --running.left == 0) {
+        done.finished.push_back(id);
+        it = worker.running.erase(it);
+        continue;
+      } else if (setup_.varied) {
+        done.hints.push_back({id, static_cast<double>(static_cast<float>(rng_.Uniform()))});
+      }
+      ++it;
     }
-    return report;
+    if (setup_.varied && OneIn(30)) ++report.load_tokens;
+    if (setup_.varied && OneIn(50)) done.finished.push_back(kNobody);
   }
 
-  void ApplyPart(Worker& worker, const Part& part, std::vector<core::RequestId>& rejected) {
+  void ApplyPart(Worker& worker, const Part& part, Done& done) {
     worker.applied = part.apply_step;
     for (const core::RequestId id : part.dropped) {
       worker.running.erase(id);
-      worker.assigned.erase(id);
-      const auto it = requests_.find(id);
-      if (it != requests_.end() && it->second.cancelled) it->second.state = State::kEnded;
+      done.dropped.push_back(id);
     }
     for (const core::RequestId id : part.placed) {
-      Request& request = requests_.at(id);
-      if (rng_.Below(25) == 0) {
-        rejected.push_back(id);
-        worker.assigned.erase(id);
-        ++request.spec.refusals;
-        request.state = request.cancelled ? State::kEnded : State::kWaiting;
+      const Request& request = requests_.at(id);
+      if (OneIn(25)) {
+        done.rejected.push_back(id);
       } else {
-        worker.running[id] = {request.spec.prefill_tokens, request.output};
+        worker.running[id] = {.load = request.spec.prefill_tokens,
+                              .left = request.output,
+                              .prompt_left = worker.chunks ? request.spec.prefill_tokens : 0,
+                              .number = ++placements_};
       }
+    }
+  }
+
+  using RunningMap = std::map<core::RequestId, Running>;
+  RunningMap::iterator Preempt(Worker& worker, RunningMap::iterator running, Done& done) {
+    done.preempted.push_back(running->first);
+    done.generated.push_back(running->second.load - requests_.at(running->first).spec.prefill_tokens);
+    return worker.running.erase(running);
+  }
+
+  void PreemptYoungest(Worker& worker, Done& done) {
+    int64_t load = 0, reserved = 0;
+    for (const auto& [id, running] : worker.running) load += running.load;
+    for (; load > worker.spec.kv_tokens; ++preempted_) {
+      const auto youngest =
+          std::max_element(worker.running.begin(), worker.running.end(),
+                           [](const auto& a, const auto& b) { return a.second.number < b.second.number; });
+      load -= youngest->second.load;
+      Preempt(worker, youngest, done);
+    }
+    for (const auto& [id, running] : worker.running) reserved += requests_.at(id).spec.kv_reserve_tokens();
+    promised_ += reserved > worker.spec.kv_tokens ? 1 : 0;
+  }
+
+  // The worker's oldest report arrives.
+  void Deliver(core::GroupIndex index, Group& group, size_t g) {
+    Worker& worker = group.workers[g];
+    Done done = std::move(worker.done.front());
+    worker.done.pop_front();
+    core::Report event{index, static_cast<core::WorkerIndex>(g), done.report};
+    event.report.finished = done.finished;
+    event.report.rejected = done.rejected;
+    event.report.preempted = done.preempted;
+    event.report.hints = done.hints;
+    const absl::Status status = Apply(event).status;
+    EXPECT_TRUE(status.ok()) << status;
+    for (const auto* const ids : {&done.finished, &done.rejected, &done.preempted, &done.dropped}) {
+      for (const core::RequestId id : *ids) worker.assigned.erase(id);
+    }
+    for (const core::RequestId id : done.rejected) {
+      Request& request = requests_.at(id);
+      ++request.spec.refusals;
+      request.placed = false;
+      if (request.cancelled) requests_.erase(id);
+    }
+    for (size_t i = 0; i < done.preempted.size(); ++i) PutBack(done.preempted[i], done.generated[i]);
+    for (const auto* const ids : {&done.finished, &done.dropped}) {
+      for (const core::RequestId id : *ids) requests_.erase(id);
+    }
+    if (setup_.varied && OneIn(40)) Apply(event);
+  }
+
+  void DeliverAll(core::GroupIndex index, Group& group) {
+    for (size_t g = 0; g < group.workers.size(); ++g) {
+      while (!group.workers[g].done.empty()) Deliver(index, group, g);
     }
   }
 
   // A large number, as router request ids are.
   static constexpr core::RequestId kFirstId = core::RequestId{1'800'000'000} << 20;
+  static constexpr core::RequestId kNobody = core::RequestId{1} << 60;
 
   core::Cluster& cluster_;
   const Setup setup_;
@@ -450,7 +599,7 @@ class ClusterSession {
   core::GroupIndex next_group_ = 0;
   std::map<core::GroupIndex, Group> groups_;
   std::map<core::RequestId, Request> requests_;
-  int64_t placements_ = 0, moved_ = 0, held_ = 0;
+  int64_t placements_ = 0, moved_ = 0, held_ = 0, preempted_ = 0, promised_ = 0;
   bool any_model_ = false;
 };
 

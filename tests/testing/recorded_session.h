@@ -11,12 +11,11 @@
 
 #include "absl/strings/string_view.h"
 #include "router/core/admission/admission_text.h"
+#include "router/core/scheduler/cluster.h"
 #include "router/record/codec.h"
 #include "router/record/log_format.h"
 #include "router/record/recorder.h"
-#include "tests/testing/one_group.h"
-#include "tests/testing/random_session.h"
-#include "tests/testing/uncoupled_session.h"
+#include "tests/testing/cluster_session.h"
 
 namespace bfio::testing {
 
@@ -69,38 +68,45 @@ inline core::SchedulerOptions OptionsOf(const SessionSetup& setup) {
   return options;
 }
 
-// A group whose events a recorder writes to `sink`.
-struct RecordedGroup {
-  RecordedGroup(const SessionSetup& setup, std::unique_ptr<record::LogSink> sink)
+// A session of one group whose events a recorder writes to `sink`.
+struct RecordedSession {
+  RecordedSession(const SessionSetup& setup, uint64_t seed, std::unique_ptr<record::LogSink> sink)
       : recorder(std::move(sink), {"test", core::RequestId{1'800'000'000} << 20}, OptionsOf(setup),
                  {setup.policy, setup.policy_options}, setup.lookahead),
-        group(OptionsOf(setup), core::PolicySetting{setup.policy, setup.policy_options},
-              *core::MakeLookahead(setup.lookahead), setup.kind, &recorder) {}
+        cluster(OptionsOf(setup), {setup.policy, setup.policy_options}, {},
+                *core::MakeLookahead(setup.lookahead), &recorder),
+        session(&cluster, {.seed = seed,
+                           .most_groups = 1,
+                           .kinds = {setup.kind},
+                           .ample_kv = false,
+                           .reserves = setup.admission == "none",
+                           .varied = true}),
+        setup_(setup),
+        rng_(seed) {}
+
+  void Iterate() {
+    if (!setup_.others.empty() && rng_.Below(60) == 0) {
+      const std::string& name = setup_.others[rng_.Below(setup_.others.size())];
+      EXPECT_TRUE(cluster.Apply(core::SetPolicy{{name, setup_.policy_options}}).status.ok());
+    }
+    session.Iterate();
+    recorder.Flush();
+  }
 
   record::Recorder recorder;
-  OneGroup group;
+  core::Cluster cluster;
+  ClusterSession session;
+
+ private:
+  const SessionSetup setup_;
+  Rng rng_;
 };
 
 // A session of `turns` random turns, recorded into `sink`.
 inline void RunRecorded(const SessionSetup& setup, uint64_t seed, int turns,
                         std::unique_ptr<record::LogSink> sink) {
-  RecordedGroup recorded(setup, std::move(sink));
-  if (setup.kind != core::GroupKind::kBarrier) {
-    UncoupledSession<OneGroup> session(&recorded.group, seed, setup.admission == "none");
-    session.after_turn = [&] { recorded.recorder.Flush(); };
-    session.Run(turns);
-    return;
-  }
-  RandomSession<OneGroup> session(recorded.group, seed);
-  session.on_switch = [&](uint64_t random) {
-    if (setup.others.empty()) return;
-    const std::string& name = setup.others[random % setup.others.size()];
-    recorded.group.SetPolicy(core::PolicySetting{name, setup.policy_options});
-  };
-  for (int turn = 0; turn < turns; ++turn) {
-    session.Iterate();
-    recorded.recorder.Flush();
-  }
+  RecordedSession recorded(setup, seed, std::move(sink));
+  for (int turn = 0; turn < turns; ++turn) recorded.Iterate();
 }
 
 }  // namespace bfio::testing

@@ -22,9 +22,7 @@ namespace bfio::record {
 namespace {
 
 namespace fs = std::filesystem;
-using ::bfio::testing::OneGroup;
-using ::bfio::testing::RandomSession;
-using ::bfio::testing::RecordedGroup;
+using ::bfio::testing::RecordedSession;
 using ::bfio::testing::RunRecorded;
 using ::bfio::testing::SessionSetup;
 using ::testing::AnyOf;
@@ -233,20 +231,17 @@ TEST_F(LogFile, TheBoundHoldsAndTheRemainingSegmentsCanBeRead) {
   constexpr int64_t kBound = LogWriter::kMinBytes;
   std::unique_ptr<LogWriter> owned = Writer(kBound);
   LogWriter* const writer = owned.get();
-  const SessionSetup setup;
-  auto recorded = std::make_unique<RecordedGroup>(setup, std::move(owned));
-  RandomSession<OneGroup> session(recorded->group, 7);
+  RecordedSession session(SessionSetup(), 7, std::move(owned));
   uint64_t last = 0;
   for (int round = 0; round < 200 && last < 13; ++round) {
     for (int i = 0; i < 600; ++i) session.Iterate();
-    recorded->recorder.Flush();
     const absl::Time give_up = absl::Now() + absl::Minutes(1);
     while (writer->backlog_bytes() > 0 && absl::Now() < give_up) absl::SleepFor(absl::Milliseconds(1));
     ASSERT_EQ(writer->backlog_bytes(), 0) << "the writer stands still";
     EXPECT_LE(BytesOnDisk(), kBound);
     last = ListSegments(path()).back().number;
   }
-  recorded->recorder.Close();
+  session.recorder.Close();
   EXPECT_GE(last, 13u) << "the session was too short to turn the log over";
   EXPECT_LE(BytesOnDisk(), kBound);
   EXPECT_GT(BytesOnDisk(), kBound / 2);
@@ -405,24 +400,25 @@ TEST_F(LogFile, OtherFilesAreRefusedInOneLine) {
 // --- a failing log must not affect its router ---
 
 // A session that is recorded to `writer`.
-struct Session {
+struct Session : RecordedSession {
   explicit Session(std::unique_ptr<LogWriter> owned)
-      : writer(owned.get()), recorded({.policy = "lpt"}, std::move(owned)), session(recorded.group, 1) {}
+      : RecordedSession({.policy = "lpt"}, 1, std::move(owned)) {}
 
   // Takes random turns until recording has stopped. Returns false if it still runs after `turns`.
   bool RunUntilStopped(int turns) {
     for (int i = 0; i < turns; ++i) {
-      session.Iterate();
-      recorded.recorder.Flush();
-      if (recorded.recorder.stopped()) return true;
+      Iterate();
+      if (recorder.stopped()) return true;
       if (i % 64 == 0) absl::SleepFor(absl::Milliseconds(1));
     }
     return false;
   }
-
-  LogWriter* const writer;
-  RecordedGroup recorded;
-  RandomSession<OneGroup> session;
+  // Decisions go on.
+  void ExpectPlans() {
+    const int64_t plans = cluster.totals().plans;
+    for (int i = 0; i < 200; ++i) session.Iterate();
+    EXPECT_GT(cluster.totals().plans, plans);
+  }
 };
 
 TEST_F(LogFile, AFullDiskStopsOnlyTheLog) {
@@ -431,9 +427,7 @@ TEST_F(LogFile, AFullDiskStopsOnlyTheLog) {
   ASSERT_TRUE(writer.ok()) << writer.status();
   Session session(*std::move(writer));
   EXPECT_TRUE(session.RunUntilStopped(100'000));
-  const int64_t plans = session.recorded.group.totals().plans;
-  for (int i = 0; i < 200; ++i) session.session.Iterate();
-  EXPECT_GT(session.recorded.group.totals().plans, plans);
+  session.ExpectPlans();
 }
 
 TEST_F(LogFile, AHangingDiskStopsOnlyTheLog) {
@@ -456,15 +450,13 @@ TEST_F(LogFile, AnEventThatIsTooLargeEndsOnlyTheLog) {
     for (size_t i = 0; i < ids; ++i) finished[i] = (i * 40503) % 100'000;
     Session session(Writer(ids == 1 << 20 ? LogWriter::kMinBytes : 1 << 30));
     session.session.Iterate();
-    core::StepReport report = {.step = 1 << 30};
-    report.finished = finished;
-    (void)session.recorded.group.OnReport(0, report);
-    session.recorded.recorder.Flush();
-    EXPECT_TRUE(session.recorded.recorder.stopped());
-    const int64_t plans = session.recorded.group.totals().plans;
-    for (int i = 0; i < 200; ++i) session.session.Iterate();
-    EXPECT_GT(session.recorded.group.totals().plans, plans);
-    session.recorded.recorder.Close();
+    core::Report event{.report = {.step = 1 << 30}};
+    event.report.finished = finished;
+    session.cluster.Apply(event);
+    session.recorder.Flush();
+    EXPECT_TRUE(session.recorder.stopped());
+    session.ExpectPlans();
+    session.recorder.Close();
   }
 }
 

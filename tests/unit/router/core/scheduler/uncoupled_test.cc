@@ -7,12 +7,11 @@
 #include "absl/strings/str_cat.h"
 #include "router/core/admission/admission_text.h"
 #include "router/core/scheduler/residents.h"
-#include "tests/testing/uncoupled_session.h"
+#include "tests/testing/cluster_session.h"
 #include "tests/unit/router/core/scheduler/step_group.h"
 
 namespace bfio::core::uncoupled_test {
 
-using bfio::testing::OneGroup;
 using bfio::testing::StepGroup;
 
 constexpr int64_t kAmple = 1 << 20;
@@ -110,12 +109,16 @@ TEST(Uncoupled, AccountsStayExactAndFeasibleMemoryAdmitsMoreAndIsRarelyExceeded)
     const bool reserves = admission == "none";
     int64_t preempted = 0, promised = 0, requests = 0;
     for (const char* policy : {"jffc", "least_tokens", "bf_io_auto"}) {
-      for (uint64_t seed = 1; seed <= 40; ++seed) {
+      for (uint64_t seed = 1; seed <= 15; ++seed) {
         SCOPED_TRACE(absl::StrCat(admission, ", ", policy, ", seed ", seed));
-        OneGroup group({.admission = ParseAdmission(admission)->kv}, *MakePolicy(policy, {}),
-                       *MakeLookahead(reserves ? "none" : "max_tokens"), GroupKind::kIndependent);
-        bfio::testing::UncoupledSession<OneGroup> session(&group, seed, reserves);
-        session.Run(600);
+        Cluster cluster({.admission = ParseAdmission(admission)->kv}, {policy, {}}, {},
+                        *MakeLookahead(reserves ? "none" : "max_tokens"));
+        bfio::testing::ClusterSession session(&cluster, {.seed = seed,
+                                                         .most_groups = 1,
+                                                         .kinds = {GroupKind::kIndependent},
+                                                         .ample_kv = false,
+                                                         .reserves = reserves});
+        session.Run(300);
         preempted += session.preempted(), promised += session.promised(), requests += session.requests();
         if (::testing::Test::HasFailure()) return;
       }

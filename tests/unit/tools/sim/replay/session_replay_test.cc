@@ -173,7 +173,7 @@ TEST(SessionReplay, DecisionsCutShortByTheClockAreNotErrors) {
 
 TEST(SessionReplay, AChangedAnswerIsReported) {
   MemoryLog::Segments segments = Record({}, 1, 200);
-  Nth<core::Enqueue>(segments, 5).outcome.status = absl::ResourceExhaustedError("");
+  Nth<core::Enqueue>(segments, 4).outcome.status = absl::ResourceExhaustedError("");
   const SessionReplay replay = Replay(segments);
   EXPECT_TRUE(replay.Failed());
   EXPECT_THAT(replay.counts().first_difference, HasSubstr("expected {\"status\":8}; got {}"));
@@ -181,7 +181,7 @@ TEST(SessionReplay, AChangedAnswerIsReported) {
 
 TEST(SessionReplay, WhatIfRunsAnotherPolicyOnTheRecordedSnapshots) {
   SessionSetup setup = {.policy = "fcfs"};
-  const MemoryLog::Segments segments = Record(setup, 1, 300);
+  const MemoryLog::Segments segments = Record(setup, 1, 1000);
   const SessionReplay same = Replay(segments, core::PolicySetting{"fcfs", {}});
   EXPECT_GT(same.counts().asked, 0);
   EXPECT_EQ(same.counts().otherwise, 0);
