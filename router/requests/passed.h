@@ -16,6 +16,8 @@ class Passed {
   virtual ~Passed() = default;
   // Size of the message on the wire.
   int64_t bytes() const { return bytes_; }
+  // Whether tokens come through the router. Otherwise it only learns that the request has ended.
+  virtual bool brings_tokens() const { return true; }
 
  protected:
   explicit Passed(int64_t bytes) : bytes_(bytes) {}

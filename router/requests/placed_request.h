@@ -27,6 +27,7 @@ class PlacedRequest : public Passed {
   using OnEnd = absl::AnyInvocable<void(absl::Status) &&>;
 
   virtual void SendTo(const Place& place, OnEnd on_end) const = 0;
+  bool brings_tokens() const final { return false; }
 
  protected:
   using Passed::Passed;

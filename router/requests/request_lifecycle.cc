@@ -4,7 +4,6 @@
 #include "common/base/spdlog.h"
 #include "common/telemetry/log_fields.h"
 #include "router/requests/not_tried.h"
-#include "router/requests/placed_request.h"
 #include "router/requests/resume_rights.h"
 #include "router/requests/retry.h"
 
@@ -97,8 +96,8 @@ void RequestLifecycle::OnTokens(core::RequestId id, absl::Span<const uint32_t> t
                                 const LogprobsView& logprobs, absl::Time now,
                                 absl::Span<const PassedPtr> messages) {
   now_ = now;
-  RequestRecord* const found = table_.Find(id);
-  if (found == nullptr || found->ended) return;  // cancelled meanwhile
+  RequestRecord* const found = table_.FindLive(id);
+  if (found == nullptr) return;  // cancelled meanwhile
   RequestRecord& record = *found;
   const Passing& passed = record.request.passed;
   // A message without tokens does not show that the worker has accepted the request, and tokens are no
@@ -141,18 +140,7 @@ void RequestLifecycle::OnTokens(core::RequestId id, absl::Span<const uint32_t> t
   // No other engine could continue this output.
   if (passed.on && !passed.starts_again && !passed.continues && !tokens.empty())
     record.request.passed.message = nullptr;
-  int64_t bytes = 0;
-  if (passed.starts_again && !record.forgotten && record.kept_bytes == 0)
-    bytes = record.request.prompt_bytes();
-  if (record.keeps_history()) {
-    record.history.insert(record.history.end(), tokens.begin(), tokens.end());
-    bytes = int64_t{4} * static_cast<int64_t>(tokens.size());
-    if (record.kept_bytes == 0) bytes = record.request.prompt_bytes() + int64_t{4} * record.delivered;
-    if (record.keeps_logprobs()) {
-      record.history_logprobs.Append(asked);
-      bytes += int64_t{4} * asked.words();
-    }
-  }
+  const int64_t bytes = record.Keep(tokens, asked);
   if (record.sink != nullptr && (passed.on ? !messages.empty() : record.delivered > record.send_from)) {
     const uint32_t skip = record.send_from > index ? record.send_from - index : 0;
     switch (passed.on ? record.sink->Pass(messages, now_)
@@ -178,8 +166,8 @@ void RequestLifecycle::OnTokens(core::RequestId id, absl::Span<const uint32_t> t
 void RequestLifecycle::OnFinished(core::RequestId id, FinishReason reason, absl::Time now,
                                   std::optional<uint32_t> generated) {
   now_ = now;
-  RequestRecord* record = table_.Find(id);
-  if (record == nullptr || record->ended) return;
+  RequestRecord* record = table_.FindLive(id);
+  if (record == nullptr) return;
   if (generated) {
     record->delivered = *generated;
     tenants_->totals().OnTokens(record->tenant, record->request.tenant, *generated);
@@ -189,8 +177,8 @@ void RequestLifecycle::OnFinished(core::RequestId id, FinishReason reason, absl:
 
 void RequestLifecycle::OnRejected(core::RequestId id, const absl::Status& why, absl::Time now) {
   now_ = now;
-  RequestRecord* record = table_.Find(id);
-  if (record == nullptr || record->ended) return;
+  RequestRecord* record = table_.FindLive(id);
+  if (record == nullptr) return;
   const bool full = absl::IsResourceExhausted(why);
   const bool exact = !options_.kv_on_demand;
   if (full && WasNotTried(why)) {
@@ -224,8 +212,8 @@ void RequestLifecycle::OnRejected(core::RequestId id, const absl::Status& why, a
 
 void RequestLifecycle::OnPreempted(core::RequestId id, absl::Time now) {
   now_ = now;
-  RequestRecord* record = table_.Find(id);
-  if (record == nullptr || record->ended) return;
+  RequestRecord* record = table_.FindLive(id);
+  if (record == nullptr) return;
   ++totals_.preempted;
   if (record->delivered >= record->request.max_new_tokens) return Complete(*record, FinishReason::kLength);
   if (record->forgotten) {
@@ -244,8 +232,8 @@ void RequestLifecycle::OnPreempted(core::RequestId id, absl::Time now) {
 
 void RequestLifecycle::OnLost(core::RequestId id, absl::Time now) {
   now_ = now;
-  RequestRecord* record = table_.Find(id);
-  if (record == nullptr || record->ended) return;
+  RequestRecord* record = table_.FindLive(id);
+  if (record == nullptr) return;
   if (record->delivered >= record->request.max_new_tokens)  // only its finish was lost
     return Complete(*record, FinishReason::kLength);
   if (std::exchange(record->worker_died, false)) record->suspicion.OnDeath();
@@ -340,14 +328,14 @@ void RequestLifecycle::SetGroups(GroupsView groups) {
   overload_->SetCapacity(kv_tokens);
   if (other_ranks) {
     for (const core::RequestId id : table_.Ids()) {
-      if (RequestRecord* record = table_.Find(id); record != nullptr) EndIfRankGone(*record);
+      if (RequestRecord* record = table_.FindLive(id); record != nullptr) EndIfRankGone(*record);
     }
   }
   if (!other_models) return;
   int64_t ended = 0;
   for (const core::RequestId id : table_.Ids()) {
-    RequestRecord* record = table_.Find(id);
-    if (record == nullptr || record->ended || !Stranded(*record) || cluster_->LocationOf(id)) continue;
+    RequestRecord* record = table_.FindLive(id);
+    if (record == nullptr || !Stranded(*record) || cluster_->LocationOf(id)) continue;
     ++ended;
     ++totals_.replays_refused;
     Fail(*record, ModelGone(record->delivered));
@@ -369,7 +357,7 @@ bool RequestLifecycle::RankGone(const RequestRecord& record) const {
 }
 
 void RequestLifecycle::EndIfRankGone(RequestRecord& record) {
-  if (record.ended || !record.held_to || cluster_->LocationOf(record.id) || !RankGone(record)) return;
+  if (!record.held_to || cluster_->LocationOf(record.id) || !RankGone(record)) return;
   Fail(record, RetryLater(absl::StrCat("data_parallel_rank ", *record.request.rank,
                                        " has left, and the request may run only there")));
 }
@@ -387,8 +375,8 @@ void RequestLifecycle::Requeue(RequestRecord& record) {
 std::optional<Assignment> RequestLifecycle::OnPlaced(core::RequestId id, uint32_t rank, int64_t wait_steps,
                                                      absl::Time now, uint32_t model) {
   now_ = now;
-  RequestRecord* record = table_.Find(id);
-  if (record == nullptr || record->ended) {
+  RequestRecord* record = table_.FindLive(id);
+  if (record == nullptr) {
     // No client waits for the request, so it must not keep its slot.
     Cancel(id);
     return std::nullopt;
@@ -397,9 +385,8 @@ std::optional<Assignment> RequestLifecycle::OnPlaced(core::RequestId id, uint32_
   record->last_rank = rank;
   record->worker_died = false;
   record->placed_at = record->delivered;
-  // Nobody here sees its first token.
-  if (dynamic_cast<const PlacedRequest*>(record->request.passed.message.get()) != nullptr)
-    overload_->OnFirstToken(*record);
+  const PassedPtr& message = record->request.passed.message;
+  if (message != nullptr && !message->brings_tokens()) overload_->OnFirstToken(*record);
   record->wait_steps = wait_steps;
   queue_.Remove(*record);
   if (!record->placed) {
@@ -414,8 +401,8 @@ std::optional<Assignment> RequestLifecycle::OnPlaced(core::RequestId id, uint32_
 void RequestLifecycle::OnEpochOpened(absl::Time now) {
   now_ = now;
   for (const core::RequestId id : table_.Ids()) {
-    RequestRecord* record = table_.Find(id);
-    if (record == nullptr || record->ended || cluster_->LocationOf(id)) continue;
+    RequestRecord* record = table_.FindLive(id);
+    if (record == nullptr || cluster_->LocationOf(id)) continue;
     // UNAVAILABLE rather than INVALID_ARGUMENT, because the request fitted when it was accepted.
     if (const absl::Status status = CheckFits(*record); !status.ok()) {
       LogEvent(lines_, spdlog::level::warn, "too long", *record, now_,
@@ -428,8 +415,8 @@ void RequestLifecycle::OnEpochOpened(absl::Time now) {
 }
 
 std::optional<uint32_t> RequestLifecycle::ReceivedSincePlaced(core::RequestId id) const {
-  const RequestRecord* record = table_.Find(id);
-  if (record == nullptr || record->ended) return std::nullopt;
+  const RequestRecord* record = table_.FindLive(id);
+  if (record == nullptr) return std::nullopt;
   return record->delivered - record->placed_at;
 }
 
@@ -573,8 +560,8 @@ void RequestLifecycle::OnTimer(absl::Time now) {
   resumes_.BreakOffLingering(now);
   if (resumes_.has_early() && !Settling()) AnswerEarlyResumes();
   for (const core::RequestId id : agents_.Expire(now)) {
-    RequestRecord* record = table_.Find(id);
-    if (record == nullptr || record->ended) continue;
+    RequestRecord* record = table_.FindLive(id);
+    if (record == nullptr) continue;
     Cancel(id);
     ++totals_.cancelled;
     End(*record, AgentCalls::DeadlinePassed(), std::nullopt);
@@ -598,8 +585,7 @@ void RequestLifecycle::BeginDrain(absl::Time now) {
 void RequestLifecycle::EndAll(absl::Time now) {
   now_ = now;
   for (const core::RequestId id : table_.Ids()) {
-    RequestRecord* record = table_.Find(id);
-    if (!record->ended) Fail(*record, ShuttingDown());
+    if (RequestRecord* record = table_.FindLive(id); record != nullptr) Fail(*record, ShuttingDown());
   }
 }
 

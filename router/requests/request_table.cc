@@ -40,6 +40,21 @@ core::RequestSpec RequestRecord::Spec(int64_t next_step) {
   return spec;
 }
 
+int64_t RequestRecord::Keep(absl::Span<const uint32_t> tokens, const LogprobsView& logprobs) {
+  const bool history_too = keeps_history();
+  if (forgotten || (!history_too && !request.passed.starts_again)) return 0;
+  int64_t bytes = kept_bytes == 0 ? request.prompt_bytes() : 0;
+  if (!history_too) return bytes;
+  // The first time with the tokens that the client had.
+  bytes += int64_t{4} * (kept_bytes == 0 ? delivered : static_cast<int64_t>(tokens.size()));
+  history.insert(history.end(), tokens.begin(), tokens.end());
+  if (keeps_logprobs()) {
+    history_logprobs.Append(logprobs);
+    bytes += int64_t{4} * logprobs.words();
+  }
+  return bytes;
+}
+
 std::string RequestRecord::LogName() const {
   std::string name = OutputName(request);
   if (!request.tenant.empty()) absl::StrAppend(&name, " of tenant ", request.tenant);
@@ -104,14 +119,14 @@ RequestRecord* RequestTable::Add(core::RequestId id, ClientRequest request, std:
   return records_.emplace(id, std::move(record)).first->second.get();
 }
 
-const RequestRecord* RequestTable::Find(core::RequestId id) const {
+RequestRecord* RequestTable::Find(core::RequestId id) const {
   const auto it = records_.find(id);
   return it == records_.end() ? nullptr : it->second.get();
 }
 
-RequestRecord* RequestTable::Find(core::RequestId id) {
-  const auto it = records_.find(id);
-  return it == records_.end() ? nullptr : it->second.get();
+RequestRecord* RequestTable::FindLive(core::RequestId id) const {
+  RequestRecord* const record = Find(id);
+  return record == nullptr || record->ended ? nullptr : record;
 }
 
 RequestRecord* RequestTable::FindByName(const std::string& tenant, const std::string& request_id) {

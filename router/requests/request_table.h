@@ -149,6 +149,9 @@ struct RequestRecord {
   // The remaining work in the core's form, for a request that enters in that step; delivered tokens count as
   // prompt. Sets seniority.
   core::RequestSpec Spec(int64_t next_step);
+  // Keeps the newest of the delivered tokens where a replay or a resume needs them. Returns the bytes to
+  // charge for that, including the prompt's when they are the first.
+  int64_t Keep(absl::Span<const uint32_t> tokens, const LogprobsView& logprobs);
   // What its worker receives. Borrows from the record.
   bfio::router::Assignment MakeAssignment(bool kv_on_demand) const;
   Finish MakeFinish(FinishReason reason, absl::Time now) const;
@@ -161,8 +164,9 @@ class RequestTable {
   RequestRecord* Add(core::RequestId id, ClientRequest request, std::shared_ptr<TokenSink> sink,
                      uint32_t tenant, absl::Time now);
   // Null when unknown. Pointers are valid until the record is erased.
-  RequestRecord* Find(core::RequestId id);
-  const RequestRecord* Find(core::RequestId id) const;
+  RequestRecord* Find(core::RequestId id) const;
+  // Also null when it has ended and is only kept for its client.
+  RequestRecord* FindLive(core::RequestId id) const;
   // A request of that call; its only one unless it has several outputs.
   RequestRecord* FindByName(const std::string& tenant, const std::string& request_id);
   // The requests of that call.
