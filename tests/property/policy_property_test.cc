@@ -9,9 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/rng.h"
-#include "tests/testing/mini_group.h"
 #include "tests/testing/plan_contract.h"
 #include "tests/testing/policy_case.h"
+#include "tests/unit/router/core/scheduler/step_group.h"
 
 namespace bfio::core {
 namespace {
@@ -22,15 +22,41 @@ bool Same(const std::vector<Assignment>& a, const std::vector<Assignment>& b) {
   });
 }
 
-// The policy's plan, which keeps the contract and is its twin's too.
-std::vector<Assignment> CheckedPlan(Policy& policy, Policy& twin, const Snapshot& snapshot) {
-  Decision plan, again;
-  policy.Decide(snapshot, plan);
-  twin.Decide(snapshot, again);
-  CheckContract(snapshot, plan.assignments);
-  EXPECT_TRUE(Same(plan.assignments, again.assignments)) << "the twin differs";
-  return plan.assignments;
-}
+// A policy whose plans keep the contract, and its twin, to which each snapshot is shown in another unit of
+// time.
+class Twins : public Policy {
+ public:
+  explicit Twins(const char* name, const PolicyOptions& options = {}, double unit = 1)
+      : first_(*MakePolicy(name, options)), second_(*MakePolicy(name, options)), unit_(unit) {}
+
+  absl::string_view name() const override { return first_->name(); }
+  int32_t horizon() const override { return first_->horizon(); }
+  absl::Span<const PlacementRule> placement_rules() const override { return first_->placement_rules(); }
+  bool uses_first_come_waits() const override { return first_->uses_first_come_waits(); }
+  void Decide(const Snapshot& snapshot, Decision& decision) override {
+    std::vector<WorkerView> workers(snapshot.workers.begin(), snapshot.workers.end());
+    for (WorkerView& worker : workers) {
+      worker.time_per_token *= unit_;
+      worker.time_offset *= unit_;
+      worker.prefill_weight *= unit_;
+    }
+    Snapshot shown = snapshot;
+    shown.workers = workers;
+    Decision again;
+    first_->Decide(snapshot, decision);
+    second_->Decide(shown, again);
+    CheckContract(snapshot, decision.assignments);
+    ++decisions;
+    placed += std::ssize(decision.assignments);
+    differ += Same(decision.assignments, again.assignments) ? 0 : 1;
+  }
+
+  int64_t decisions = 0, placed = 0, differ = 0;
+
+ private:
+  const std::unique_ptr<Policy> first_, second_;
+  const double unit_;
+};
 
 // --- random snapshots ---
 
@@ -111,12 +137,13 @@ TEST_P(PolicyProperty, ContractHoldsAndPlansRepeatOnRandomSnapshots) {
   PolicyOptions options;
   options.objective = GetParam().objective;
   options.horizon = GetParam().horizon;
-  const auto policy = *MakePolicy(GetParam().policy, options), twin = *MakePolicy(GetParam().policy, options);
+  Twins twins(GetParam().policy, options);
   Rng rng(91);
   for (int trial = 0; trial < kTrials; ++trial) {
     const PolicyCase instance = RandomCase(rng);
-    CheckedPlan(*policy, *twin, instance.View());
-    if (HasFailure()) FAIL() << "in trial " << trial;
+    Decision decision;
+    twins.Decide(instance.View(), decision);
+    if (HasFailure() || twins.differ > 0) FAIL() << "in trial " << trial;
   }
 }
 
@@ -135,137 +162,122 @@ INSTANTIATE_TEST_SUITE_P(
 
 // Every group has its own extremes of size, slots, KV memory, prompt lengths and pace; workers drain, join
 // and leave, requests are cancelled, priorities and tenants differ.
-class RandomGroup {
+class RandomGroup : public bfio::testing::StepGroup {
  public:
-  explicit RandomGroup(uint64_t seed) : rng_(seed), group_(Machines()) {
-    constexpr int64_t kPrefills[] = {1, 900, 20'000, 1'000'000};
-    longest_prefill_ = kPrefills[rng_.Below(4)];
-    constant_ = rng_.Below(5) == 0;
-    longest_output_ = 1 + static_cast<int64_t>(rng_.Below(rng_.Below(2) == 0 ? 4 : 80));
+  RandomGroup(uint64_t seed, std::unique_ptr<Policy> policy) : StepGroup({}, std::move(policy)), rng_(seed) {
+    constexpr int kWorkers[] = {1, 2, 4, 9, 17};
+    constexpr int32_t kSlots[] = {1, 3, 20};
+    constexpr int64_t kPrefills[] = {900, 1, 20'000, 1'000'000};
+    const int count = kWorkers[rng_.Below(5)];
+    slots_ = kSlots[rng_.Below(3)];
+    unequal_ = OneIn(3);
+    tight_kv_ = OneIn(3);
+    longest_prefill_ = kPrefills[rng_.Below(tight_kv_ ? 2 : 4)];
+    constant_ = OneIn(5);
+    longest_output_ = Some(OneIn(2) ? 4 : 80);
     pace_ = 0.2 + 3 * rng_.Uniform();
-    burst_ = rng_.Below(3) == 0 ? 400 : 0;
-    classes_ = rng_.Below(3) == 0 ? 3 : 1;
-    tenants_ = rng_.Below(3) == 0;
-    membership_ = rng_.Below(3) == 0;
-    cancels_ = rng_.Below(3) == 0;
+    burst_ = OneIn(3) ? 400 : 0;
+    classes_ = OneIn(3) ? 3 : 1;
+    tenants_ = OneIn(3) ? 3 : 1;
+    membership_ = OneIn(3);
+    cancels_ = OneIn(3);
+    for (int g = 0; g < count; ++g) specs_.push_back(RandomWorker());
+    Open(specs_);
   }
 
-  MiniGroup& group() { return group_; }
-
-  // Random events between two decisions.
-  void Happen() {
+  // Random events, a decision and a step.
+  void Live() {
     int64_t slots = 0;
-    for (int g = 0; g < workers_; ++g) slots += group_.machine(g).slots;
+    for (const WorkerSpec& spec : specs_) slots += spec.slots;
     double arrivals = pace_ * static_cast<double>(slots) / (0.5 * static_cast<double>(longest_output_) + 1);
-    if (burst_ > 0) arrivals = rng_.Below(50) == 0 ? static_cast<double>(burst_) : 0;
-    for (; group_.waiting() < 600 && arrivals > rng_.Uniform(); --arrivals) group_.Enqueue(RandomJob());
-    if (cancels_ && group_.waiting() > 0 && rng_.Below(4) == 0) group_.Cancel(rng_.Below(group_.waiting()));
-    if (!membership_) return;
-    if (rng_.Below(20) == 0) {
-      Machine& machine =
-          group_.machine(static_cast<WorkerIndex>(rng_.Below(static_cast<uint64_t>(workers_))));
-      machine.accepts_new = !machine.accepts_new;
-    }
-    if (rng_.Below(60) == 0 && workers_ > 1) group_.RemoveLastWorker(), --workers_;
-    if (rng_.Below(60) == 0 && workers_ < 20) group_.AddWorker(RandomMachine()), ++workers_;
+    if (burst_ > 0) arrivals = OneIn(50) ? static_cast<double>(burst_) : 0;
+    for (; group.waiting() < 600 && arrivals > rng_.Uniform(); --arrivals) Arrive();
+    if (cancels_ && !requests.empty() && OneIn(4))
+      group.Cancel(requests.size() - rng_.Below(std::min<size_t>(requests.size(), 600)));
+    if (membership_) Change();
+    Step();
   }
 
  private:
-  std::vector<Machine> Machines() {
-    constexpr int kWorkers[] = {1, 2, 4, 9, 17};
-    constexpr int32_t kSlots[] = {1, 3, 20};
-    workers_ = kWorkers[rng_.Below(5)];
-    slots_ = kSlots[rng_.Below(3)];
-    unequal_ = rng_.Below(3) == 0;
-    tight_kv_ = rng_.Below(3) == 0;
-    std::vector<Machine> machines;
-    for (int g = 0; g < workers_; ++g) machines.push_back(RandomMachine());
-    return machines;
-  }
-  Machine RandomMachine() {
-    Machine machine;
-    machine.slots = slots_;
+  bool OneIn(uint64_t n) { return rng_.Below(n) == 0; }
+  int64_t Some(int64_t most) { return 1 + static_cast<int64_t>(rng_.Below(static_cast<uint64_t>(most))); }
+  WorkerSpec RandomWorker() {
+    WorkerSpec spec = {.slots = slots_, .kv_tokens = kAmpleKv};
     if (unequal_) {
-      machine.slots = static_cast<int32_t>(rng_.Below(static_cast<uint64_t>(2 * slots_)));
-      machine.time_per_token = 0.1 + 5 * rng_.Uniform();
-      machine.time_offset = 1'000 * rng_.Uniform();
-      machine.prefill_weight = rng_.Below(2) == 0 ? 30 * rng_.Uniform() : 0;
+      spec.slots = static_cast<int32_t>(Some(2 * slots_));
+      spec.time_per_token = 0.1 + 5 * rng_.Uniform();
+      spec.time_offset = 1'000 * rng_.Uniform();
+      spec.prefill_time = OneIn(2) ? 30 * rng_.Uniform() : 0;
     }
     // From less than a request to a few of them.
-    if (tight_kv_) machine.kv_tokens = 1 + static_cast<int64_t>(rng_.Below(5'000));
-    return machine;
+    if (tight_kv_) spec.kv_tokens = Some(3 * longest_prefill_);
+    return spec;
   }
-  Job RandomJob() {
-    Job job;
-    job.prefill = constant_ ? longest_prefill_
-                            : 1 + static_cast<int64_t>(static_cast<double>(longest_prefill_) *
-                                                       rng_.Uniform() * rng_.Uniform() * rng_.Uniform());
-    job.output = constant_ ? longest_output_ : 1 + static_cast<int64_t>(rng_.Below(longest_output_));
-    job.priority = static_cast<int32_t>(rng_.Below(static_cast<uint64_t>(classes_)));
-    if (tight_kv_) job.kv_tokens = 1 + static_cast<int64_t>(rng_.Below(3'000));
-    if (tenants_ && rng_.Below(2) == 0) job.tenant_excess = 1e6 * rng_.Uniform() * rng_.Uniform();
-    return job;
+  void Arrive() {
+    RequestSpec spec = {.id = requests.size() + 1};
+    const double part = constant_ ? 1 : rng_.Uniform() * rng_.Uniform() * rng_.Uniform();
+    spec.prefill_tokens = std::max<int64_t>(1, static_cast<int64_t>(part * double(longest_prefill_)));
+    spec.max_new_tokens = constant_ ? longest_output_ : Some(longest_output_);
+    spec.priority = static_cast<int32_t>(rng_.Below(classes_));
+    spec.tenant = static_cast<uint32_t>(rng_.Below(tenants_));
+    Enqueue(spec);
+  }
+  void Change() {
+    const size_t g = rng_.Below(specs_.size());
+    if (OneIn(20)) {
+      specs_[g].accepts_new = !specs_[g].accepts_new;
+      group.SetAcceptsNew(static_cast<WorkerIndex>(g), specs_[g].accepts_new);
+    }
+    const size_t before = specs_.size();
+    if (OneIn(60) && before > 1) specs_.pop_back();
+    if (OneIn(60) && before < 20) specs_.push_back(RandomWorker());
+    if (specs_.size() != before) Open(specs_);
   }
 
   Rng rng_;
-  int workers_ = 1;
+  std::vector<WorkerSpec> specs_;
   int32_t slots_ = 1;
-  bool unequal_ = false, tight_kv_ = false;
-  MiniGroup group_;
   int64_t longest_prefill_ = 1, longest_output_ = 1, burst_ = 0;
   double pace_ = 1;
-  int classes_ = 1;
-  bool constant_ = false, tenants_ = false, membership_ = false, cancels_ = false;
+  uint64_t classes_ = 1, tenants_ = 1;
+  bool unequal_ = false, tight_kv_ = false, constant_ = false, membership_ = false, cancels_ = false;
 };
+
+struct Counts {
+  int64_t decisions = 0, placed = 0, differ = 0;
+};
+
+// Groups under a policy and its twin.
+Counts Live(const char* policy, double unit, uint64_t groups, int steps) {
+  Counts counts;
+  for (uint64_t seed = 1; seed <= groups && !::testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE(absl::StrCat(policy, ", seed ", seed));
+    auto owned = std::make_unique<Twins>(policy, PolicyOptions(), unit);
+    const Twins& twins = *owned;
+    RandomGroup group(seed, std::move(owned));
+    for (int step = 0; step < steps && !::testing::Test::HasFailure(); ++step) group.Live();
+    counts.decisions += twins.decisions, counts.placed += twins.placed, counts.differ += twins.differ;
+    EXPECT_EQ(group.totals().policy_violations, 0);
+  }
+  return counts;
+}
 
 class PolicyLoop : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(PolicyLoop, ContractHoldsAndDecisionsRepeatWhileTheGroupChanges) {
-  constexpr uint64_t kGroups = 60;
-  constexpr int kSteps = 300;
-  int64_t placed = 0;
-  for (uint64_t seed = 1; seed <= kGroups; ++seed) {
-    RandomGroup random(seed);
-    const auto policy = *MakePolicy(GetParam(), {}), twin = *MakePolicy(GetParam(), {});
-    for (int step = 0; step < kSteps; ++step) {
-      random.Happen();
-      const std::vector<Assignment> plan = CheckedPlan(*policy, *twin, random.group().View());
-      if (HasFailure()) FAIL() << "seed " << seed << ", step " << step;
-      placed += static_cast<int64_t>(random.group().Apply(plan).size());
-    }
-  }
-  EXPECT_GT(placed, 20'000) << "the groups have something to do";
+  const Counts counts = Live(GetParam(), 1, 60, 300);
+  EXPECT_EQ(counts.differ, 0);
+  EXPECT_GT(counts.placed, 20'000) << "the groups have something to do";
 }
 
 // Only ratios of times matter: in another unit of time (a quarter) plans are the same, except for choices
 // between requests whose weights differ only by rounding.
 TEST(PolicyUnits, PlansDoNotDependOnTheUnitOfTime) {
-  int64_t placed = 0, decisions = 0, differ = 0;
   for (const char* name : {"bf_io_auto", "bf_io", "lpt"}) {
-    for (uint64_t seed = 1; seed <= 20; ++seed) {
-      RandomGroup random(seed);
-      const auto policy = *MakePolicy(name, {}), twin = *MakePolicy(name, {});
-      for (int step = 0; step < 200; ++step) {
-        random.Happen();
-        Snapshot snapshot = random.group().View();
-        Decision plan, again;
-        policy->Decide(snapshot, plan);
-        std::vector<WorkerView> workers(snapshot.workers.begin(), snapshot.workers.end());
-        for (WorkerView& worker : workers) {
-          worker.time_per_token *= 4;
-          worker.time_offset *= 4;
-          worker.prefill_weight *= 4;
-        }
-        snapshot.workers = workers;
-        twin->Decide(snapshot, again);
-        differ += Same(plan.assignments, again.assignments) ? 0 : 1;
-        ++decisions;
-        placed += static_cast<int64_t>(random.group().Apply(plan.assignments).size());
-      }
-    }
+    const Counts counts = Live(name, 4, 20, 200);
+    EXPECT_LE(counts.differ, counts.decisions / 100) << name;
+    EXPECT_GT(counts.placed, 3'000) << "the groups have something to do";
   }
-  EXPECT_LE(differ, decisions / 100);
-  EXPECT_GT(placed, 10'000) << "the groups have something to do";
 }
 
 INSTANTIATE_TEST_SUITE_P(Policies, PolicyLoop, ::testing::Values("bf_io_auto", "bf_io", "fcfs", "lpt"),
