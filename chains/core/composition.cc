@@ -44,7 +44,7 @@ std::optional<ServerChain> FastestOtherChain(absl::Span<const ChainServer> serve
                                              const ChainService& service, const BlockRanges& placement,
                                              absl::Span<const int64_t> free_slots,
                                              absl::Span<const std::vector<int32_t>> taken) {
-  constexpr int kMostLooks = 64;
+  constexpr int kMostRounds = 64;
   ShortestChain shortest(service, placement);
   std::vector<char> left_out(servers.size());
   // By its time, the fastest chain without these servers. Leaving out more servers makes no chain faster, so
@@ -62,7 +62,7 @@ std::optional<ServerChain> FastestOtherChain(absl::Span<const ChainServer> serve
     if (chain.has_value()) found.insert({{chain->time, without}, *std::move(chain)});
   };
   search({});
-  for (int look = 0; look < kMostLooks && !found.empty(); ++look) {
+  for (int round = 0; round < kMostRounds && !found.empty(); ++round) {
     const auto [key, chain] = *found.begin();
     const std::vector<int32_t> chosen = ServersOf(chain);
     const auto excluding = std::find_if(taken.begin(), taken.end(), [&](const std::vector<int32_t>& one) {

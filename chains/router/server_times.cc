@@ -14,7 +14,7 @@ double Median(std::vector<double> values) {
 void LevelToMedian(std::vector<double>& times) {
   const double median = Median(times);
   for (double& time : times) {
-    if (time <= median * (1 + kAlike) && median <= time * (1 + kAlike)) time = median;
+    if (time <= median * (1 + kSameWithin) && median <= time * (1 + kSameWithin)) time = median;
   }
 }
 

@@ -2,8 +2,8 @@
 //
 // Purpose: the composer's times (core::ChainServer) from measurements instead of settings: the time in a
 // block from each server's trial of its own blocks, and the time of a hop from round trips between servers.
-// Trials are noisy, and placements should not depend on noise: times within kAlike of the median count as the
-// median. Threads: pure functions.
+// Trials are noisy, and placements should not depend on noise: times within kSameWithin of the median count
+// as the median. Threads: pure functions.
 #ifndef BFIO_CHAINS_ROUTER_SERVER_TIMES_H_
 #define BFIO_CHAINS_ROUTER_SERVER_TIMES_H_
 
@@ -24,7 +24,7 @@ struct ServerTelemetry {
 };
 
 // Relative distance to the median within which a time counts as the median.
-inline constexpr double kAlike = 0.25;
+inline constexpr double kSameWithin = 0.25;
 
 // A step's tokens go once through every block and once over every hop; prompts add their rows. A server's
 // share of a hop is half its mean round trip; a server without measured round trips has the mean of the

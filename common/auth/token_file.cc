@@ -73,21 +73,21 @@ void TokenFile::Watch() {
   for (;;) {
     {
       MutexLock lock(&mutex_);
-      if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kLookEvery)) return;
+      if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kCheckPeriod)) return;
     }
     std::string version = VersionOf(path_);
     if (version == version_) continue;
     auto tokens = Load(path_);
     if (!tokens.ok()) {
       // Retried at each check after any error, and logged once for each version of the file.
-      if (version == told_) continue;
-      told_ = std::move(version);
+      if (version == reported_) continue;
+      reported_ = std::move(version);
       spdlog::warn("cannot reload the tokens; the previous ones remain in use: {}",
                    std::string(tokens.status().message()));
       continue;
     }
     version_ = std::move(version);
-    told_.clear();
+    reported_.clear();
     WarnIfWorldReadable(path_);
     spdlog::info("{} tokens read from {}", (*tokens)->size(), path_);
     MutexLock lock(&mutex_);

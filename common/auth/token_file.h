@@ -1,6 +1,6 @@
 // A tokens file that is reloaded when it changes. Tokens are added and removed without a restart. A file that
 // cannot be read or has an invalid line is rejected as a whole, with one log line, and the previous entries
-// stay in force. Threads: a thread of this object checks the file every kLookEvery; Find may be called from
+// stay in force. Threads: a thread of this object checks the file every kCheckPeriod; Find may be called from
 // any thread and does not access the file system.
 #ifndef BFIO_COMMON_AUTH_TOKEN_FILE_H_
 #define BFIO_COMMON_AUTH_TOKEN_FILE_H_
@@ -20,7 +20,7 @@ namespace bfio {
 
 class TokenFile {
  public:
-  static constexpr absl::Duration kLookEvery = absl::Milliseconds(500);
+  static constexpr absl::Duration kCheckPeriod = absl::Milliseconds(500);
 
   // NOT_FOUND: the file cannot be read; INVALID_ARGUMENT: it is not a tokens file.
   static absl::StatusOr<std::unique_ptr<TokenFile>> Open(std::string path);
@@ -42,7 +42,7 @@ class TokenFile {
   const std::string path_;
   // Used only by the watching thread: the file's version at the last successful read, and the version whose
   // read failed and was logged.
-  std::string version_, told_;
+  std::string version_, reported_;
   mutable Mutex mutex_;
   std::shared_ptr<const BearerTokens> tokens_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -167,8 +167,8 @@ template <typename T>
 class FairQueue {
  public:
   void Push(const Peer& peer, T item) {
-    Group& group = Find(groups_, peer.group);
-    Find(group.members, peer.member).items.push_back(std::move(item));
+    Group& group = FindOrAdd(groups_, peer.group);
+    FindOrAdd(group.members, peer.member).items.push_back(std::move(item));
   }
 
   // Takes a share for the peer whose turn it is and that may hold one more; returns the oldest of what it has
@@ -223,7 +223,7 @@ class FairQueue {
     Turns<Member> members;
   };
   template <typename One>
-  static One& Find(Turns<One>& turns, const std::string& name) {
+  static One& FindOrAdd(Turns<One>& turns, const std::string& name) {
     const auto found = turns.by_name.find(name);
     if (found != turns.by_name.end()) return *found->second;
     turns.order.emplace_back().name = name;

@@ -22,7 +22,7 @@ namespace bfio {
 namespace {
 
 // Interval at which time is checked while connections wait, in milliseconds.
-constexpr int kWaitLookMs = 100;
+constexpr int kCheckPeriodMs = 100;
 
 std::string AccountOfPeer(int socket) {
   sockaddr_storage address{};
@@ -137,7 +137,7 @@ void AwaitedRequests::Run() {
   pthread_setname_np(pthread_self(), "bfio-http-wait");
   std::array<epoll_event, 64> events;
   for (;;) {
-    int timeout = kWaitLookMs;
+    int timeout = kCheckPeriodMs;
     {
       MutexLock lock(&mutex_);
       if (sockets_.empty() && !closed_) timeout = -1;

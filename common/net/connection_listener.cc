@@ -27,7 +27,7 @@ namespace bfio {
 namespace {
 
 // Interval at which unauthenticated connections are checked while there are some, in milliseconds.
-constexpr int kLookMs = 20;
+constexpr int kCheckPeriodMs = 20;
 // Delay before connections are accepted again when there are no free descriptors, in milliseconds.
 constexpr int kNoDescriptorsMs = 10;
 // TCP keepalive: an idle connection whose peer's host is gone is detected after 60 s.
@@ -246,7 +246,7 @@ void ConnectionListener::Run() {
 
 int ConnectionListener::TimeoutMs() const {
   MutexLock lock(&mutex_);
-  return outside_.empty() && unauthenticated_.empty() ? -1 : kLookMs;
+  return outside_.empty() && unauthenticated_.empty() ? -1 : kCheckPeriodMs;
 }
 
 void ConnectionListener::AcceptAll(int listener) {

@@ -9,7 +9,7 @@ namespace bfio {
 namespace {
 
 // Interval at which calls are checked while there are some. A connection can send some 50 MiB meanwhile.
-constexpr absl::Duration kLookEvery = absl::Milliseconds(20);
+constexpr absl::Duration kCheckPeriod = absl::Milliseconds(20);
 
 }  // namespace
 
@@ -150,7 +150,7 @@ void FirstMessages::Watch() {
       if (!stopping_) {
         const absl::Duration left = pending_.begin()->second.deadline - MonotonicNow();
         if (left > absl::ZeroDuration())
-          mutex_.AwaitWithTimeout(absl::Condition(&stopping_), std::min(left, kLookEvery));
+          mutex_.AwaitWithTimeout(absl::Condition(&stopping_), std::min(left, kCheckPeriod));
       }
       if (stopping_) return;
       late = TakeLate();

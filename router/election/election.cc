@@ -14,16 +14,16 @@ namespace {
 
 // How often a lease is renewed, and how often a standby checks the key, per lease length. A renewal, a check
 // and a renewal that take a quarter of the lease each complete within it.
-constexpr int kRenewals = 4, kLooks = 10;
+constexpr int kRenewals = 4, kChecks = 10;
 // Limit per endpoint, as a fraction of the lease's length, so that another endpoint can be tried in time.
 constexpr int kTries = 3;
-constexpr absl::Duration kLongestTry = absl::Seconds(5), kLongestLook = absl::Seconds(1);
+constexpr absl::Duration kLongestTry = absl::Seconds(5), kLongestInterval = absl::Seconds(1);
 // Clocks of two machines differ in rate, so the leader counts its lease as shorter than etcd does.
 constexpr double kShare = 0.9;
 constexpr double kJitter = 0.2;
 
 absl::Duration CheckInterval(absl::Duration ttl) {
-  return std::min(ttl / kLooks, kLongestLook);
+  return std::min(ttl / kChecks, kLongestInterval);
 }
 
 }  // namespace

@@ -272,9 +272,13 @@ BatchLoad StreamedRank::TakeBatch(bool reported) {
 }
 
 absl::Time StreamedRank::StepDeadline() const {
+  // The step's other tokens are gathered for a while after its first.
   if (first_token_at_ != absl::InfiniteFuture())
     return first_token_at_ + std::clamp(kGatherShare * usual_step_, kShortestGather, kLongestGather);
+  // Tokens will come by themselves, or nothing is under way.
   if ((AnyDecodes() && LongestPrompt() == 0) || (calls_.empty() && !owed_)) return absl::InfiniteFuture();
+  // While prompts are computed, no token shows a step: one is assumed every kQuietStep, until the engine has
+  // been quiet for too long.
   const absl::Time next = last_report_at_ + kQuietStep;
   return InEngine() == 0 || next < worked_at_ + LongestQuiet() ? next : absl::InfiniteFuture();
 }

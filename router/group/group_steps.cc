@@ -161,12 +161,12 @@ void Group::ApplyCost(const Member& member) {
 }
 
 bool Group::SetServiceTimes(absl::Span<const core::WorkerCost> costs) {
-  std::vector<double> told, present;
+  std::vector<double> announced, present;
   for (const Member* rank : ranks_) {
-    told.push_back(rank->hello.service_s);
+    announced.push_back(rank->hello.service_s);
     present.push_back(rank->telemetry.service_time);
   }
-  const std::vector<double> times = core::ServiceTimesOf(told, costs, present);
+  const std::vector<double> times = core::ServiceTimesOf(announced, costs, present);
   for (size_t g = 0; g < ranks_.size(); ++g) ranks_[g]->telemetry.service_time = times[g];
   return times != present;
 }

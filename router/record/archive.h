@@ -163,6 +163,7 @@ class Writer : public Archive<Writer, false> {
   requires std::is_integral_v<T>
   void Value(T value) {
     if constexpr (std::is_signed_v<T>) {
+      // Zigzag: numbers near 0 are short, whatever their sign.
       const auto wide = static_cast<int64_t>(value);
       Varint((static_cast<uint64_t>(wide) << 1) ^ static_cast<uint64_t>(wide >> 63));
     } else {
@@ -223,6 +224,7 @@ class Reader : public Archive<Reader, true> {
   void Value(T& value) {
     const uint64_t raw = Varint();
     if constexpr (std::is_signed_v<T>) {
+      // Zigzag: numbers near 0 are short, whatever their sign.
       const auto wide = static_cast<int64_t>(raw >> 1) ^ -static_cast<int64_t>(raw & 1);
       value = static_cast<T>(wide);
       if (value != wide) Fail("a number is out of range");

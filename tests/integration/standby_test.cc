@@ -167,7 +167,7 @@ class Pair {
     StartRouter(0);
     EXPECT_TRUE(WaitServing(0));
     StartRouter(1);
-    EXPECT_TRUE(WaitStanding(1, 0));
+    EXPECT_TRUE(WaitStandby(1, 0));
     for (int i = 0; i < kWorkers; ++i) {
       workers_.emplace_back(
           "bfio_worker",
@@ -187,7 +187,7 @@ class Pair {
                            absl::StrCat("--step_timeout=", 10 * kSlowdown, "s"), "--drain_timeout=1ms"});
   }
   bool WaitServing(int i) { return routers_[i]->WaitForOutput("serving on", kPatience); }
-  bool WaitStanding(int i, int leader) {
+  bool WaitStandby(int i, int leader) {
     return routers_[i]->WaitForOutput(
         absl::StrCat("standing by for the router at ", ports_[leader].address()), kPatience);
   }
@@ -214,7 +214,7 @@ TEST(Standby, RequestsGoOnWhenLeadersAreKilledShutDownAndStopped) {
   pair.router(0).Signal(SIGKILL);
   ASSERT_TRUE(pair.WaitServing(1)) << pair.router(1).Stderr();
   pair.StartRouter(0);
-  ASSERT_TRUE(pair.WaitStanding(0, 1)) << pair.router(0).Stderr();
+  ASSERT_TRUE(pair.WaitStandby(0, 1)) << pair.router(0).Stderr();
   // Back to the first, without waiting for a lease to expire: a router that is shut down resigns.
   EXPECT_TRUE(std::any_of(clients.begin(), clients.end(),
                           [](const auto& client) { return client->tokens_seen() < kTokens; }));
@@ -222,7 +222,7 @@ TEST(Standby, RequestsGoOnWhenLeadersAreKilledShutDownAndStopped) {
   EXPECT_EQ(pair.router(1).Wait(kPatience), 0);
   ASSERT_TRUE(pair.WaitServing(0)) << pair.router(0).Stderr();
   pair.StartRouter(1);
-  ASSERT_TRUE(pair.WaitStanding(1, 0)) << pair.router(1).Stderr();
+  ASSERT_TRUE(pair.WaitStandby(1, 0)) << pair.router(1).Stderr();
   pair.router(0).Signal(SIGSTOP);
   ASSERT_TRUE(pair.WaitServing(1)) << pair.router(1).Stderr();
   pair.router(0).Signal(SIGCONT);

@@ -17,7 +17,7 @@ namespace {
 constexpr double kRateSteps = 256;
 // Rates are checked this number of times per time constant. Thresholds are solved again at the latest after
 // one time constant, because lengths also change.
-constexpr double kLooksPerTime = 20;
+constexpr double kChecksPerTime = 20;
 // kBatchLoad: ratio of an iteration's time DT(n) to the time n_j / rate_j in which its requests arrive.
 // kMostCarried: when more requests arrive than any batch size supports, rates are scaled to this share of the
 // supported rate.
@@ -114,7 +114,7 @@ int64_t WaitAdmission::tokens_to_compute() const {
 
 void WaitAdmission::Release(int64_t step, bool idle, std::vector<Waiting>& out) {
   if (classes_of_.empty()) return;
-  if (now_ >= looked_ + time_constant_ / kLooksPerTime || workers_ != solved_workers_) Solve();
+  if (now_ >= checked_ + time_constant_ / kChecksPerTime || workers_ != solved_workers_) Solve();
   for (size_t j = 0; j < thresholds_.size(); ++j) {
     std::deque<Waiting>& waiting = classes_[j].waiting;
     const bool all = idle || static_cast<int64_t>(waiting.size()) >= thresholds_[j];
@@ -159,7 +159,7 @@ void WaitAdmission::OnEnd(int64_t prompt, int64_t output) {
 }
 
 void WaitAdmission::Solve() {
-  looked_ = now_;
+  checked_ = now_;
   bool changed = workers_ != solved_workers_ || now_ >= solved_at_ + time_constant_;
   if (nested()) {
     changed = changed || rate_.HasLeft(solved_, now_);

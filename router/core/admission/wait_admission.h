@@ -173,7 +173,7 @@ class WaitAdmission {
   ArrivalRate rate_;
   double solved_ = 0;
   std::vector<int64_t> thresholds_;
-  double now_ = 0, looked_ = 0, solved_at_ = 0;
+  double now_ = 0, checked_ = 0, solved_at_ = 0;
   int32_t workers_ = 0, solved_workers_ = 0;
   double memory_ = std::numeric_limits<double>::infinity();
 };

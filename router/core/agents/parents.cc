@@ -15,8 +15,8 @@ std::optional<Parents::State> Parents::Find(absl::string_view name, int64_t step
   const Parent& parent = it->second;
   if (Forgotten(parent, step)) return State{.first_step = step};
   if (step - parent.first_step > kMaxAgeSteps) return State{step, 0, parent.deadline_us};
-  const int64_t wave = BeginsWave(parent, stage) ? parent.wave_tokens : 0;
-  return State{parent.first_step, parent.generated_tokens + wave, parent.deadline_us};
+  const int64_t ended = BeginsStage(parent, stage) ? parent.stage_tokens : 0;
+  return State{parent.first_step, parent.generated_tokens + ended, parent.deadline_us};
 }
 
 void Parents::Begin(absl::string_view name, RequestId call, int64_t step, std::optional<uint32_t> stage,
@@ -34,12 +34,12 @@ void Parents::Begin(absl::string_view name, RequestId call, int64_t step, std::o
     if (Forgotten(parent, step)) parent = {.first_step = step, .stage = stage};
     if (step - parent.first_step > kMaxAgeSteps) {
       parent.first_step = step;
-      parent.generated_tokens = parent.wave_tokens = 0;
+      parent.generated_tokens = parent.stage_tokens = 0;
     }
   }
   Parent& parent = it->second;
-  if (BeginsWave(parent, stage)) {
-    parent.generated_tokens += std::exchange(parent.wave_tokens, 0);
+  if (BeginsStage(parent, stage)) {
+    parent.generated_tokens += std::exchange(parent.stage_tokens, 0);
     parent.stage = stage;
   }
   parent.deadline_us = std::min(parent.deadline_us, deadline_us);
@@ -53,7 +53,7 @@ void Parents::End(absl::string_view name, RequestId call, int64_t tokens, int64_
   const auto at = std::find(parent.calls.begin(), parent.calls.end(), call);
   if (at == parent.calls.end()) return;
   parent.calls.erase(at);
-  parent.wave_tokens = std::max(parent.wave_tokens, tokens);
+  parent.stage_tokens = std::max(parent.stage_tokens, tokens);
   if (!parent.calls.empty()) return;
   parent.idle_since = step;
   idle_.emplace_back(name);

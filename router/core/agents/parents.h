@@ -4,9 +4,9 @@
 // is full, the parent that has had no call for the longest time is removed. A parent without calls for
 // kIdleSteps is removed too. A parent that began kMaxAgeSteps ago starts again, so that a name that is used
 // permanently does not stay the oldest. Units: steps of the scheduler, generated tokens, microseconds of the
-// router's clock. Progress is counted in waves of parallel calls: of each wave only the longest call counts.
-// A wave is over when all its calls have ended, or when a call of a higher stage arrives. Owned by one
-// thread; no locks. Cost: O(1) per call, plus the number of its parent's parallel calls.
+// router's clock. Progress is counted in stages of parallel calls: of each stage only the longest call
+// counts. A stage is over when all its calls have ended, or when a call of a higher stage arrives. Owned by
+// one thread; no locks. Cost: O(1) per call, plus the number of its parent's parallel calls.
 #ifndef BFIO_ROUTER_CORE_AGENTS_PARENTS_H_
 #define BFIO_ROUTER_CORE_AGENTS_PARENTS_H_
 
@@ -94,8 +94,8 @@ class Parents {
  private:
   struct Parent {
     int64_t first_step = 0;
-    // Generated tokens of the waves before the present one, and of the present wave's longest call.
-    int64_t generated_tokens = 0, wave_tokens = 0;
+    // Generated tokens of the stages before the present one, and of the present stage's longest call.
+    int64_t generated_tokens = 0, stage_tokens = 0;
     std::optional<uint32_t> stage;
     int64_t deadline_us = RequestSpec::kNoDeadline;
     std::vector<RequestId> calls;
@@ -104,8 +104,8 @@ class Parents {
     std::list<std::string>::iterator idle;
   };
 
-  // Whether a call of this stage begins a wave.
-  static bool BeginsWave(const Parent& parent, std::optional<uint32_t> stage) {
+  // Whether a call of this stage begins the next one.
+  static bool BeginsStage(const Parent& parent, std::optional<uint32_t> stage) {
     return parent.calls.empty() || (stage.has_value() && stage > parent.stage);
   }
   static bool Forgotten(const Parent& parent, int64_t step) {

@@ -54,7 +54,7 @@ inline void SyncBlock(const Where& where = Where::current()) {
   simt::BlockBarrier(where);
 }
 inline void SyncWarp(const Where& where = Where::current()) {
-  simt::WarpMeeting(
+  simt::WarpCollective(
       "SyncWarp", [](void* const*) {}, nullptr, where);
 }
 
@@ -70,7 +70,7 @@ template <class T, class Source>
 T ShuffleBy(const char* name, T value, int parameter, Source, const Where& where) {
   static_assert(sizeof(T) == 4);
   ShuffleArgument<T> argument{value, parameter, value};
-  simt::WarpMeeting(
+  simt::WarpCollective(
       name,
       [](void* const* arguments) {
         for (int lane = 0; lane < kWarpLanes; ++lane) {
@@ -100,7 +100,7 @@ T Shuffle(T value, int lane, const Where& where = Where::current()) {
 
 inline uint32_t Ballot(bool predicate, const Where& where = Where::current()) {
   ShuffleArgument<uint32_t> argument{predicate, 0, 0};
-  simt::WarpMeeting(
+  simt::WarpCollective(
       "Ballot",
       [](void* const* arguments) {
         uint32_t bits = 0;
@@ -118,17 +118,17 @@ inline uint32_t Ballot(bool predicate, const Where& where = Where::current()) {
 inline void LoadMatrix4(uint32_t (&r)[4], const void* row, const Where& where = Where::current()) {
   simt::LoadMatrices argument{row, r};
   simt::CheckShared("LoadMatrix4", row, 16);
-  simt::WarpMeeting("LoadMatrix4", simt::LoadMatrices::Run, &argument, where);
+  simt::WarpCollective("LoadMatrix4", simt::LoadMatrices::Run, &argument, where);
 }
 inline void LoadMatrix4Transposed(uint32_t (&r)[4], const void* row, const Where& where = Where::current()) {
   simt::LoadMatrices argument{row, r};
   simt::CheckShared("LoadMatrix4Transposed", row, 16);
-  simt::WarpMeeting("LoadMatrix4Transposed", simt::LoadMatrices::RunTransposed, &argument, where);
+  simt::WarpCollective("LoadMatrix4Transposed", simt::LoadMatrices::RunTransposed, &argument, where);
 }
 inline void MmaBf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
                     const Where& where = Where::current()) {
   simt::MultiplyAdd argument{d, a, {b0, b1}};
-  simt::WarpMeeting("MmaBf16", simt::MultiplyAdd::Run, &argument, where);
+  simt::WarpCollective("MmaBf16", simt::MultiplyAdd::Run, &argument, where);
 }
 
 inline void CopyAsync16(void* shared, const void* global, bool valid) {

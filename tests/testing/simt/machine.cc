@@ -291,7 +291,7 @@ void BlockBarrier(const Where& where) {
   SuspendSelf();
 }
 
-void WarpMeeting(const char* name, void (*operation)(void* const*), void* argument, const Where& where) {
+void WarpCollective(const char* name, void (*operation)(void* const*), void* argument, const Where& where) {
   Machine& m = M();
   Thread* self = m.self;
   const int warp = self->place.thread / kWarpLanes;

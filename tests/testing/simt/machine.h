@@ -63,8 +63,8 @@ const Grid& CurrentGrid();
 
 void BlockBarrier(const Where& where);
 // When all lanes of the warp have called it, `operation` is called once with their arguments by lane.
-void WarpMeeting(const char* name, void (*operation)(void* const* arguments), void* argument,
-                 const Where& where);
+void WarpCollective(const char* name, void (*operation)(void* const* arguments), void* argument,
+                    const Where& where);
 
 // Dynamic shared memory, and the static array that belongs to `key`.
 unsigned char* DynamicShared();

@@ -39,14 +39,15 @@ struct TlsCallbacks {
     return nullptr;
   }
 
-  static int OfJoiner(SSL* ssl, const EVP_MD*, const unsigned char** name, size_t* size, SSL_SESSION** key) {
+  static int JoinerSession(SSL* ssl, const EVP_MD*, const unsigned char** name, size_t* size,
+                           SSL_SESSION** key) {
     *key = KeyOf(ssl);
     *name = reinterpret_cast<const unsigned char*>(kKeyName.data());
     *size = kKeyName.size();
     return *key != nullptr ? 1 : 0;
   }
 
-  static int OfAcceptor(SSL* ssl, const unsigned char* name, size_t size, SSL_SESSION** key) {
+  static int AcceptorSession(SSL* ssl, const unsigned char* name, size_t size, SSL_SESSION** key) {
     const absl::string_view given(reinterpret_cast<const char*>(name), size);
     *key = given == kKeyName ? KeyOf(ssl) : nullptr;
     return given != kKeyName || *key != nullptr ? 1 : 0;
@@ -95,8 +96,8 @@ std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> MakeContext() {
   }
   SSL_CTX_set_num_tickets(context.get(), 0);
   SSL_CTX_set_mode(context.get(), SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-  SSL_CTX_set_psk_use_session_callback(context.get(), &TlsCallbacks::OfJoiner);
-  SSL_CTX_set_psk_find_session_callback(context.get(), &TlsCallbacks::OfAcceptor);
+  SSL_CTX_set_psk_use_session_callback(context.get(), &TlsCallbacks::JoinerSession);
+  SSL_CTX_set_psk_find_session_callback(context.get(), &TlsCallbacks::AcceptorSession);
   return context;
 }
 

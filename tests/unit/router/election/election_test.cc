@@ -118,7 +118,7 @@ class FakeEtcd {
 
 using Mood = FakeEtcd::Mood;
 
-constexpr char kRenewal[] = "/v3/lease/keepalive", kLook[] = "/v3/kv/range";
+constexpr char kRenewal[] = "/v3/lease/keepalive", kCheck[] = "/v3/kv/range";
 constexpr absl::Duration kTtl = absl::Seconds(4 * kSlowdown), kPatience = absl::Seconds(60 * kSlowdown);
 
 class LeaderTest : public ::testing::Test {
@@ -179,11 +179,11 @@ TEST_F(LeaderTest, TransientErrorsKeepTheLease) {
 TEST_F(LeaderTest, WithoutAnswersItLeadsForTheTtlAndNoLonger) {
   for (const Mood mood : {Mood::kErrs, Mood::kHangs}) {
     etcd_.Set(kRenewal, Mood::kWell);
-    etcd_.Set(kLook, Mood::kWell);
+    etcd_.Set(kCheck, Mood::kWell);
     ASSERT_NO_FATAL_FAILURE(Lead());
     AwaitRenewals(1);
     etcd_.Set(kRenewal, mood);
-    etcd_.Set(kLook, mood);
+    etcd_.Set(kCheck, mood);
     const absl::Time asked = Lease::Now();
     absl::Time end = End();
     EXPECT_TRUE(Until([&] {
@@ -194,7 +194,7 @@ TEST_F(LeaderTest, WithoutAnswersItLeadsForTheTtlAndNoLonger) {
     EXPECT_LE(end, asked + kTtl) << "no answer has made it longer";
     // A lost lease is not regained when etcd recovers.
     etcd_.Set(kRenewal, Mood::kWell);
-    etcd_.Set(kLook, Mood::kWell);
+    etcd_.Set(kCheck, Mood::kWell);
     election_.reset();
   }
 }
@@ -202,14 +202,14 @@ TEST_F(LeaderTest, WithoutAnswersItLeadsForTheTtlAndNoLonger) {
 TEST_F(LeaderTest, AHangingEndpointIsReplacedByAnother) {
   FakeEtcd other;
   // The second endpoint does not know the key.
-  etcd_.Set(kLook, Mood::kErrs);
+  etcd_.Set(kCheck, Mood::kErrs);
   ASSERT_NO_FATAL_FAILURE(Lead({other.endpoint(), etcd_.endpoint()}));
   other.Set(kRenewal, Mood::kHangs);
-  other.Set(kLook, Mood::kHangs);
+  other.Set(kCheck, Mood::kHangs);
   AwaitRenewals(4);
   EXPECT_TRUE(Holds());
   other.Set(kRenewal, Mood::kWell);
-  other.Set(kLook, Mood::kWell);
+  other.Set(kCheck, Mood::kWell);
 }
 
 TEST_F(LeaderTest, ALeaseEndedByEtcdIsLostAtOnce) {

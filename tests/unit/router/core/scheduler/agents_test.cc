@@ -54,7 +54,7 @@ TEST(Parents, RemembersWhenAParentBeganAndWhatItHasMadeInCallsSideBySide) {
   EXPECT_EQ(book.Begin("a", 0)->first_step, 0);
   book.Begin("a", 0);
   book.End("a", 50, 3);
-  // The wave continues while one of its calls runs.
+  // The stage continues while one of its calls runs.
   EXPECT_EQ(book.Begin("a", 5)->generated_tokens, 0);
   EXPECT_THAT(book.parents.Calls("a"), ElementsAre(2, 3));
   book.End("a", 20, 6);
@@ -75,7 +75,7 @@ TEST(Parents, AHigherStageEndsTheWave) {
   book.End("a", 40, 2);
   // One call of stage 1 is still under way.
   EXPECT_EQ(book.Begin("a", 2, 2)->generated_tokens, 50);
-  // Lower stages do not begin a wave.
+  // Lower stages do not begin the next one.
   EXPECT_EQ(book.Begin("a", 2, 1)->generated_tokens, 50);
 }
 
