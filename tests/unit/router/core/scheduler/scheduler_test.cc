@@ -1,5 +1,5 @@
-// Single events of a group with a barrier; tests/testing/cluster_session.h and scheduler_model_test.cc check
-// what must hold for any order of events.
+// Single events of a group with a barrier; tests/property/cluster_test.cc checks what must hold for any order
+// of events.
 #include <gmock/gmock.h>
 
 #include "tests/unit/router/core/scheduler/step_group.h"

@@ -96,8 +96,11 @@ TEST(SessionReplay, SessionsOfSeveralGroupsReplay) {
         core::Cluster cluster(options, setting, {}, nullptr, &recorder);
         bfio::testing::ClusterSession session(
             &cluster, {.seed = seed, .most_groups = 1 + seed % 4, .models = static_cast<uint32_t>(seed % 3)});
-        session.after_turn = [&] { recorder.Flush(); };
-        session.Run(200);
+        for (int turn = 0; turn < 200; ++turn) {
+          session.Iterate();
+          recorder.Flush();
+        }
+        session.Run(0);
       }
       ASSERT_GT(segments.size(), 3u);
       const SessionReplay replay = Replay(segments);
