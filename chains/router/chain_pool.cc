@@ -1,7 +1,6 @@
 #include "chains/router/chain_pool.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/peer_text.h"

@@ -17,7 +17,6 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "absl/types/span.h"
 #include "bfio/v1/pipeline.pb.h"
 #include "chains/core/pool_plan.h"
 #include "chains/core/retune.h"

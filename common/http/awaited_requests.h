@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <functional>
 #include <list>
-#include <string>
 #include <thread>
 
 #include "absl/container/flat_hash_map.h"

@@ -11,7 +11,6 @@
 #include <zlib.h>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/byte_order_mark.h"
 #include "common/base/rng.h"

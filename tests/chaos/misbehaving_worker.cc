@@ -1,7 +1,5 @@
 #include "tests/chaos/misbehaving_worker.h"
 
-#include <grpcpp/grpcpp.h>
-
 #include <atomic>
 #include <optional>
 #include <utility>

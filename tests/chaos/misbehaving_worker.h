@@ -12,7 +12,6 @@
 #include <string>
 #include <thread>
 
-#include "absl/time/time.h"
 #include "worker/engine/sim/sim_engine.h"
 #include "worker/link/router_link.h"
 #include "worker/link/step_loop.h"

@@ -1,5 +1,4 @@
 // Replies of etcd, or of another server in its place, to an election: parsed, or refused.
-#include <string>
 
 #include "router/election/etcd.h"
 #include "tests/fuzz/fuzz.h"

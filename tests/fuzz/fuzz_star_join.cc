@@ -1,7 +1,6 @@
 // The star barrier's handshake: random bytes from a peer at a rank's port, or at rank 0's address, do not
 // authenticate it, and neither does a valid exchange of which any part is changed. Also the communicator id.
 #include <algorithm>
-#include <vector>
 
 #include "tests/fuzz/fuzz.h"
 #include "worker/barrier/star/join_proof.h"

@@ -3,7 +3,6 @@
 // The input is a series of worker messages, each with its length in front. Reports go to a cluster whose
 // group has opened an epoch with two ranks and a few requests, as the group would pass them on.
 #include <memory>
-#include <optional>
 #include <utility>
 #include <vector>
 

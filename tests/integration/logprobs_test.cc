@@ -1,6 +1,6 @@
 // Log-probabilities of generated tokens are the same through every API. That they are right is tested in
 // tests/unit/worker/engine.
-#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 #include <signal.h>
 
 #include <string>

@@ -1,6 +1,5 @@
 // Workers and groups come and go while requests run: late joins, drains, new groups, lost groups. Streams
 // continue, no token is lost or repeated. tests/integration/failures_test.cc kills workers and routers.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 

@@ -3,8 +3,6 @@
 #ifndef BFIO_TESTS_TESTING_HTTP_ENGINE_H_
 #define BFIO_TESTS_TESTING_HTTP_ENGINE_H_
 
-#include <gtest/gtest.h>
-
 #include <atomic>
 #include <cstdint>
 #include <string>

@@ -8,11 +8,9 @@
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
-#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "absl/time/clock.h"
 #include "bfio/v1/inference.grpc.pb.h"

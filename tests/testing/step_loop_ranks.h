@@ -15,7 +15,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/mutex.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "worker/barrier/local/local_barrier.h"
 #include "worker/engine/sim/sim_engine.h"

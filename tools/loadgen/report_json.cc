@@ -1,7 +1,6 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
 #include "tools/loadgen/knee.h"
 #include "tools/loadgen/report.h"

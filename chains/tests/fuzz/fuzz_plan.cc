@@ -1,7 +1,6 @@
 // The input files of bfio_plan: a pool and, after a NUL byte, a model; whatever is accepted can be planned.
 // Also lists of demands.
 #include <cmath>
-#include <string>
 
 #include "absl/strings/string_view.h"
 #include "chains/plan/model_file.h"

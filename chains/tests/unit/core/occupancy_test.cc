@@ -2,7 +2,7 @@
 // iteration.
 #include "chains/core/occupancy.h"
 
-#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include <random>
 

@@ -4,7 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/rng.h"
 #include "common/stats/arrival_rate.h"
-#include "gmock/gmock.h"
+#include "gtest/gtest.h"
 
 namespace bfio::core {
 namespace {

@@ -2,7 +2,6 @@
 // bit.
 #include <deque>
 
-#include "absl/strings/str_cat.h"
 #include "chains/tests/testing/local_chain.h"
 #include "gmock/gmock.h"
 #include "tests/testing/decode_schedule.h"

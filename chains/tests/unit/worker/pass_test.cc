@@ -1,7 +1,6 @@
 // The streams between the servers of a chain, over real gRPC on loopback, with peers that violate the
 // protocol.
 #include <chrono>
-#include <future>
 
 #include "absl/strings/str_cat.h"
 #include "chains/worker/convert_batch.h"

@@ -1,7 +1,6 @@
 // A rank that sends no tokens: while it computes a prompt, and when it hangs.
 #include <algorithm>
 #include <utility>
-#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

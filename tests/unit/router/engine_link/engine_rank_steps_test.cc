@@ -1,5 +1,4 @@
 // An engine's rank in a barrier, and one whose engine reports its steps: prompts, costs and levels.
-#include <string>
 #include <utility>
 #include <vector>
 

@@ -1,7 +1,6 @@
 // Ranks that step by themselves: a rank that stalls or fails interrupts the others only briefly.
 #include "router/group/independent_group.h"
 
-#include <string>
 #include <utility>
 #include <vector>
 

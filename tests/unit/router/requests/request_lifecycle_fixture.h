@@ -15,7 +15,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/retry_delay.h"
 #include "router/requests/request_lifecycle.h"
 #include "tests/testing/client.h"

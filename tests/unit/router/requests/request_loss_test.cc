@@ -1,9 +1,7 @@
 // Requests that lose their worker, and requests that make workers fail. That a request
 // continues with its next token wherever it is placed again, tests/property/group_model_test.cc shows.
-#include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "tests/unit/router/requests/request_lifecycle_fixture.h"

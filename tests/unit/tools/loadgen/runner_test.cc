@@ -4,9 +4,6 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
-#include <memory>
-#include <string>
-
 #include "common/base/clock.h"
 #include "common/net/channel.h"
 #include "tests/testing/loopback_server.h"

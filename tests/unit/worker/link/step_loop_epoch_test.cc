@@ -1,9 +1,6 @@
 // The step loop across epochs and across routers.
 #include "worker/link/step_loop.h"
 
-#include <thread>
-
-#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "tests/testing/step_loop_ranks.h"
 

@@ -2,9 +2,7 @@
 #include "worker/link/step_loop.h"
 
 #include <optional>
-#include <thread>
 
-#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "tests/testing/step_loop_ranks.h"
 #include "worker/engine/sim/sim_engine.h"

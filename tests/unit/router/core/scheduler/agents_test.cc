@@ -1,7 +1,6 @@
 // The order among calls of agents: the book of parents and the order of the waiting pool.
 #include <gmock/gmock.h>
 
-#include "absl/strings/str_cat.h"
 #include "router/core/agents/parents.h"
 #include "router/core/scheduler/waiting_pool.h"
 

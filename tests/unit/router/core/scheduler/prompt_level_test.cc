@@ -1,6 +1,6 @@
 // Groups whose ranks compute prompts in chunks and have reported the cost of their batches: where and when
 // prompts are placed, and up to which level they are computed.
-#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <map>

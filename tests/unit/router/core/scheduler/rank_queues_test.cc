@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/rng.h"
 #include "router/core/policy/policy.h"
 #include "tests/unit/router/core/scheduler/step_group.h"

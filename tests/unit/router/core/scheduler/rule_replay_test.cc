@@ -1,5 +1,5 @@
 // The replay of placement rules keeps the group's request rate, even if requests are rare.
-#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <vector>

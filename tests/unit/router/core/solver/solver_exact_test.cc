@@ -1,5 +1,5 @@
 // The solver against exhaustive search, on every small instance of a grid and on random ones.
-#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
 // The star barrier's encryption: what a program on the path between two ranks can read and change.
-#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include <array>
 #include <thread>

@@ -3,7 +3,7 @@
 
 #include <numeric>
 
-#include "gmock/gmock.h"
+#include "gtest/gtest.h"
 
 namespace bfio::worker::gpu {
 namespace {
