@@ -1,21 +1,20 @@
 #include "tests/chaos/attack.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <functional>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "tests/chaos/chaos_group.h"
 #include "tests/chaos/greedy_peer.h"
 #include "tests/testing/log_pipe.h"
 #include "tests/testing/process.h"
+#include "tests/testing/sockets.h"
 #include "worker/barrier/star/star_endpoint.h"
 
 namespace bfio::chaos {
@@ -35,23 +34,14 @@ constexpr absl::Duration kCallPatience = absl::Milliseconds(10), kRoundPause = a
 constexpr const char* kMethods[] = {"/bfio.v1.Inference/Generate", "/bfio.v1.Inference/GetLoads",
                                     "/grpc.health.v1.Health/Watch", "/bfio.v1.WorkerLink/Attach"};
 
-class BlockedLog final : public Attack {
+// Something that is undone at the end.
+class Undone final : public Attack {
  public:
-  explicit BlockedLog(testing::LogPipe& log) : log_(log) { log_.Block(); }
-  ~BlockedLog() override { log_.Unblock(); }
+  explicit Undone(std::function<void()> undo) : undo_(std::move(undo)) {}
+  ~Undone() override { undo_(); }
 
  private:
-  testing::LogPipe& log_;
-};
-
-class SlowEtcd final : public Attack {
- public:
-  // `delay`: in each direction.
-  SlowEtcd(TcpProxy& link, absl::Duration delay) : link_(link) { link_.Delay(delay); }
-  ~SlowEtcd() override { link_.Delay(absl::ZeroDuration()); }
-
- private:
-  TcpProxy& link_;
+  const std::function<void()> undo_;
 };
 
 // A worker process like the others, except for its model.
@@ -90,24 +80,6 @@ BarrierIntruder::Options IntruderOptions(ChaosGroup& group) {
   return options;
 }
 
-// A non-blocking socket that connects, or is connected, to HOST:PORT, an IPv4 address; -1: refused.
-int OpenConnection(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  int port = 0;
-  sockaddr_in to{};
-  to.sin_family = AF_INET;
-  if (colon == std::string::npos || !absl::SimpleAtoi(address.substr(colon + 1), &port)) return -1;
-  to.sin_port = htons(static_cast<uint16_t>(port));
-  if (inet_pton(AF_INET, address.substr(0, colon).c_str(), &to.sin_addr) != 1) return -1;
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0) return -1;
-  if (connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) != 0 && errno != EINPROGRESS) {
-    close(fd);
-    return -1;
-  }
-  return fd;
-}
-
 // Whether the peer has closed or reset the connection.
 bool HasEnded(int fd) {
   char byte = 0;
@@ -121,10 +93,13 @@ std::unique_ptr<Attack> MakeAttack(const Fault& fault, ChaosGroup& group) {
   switch (fault.kind) {
     case FaultKind::kBlockedLog: {
       testing::LogPipe& log = IsRoutersLog(fault) ? group.router_log() : group.worker_log(fault.worker);
-      return std::make_unique<BlockedLog>(log);
+      log.Block();
+      return std::make_unique<Undone>([&log] { log.Unblock(); });
     }
     case FaultKind::kSlowEtcd:
-      return std::make_unique<SlowEtcd>(*group.etcd_link(), absl::Milliseconds(100 + fault.detail % 900));
+      // In each direction.
+      group.etcd_link()->Delay(absl::Milliseconds(100 + fault.detail % 900));
+      return std::make_unique<Undone>([&group] { group.etcd_link()->Delay(absl::ZeroDuration()); });
     case FaultKind::kWrongModel:
       return std::make_unique<WrongModel>(group, fault.detail);
     case FaultKind::kBarrierIntruder:
@@ -162,7 +137,7 @@ void BarrierIntruder::Run() {
 
 void BarrierIntruder::Connect(const std::string& barrier) {
   for (int i = 0; i < kConnectionsPerRound; ++i) {
-    const int fd = OpenConnection(barrier);
+    const int fd = testing::ConnectTo(barrier, "", SOCK_NONBLOCK);
     if (fd < 0) return;
     ++connections_;
     // Every other connection is silent.
@@ -208,7 +183,7 @@ void Flood::KeepConnections() {
     return true;
   });
   while (silent_.size() < kSilent) {
-    const int fd = OpenConnection(address_);
+    const int fd = testing::ConnectTo(address_, "", SOCK_NONBLOCK);
     if (fd < 0) return;
     ++connections_;
     silent_.push_back(fd);

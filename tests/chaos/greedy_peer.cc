@@ -16,7 +16,7 @@
 #include "envoy/ext_proc.grpc.pb.h"
 #include "tests/chaos/client_load.h"
 #include "tests/testing/http_engine.h"
-#include "tests/testing/http_get.h"
+#include "tests/testing/sockets.h"
 #include "tests/unit/router/frontend/endpoint_picker/ext_proc_messages.h"
 
 namespace bfio::chaos {
@@ -245,7 +245,7 @@ void GreedyPeer::Connect(int connections) {
                                   "POST /policy HTTP/1.1\r\nHost: x\r\nContent-Length: 65536\r\n\r\n{",
                                   "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"};
   for (int i = 0; i < connections; ++i) {
-    const int fd = testing::ConnectTo(options_.ports[kHttpPort], options_.address.c_str());
+    const int fd = testing::ConnectTo(options_.ports[kHttpPort], options_.address);
     if (fd < 0) return;
     ++calls_;
     const std::string& request = requests[rng_.Below(std::size(requests))];

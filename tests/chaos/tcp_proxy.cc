@@ -1,8 +1,6 @@
 #include "tests/chaos/tcp_proxy.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -16,23 +14,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
+#include "tests/testing/sockets.h"
 
 namespace bfio::chaos {
 namespace {
 
 constexpr size_t kMaxBuffered = 1 << 20;
 constexpr absl::Duration kProxyTick = absl::Milliseconds(5);
-
-// Of HOST:PORT.
-sockaddr_in AddressOf(const std::string& address) {
-  sockaddr_in of{};
-  of.sin_family = AF_INET;
-  const size_t colon = address.find(':');
-  if (inet_pton(AF_INET, address.substr(0, colon).c_str(), &of.sin_addr) != 1)
-    throw std::runtime_error("no address: " + address);
-  of.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(colon + 1))));
-  return of;
-}
 
 void Prepare(int fd) {
   fcntl(fd, F_SETFL, O_NONBLOCK);
@@ -42,16 +30,12 @@ void Prepare(int fd) {
 
 }  // namespace
 
-TcpProxy::TcpProxy(const std::string& host, const std::string& upstream, const std::string& own)
-    : upstream_(AddressOf(upstream)), own_(AddressOf(own + ":0")) {
-  listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  sockaddr_in address = AddressOf(host + ":0");
-  socklen_t size = sizeof(address);
-  if (bind(listener_, reinterpret_cast<sockaddr*>(&address), size) != 0 || listen(listener_, 64) != 0 ||
-      getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
-    throw std::runtime_error("the proxy cannot listen on " + host);
-  }
-  address_ = absl::StrCat(host, ":", ntohs(address.sin_port));
+TcpProxy::TcpProxy(const std::string& host, std::string upstream, std::string own)
+    : upstream_(std::move(upstream)),
+      own_(std::move(own)),
+      listener_(testing::BoundTo(host + ":0", SOCK_NONBLOCK)) {
+  if (listen(listener_, 64) != 0) throw std::runtime_error("the proxy cannot listen on " + host);
+  address_ = absl::StrCat(host, ":", testing::PortOf(listener_));
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -76,11 +60,9 @@ void TcpProxy::CloseBoth(Connection& connection, bool reset) {
 
 void TcpProxy::Accept() {
   for (int fd; (fd = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC)) >= 0;) {
-    const int up = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     // Blocking, because the router is on this machine: it accepts or refuses at once.
-    bind(up, reinterpret_cast<const sockaddr*>(&own_), sizeof(own_));
-    if (connect(up, reinterpret_cast<const sockaddr*>(&upstream_), sizeof(upstream_)) != 0) {
-      close(up);
+    const int up = testing::ConnectTo(upstream_, own_);
+    if (up < 0) {
       close(fd);
       continue;
     }

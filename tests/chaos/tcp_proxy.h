@@ -7,8 +7,6 @@
 #ifndef BFIO_TESTS_CHAOS_TCP_PROXY_H_
 #define BFIO_TESTS_CHAOS_TCP_PROXY_H_
 
-#include <netinet/in.h>
-
 #include <deque>
 #include <list>
 #include <mutex>
@@ -21,8 +19,9 @@ namespace bfio::chaos {
 
 class TcpProxy {
  public:
-  // Listens on `host`, an IPv4 address, at a free port; forwards to `upstream`, HOST:PORT, from `own`.
-  TcpProxy(const std::string& host, const std::string& upstream, const std::string& own = "0.0.0.0");
+  // Listens on `host`, an IPv4 address, at a free port; forwards to `upstream`, HOST:PORT, from `own` (empty:
+  // any address).
+  TcpProxy(const std::string& host, std::string upstream, std::string own = "");
   ~TcpProxy();
 
   // HOST:PORT on which it listens.
@@ -71,9 +70,9 @@ class TcpProxy {
   void Pump(Connection& connection, int from, absl::Time now);
   static void CloseBoth(Connection& connection, bool reset);
 
-  const sockaddr_in upstream_, own_;
+  const std::string upstream_, own_;
+  const int listener_;
   std::string address_;
-  int listener_ = -1;
   std::mutex mutex_;
   bool stop_ = false, stalled_ = false, cut_ = false, half_close_ = false, black_hole_ = false;
   absl::Duration delay_;

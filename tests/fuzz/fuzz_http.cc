@@ -1,7 +1,5 @@
 // The requests of clients to a port of common/http, over a real connection. No bytes stop the server, no body
 // is larger than its limit, and no protected handler runs unless the bytes contain the token.
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -13,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "common/http/http_server.h"
 #include "tests/fuzz/fuzz.h"
+#include "tests/testing/sockets.h"
 
 namespace {
 
@@ -49,16 +48,6 @@ std::unique_ptr<bfio::HttpServer> Serve() {
   return *std::move(server);
 }
 
-int Connect(const std::string& address) {
-  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in to = {};
-  to.sin_family = AF_INET;
-  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  to.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
-  bfio::fuzz::Check(connect(socket, reinterpret_cast<sockaddr*>(&to), sizeof(to)) == 0, "the server listens");
-  return socket;
-}
-
 // Sends `bytes` and reads until the server closes.
 std::string Exchange(int socket, absl::string_view bytes) {
   while (!bytes.empty()) {
@@ -84,7 +73,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const std::unique_ptr<bfio::HttpServer> server = Serve();
   const absl::string_view bytes = bfio::fuzz::Text(data, size);
   guarded_runs = 0;
-  const int socket = Connect(server->address());
+  const int socket = bfio::testing::ConnectTo(server->address());
+  bfio::fuzz::Check(socket >= 0, "the server listens");
   const std::string reply = Exchange(socket, bytes);
   close(socket);
   bfio::fuzz::Check(reply.empty() || absl::StartsWith(reply, "HTTP/1."), "an answer is HTTP");

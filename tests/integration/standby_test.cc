@@ -18,7 +18,7 @@
 #include "router/election/election.h"
 #include "tests/testing/bad_input.h"
 #include "tests/testing/etcd_server.h"
-#include "tests/testing/http_get.h"
+#include "tests/testing/sockets.h"
 #include "tests/testing/undisturbed.h"
 
 namespace bfio::testing {

@@ -6,30 +6,18 @@
 #ifndef BFIO_TESTS_TESTING_HELD_PORT_H_
 #define BFIO_TESTS_TESTING_HELD_PORT_H_
 
-#include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "tests/testing/sockets.h"
 
 namespace bfio::testing {
 
 class HeldPort {
  public:
-  HeldPort() : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    const int on = 1;
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof(address);
-    EXPECT_EQ(setsockopt(fd_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)), 0);
-    EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&address), size), 0);
-    EXPECT_EQ(getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size), 0);
-    address_ = absl::StrCat("127.0.0.1:", ntohs(address.sin_port));
-  }
+  HeldPort() = default;
   ~HeldPort() { close(fd_); }
   HeldPort(const HeldPort&) = delete;
   HeldPort& operator=(const HeldPort&) = delete;
@@ -37,8 +25,8 @@ class HeldPort {
   const std::string& address() const { return address_; }
 
  private:
-  const int fd_;
-  std::string address_;
+  const int fd_ = BoundTo("127.0.0.1:0");
+  const std::string address_ = absl::StrCat("127.0.0.1:", PortOf(fd_));
 };
 
 }  // namespace bfio::testing

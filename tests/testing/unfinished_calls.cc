@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "tests/testing/http_get.h"
+#include "tests/testing/sockets.h"
 
 namespace bfio::testing {
 namespace {

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #define CPPHTTPLIB_OPENSSL_SUPPORT
 #include <httplib.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -18,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "tests/testing/sockets.h"
 
 namespace bfio {
 namespace {
@@ -105,16 +105,8 @@ TEST_F(HttpServerTest, RepliesAreWholeAndNotCompressed) {
 
 // A socket that connects to `port`, from another address of this machine if `other`.
 int ConnectedTo(int port, int flags = 0, bool other = false) {
-  const int fd = socket(AF_INET, SOCK_STREAM | flags, 0);
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1);
-  const int bound = other ? bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) : 0;
-  EXPECT_EQ(bound, 0);
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  const int failed = connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
-  EXPECT_TRUE(failed == 0 || flags == SOCK_NONBLOCK);
+  const int fd = testing::ConnectTo(absl::StrCat("127.0.0.1:", port), other ? "127.0.0.2" : "", flags);
+  EXPECT_GE(fd, 0);
   return fd;
 }
 
@@ -162,13 +154,9 @@ int ListenerOf(int port) {
   for (int fd = 3; fd < 1024; ++fd) {
     int listens = 0;
     socklen_t size = sizeof(listens);
-    sockaddr_in address = {};
-    socklen_t address_size = sizeof(address);
     if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && listens == 1 &&
-        getsockname(fd, reinterpret_cast<sockaddr*>(&address), &address_size) == 0 &&
-        ntohs(address.sin_port) == port) {
+        testing::PortOf(fd) == port)
       return fd;
-    }
   }
   return -1;
 }

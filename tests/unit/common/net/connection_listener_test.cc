@@ -1,9 +1,7 @@
 // Connections from plain sockets to a gRPC server behind a ConnectionListener.
 #include "common/net/connection_listener.h"
 
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -16,18 +14,15 @@
 #include "common/net/authenticator.h"
 #include "common/net/call_service.h"
 #include "grpc/health/v1/health.grpc.pb.h"
+#include "tests/testing/sockets.h"
 
 namespace bfio {
 namespace {
 
 class Socket {
  public:
-  explicit Socket(uint16_t port) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_in to{};
-    to.sin_family = AF_INET;
-    to.sin_port = htons(port);
-    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EXPECT_EQ(connect(fd_, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
+  explicit Socket(uint16_t port) : fd_(testing::ConnectTo(absl::StrCat("127.0.0.1:", port))) {
+    EXPECT_GE(fd_, 0);
   }
   ~Socket() { close(fd_); }
   Socket(const Socket&) = delete;

@@ -1,7 +1,6 @@
 // An engine behind Envoy: what the router reads of it, and how requests are placed there.
 #include "router/engine_link/http/http_engine.h"
 
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -22,6 +21,7 @@
 #include "router/engine_link/http/http_get.h"
 #include "router/requests/placed_request.h"
 #include "tests/testing/http_engine.h"
+#include "tests/testing/sockets.h"
 
 namespace bfio::router {
 namespace {
@@ -177,12 +177,7 @@ class OddServer {
  public:
   OddServer(std::string first, std::string then, bool closes = false, size_t piece = SIZE_MAX)
       : first_(std::move(first)), then_(std::move(then)), closes_(closes), piece_(piece) {
-    sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
-    socklen_t size = sizeof(address);
-    EXPECT_EQ(bind(listener_, reinterpret_cast<sockaddr*>(&address), size), 0);
     EXPECT_EQ(listen(listener_, 8), 0);
-    getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size);
-    port_ = ntohs(address.sin_port);
     thread_ = std::thread([this] { Serve(); });
   }
   ~OddServer() {
@@ -190,7 +185,7 @@ class OddServer {
     thread_.join();
     close(listener_);
   }
-  uint16_t port() const { return port_; }
+  uint16_t port() const { return static_cast<uint16_t>(testing::PortOf(listener_)); }
 
  private:
   void Serve() const {
@@ -212,8 +207,7 @@ class OddServer {
   const std::string first_, then_;
   const bool closes_;
   const size_t piece_;
-  const int listener_ = socket(AF_INET, SOCK_STREAM, 0);
-  uint16_t port_ = 0;
+  const int listener_ = testing::BoundTo("127.0.0.1:0");
   std::thread thread_;
 };
 

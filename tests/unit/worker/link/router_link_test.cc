@@ -1,7 +1,6 @@
 // The rank's stream against a small router of test code, over a real loopback connection.
 #include "worker/link/router_link.h"
 
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -18,6 +17,7 @@
 #include "google/protobuf/text_format.h"
 #include "grpcpp/grpcpp.h"
 #include "tests/testing/held_port.h"
+#include "tests/testing/sockets.h"
 #include "tests/testing/wall_clock/wall_clock.h"
 #include "worker/barrier/local/local_barrier.h"
 #include "worker/engine/sim/sim_engine.h"
@@ -262,14 +262,7 @@ TEST(RouterLinkTest, ARouterThatDoesNotReadDoesNotDelayTheStop) {
 // A port where every connection is closed at once. Threads: its own accepts; seen() from any.
 class ClosingListener {
  public:
-  explicit ClosingListener(const std::string& address) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    const int on = 1;
-    sockaddr_in to{};
-    to.sin_family = AF_INET;
-    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    to.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
-    EXPECT_EQ(setsockopt(fd_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)), 0);
-    EXPECT_EQ(bind(fd_, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
+  explicit ClosingListener(const std::string& address) : fd_(testing::BoundTo(address)) {
     EXPECT_EQ(listen(fd_, 16), 0);
     thread_ = std::thread([this] {
       for (int peer; (peer = accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC)) >= 0; ++seen_) close(peer);
