@@ -43,9 +43,10 @@ inline std::string NumbersTokenizer() {
 // Sends arbitrary bytes to any method. Returns the response messages and the status.
 inline std::pair<std::vector<std::string>, grpc::Status> RawCall(
     const std::shared_ptr<grpc::Channel>& channel, const std::string& method, const std::string& bytes,
-    int messages_at_most = 1 << 20) {
+    int messages_at_most = 1 << 20, grpc_compression_algorithm compression = GRPC_COMPRESS_NONE) {
   grpc::GenericStub stub(channel);
   grpc::ClientContext context;
+  context.set_compression_algorithm(compression);
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
   grpc::CompletionQueue queue;
   const auto call = stub.PrepareCall(&context, method, &queue);
