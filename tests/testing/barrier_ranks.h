@@ -21,6 +21,14 @@
 
 namespace bfio::testing {
 
+inline std::unique_ptr<worker::BarrierEndpoint> FakeNcclEndpoint(int rank) {
+#ifdef BFIO_FAKE_NCCL
+  return *worker::NcclEndpoint::Create({.device = rank});
+#else
+  return nullptr;
+#endif
+}
+
 class BarrierRanks {
  public:
   // Timeout against hangs, not a performance bound.
@@ -30,16 +38,11 @@ class BarrierRanks {
   // the suffix "_tls", "local", or with a fake NCCL "nccl".
   BarrierRanks(const std::string& kind, int ranks) {
     for (int i = 0; i < ranks; ++i) {
-      if (kind == "local") {
-        endpoints_.push_back(std::make_unique<worker::LocalBarrierEndpoint>(hub_));
+      if (kind == "local" || kind == "nccl") {
+        endpoints_.push_back(kind == "nccl" ? FakeNcclEndpoint(i)
+                                            : std::make_unique<worker::LocalBarrierEndpoint>(hub_));
         continue;
       }
-#ifdef BFIO_FAKE_NCCL
-      if (kind == "nccl") {
-        endpoints_.push_back(*worker::NcclEndpoint::Create({.device = i}));
-        continue;
-      }
-#endif
       auto endpoint = worker::StarEndpoint::Create(
           {.fan_out = kind.starts_with("tree") ? 3 : 16, .tls = kind.ends_with("_tls")});
       EXPECT_TRUE(endpoint.ok()) << endpoint.status();
@@ -47,20 +50,12 @@ class BarrierRanks {
     }
   }
 
-  std::vector<std::unique_ptr<worker::BarrierEndpoint>>& endpoints() {
-    return endpoints_;
-  }
-  int size() const {
-    return static_cast<int>(endpoints_.size());
-  }
+  std::vector<std::unique_ptr<worker::BarrierEndpoint>>& endpoints() { return endpoints_; }
+  int size() const { return static_cast<int>(endpoints_.size()); }
   // Gets rank 0's offer; called before the ranks form the group.
-  void Offer() {
-    id_ = *endpoints_[0]->Offer();
-  }
+  void Offer() { id_ = *endpoints_[0]->Offer(); }
 
-  worker::GroupSpec SpecOf(int rank, uint64_t epoch) const {
-    return {epoch, rank, size(), id_};
-  }
+  worker::GroupSpec SpecOf(int rank, uint64_t epoch) const { return {epoch, rank, size(), id_}; }
   absl::StatusOr<std::unique_ptr<worker::Barrier>> Form(int rank, uint64_t epoch,
                                                         absl::Duration timeout = kForever,
                                                         std::stop_token stop = {}) {
