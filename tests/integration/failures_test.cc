@@ -127,10 +127,10 @@ TEST(Failures, RequestsThatEndWithoutARouterAreNotLost) {
 TEST(Failures, ReportsOfAResumedRankAreIgnored) {
   Cluster cluster(Options(3, {absl::StrCat("--step_timeout=", kSlowdown, "s")}));
   ASSERT_TRUE(cluster.ok());
-  ClientThreads undisturbed(cluster, 18, 200);
+  TokenClients undisturbed(cluster, SeededRequests(18, 200));
   const std::vector<GenerateResult> reference = undisturbed.Join();
   for (const size_t victim : {1, 0}) {  // 0 is the hub of the barrier
-    ClientThreads clients(cluster, 18, 200);
+    TokenClients clients(cluster, SeededRequests(18, 200));
     ASSERT_TRUE(cluster.WaitFor("requests everywhere", [](const v1::ClusterState& s) {
       return s.workers_size() == 3 &&
              std::all_of(s.workers().begin(), s.workers().end(),

@@ -45,7 +45,7 @@ TEST(Membership, JoinsAndDrainsDisturbNoRequest) {
     });
   };
   {
-    ClientThreads clients(cluster, 16, 300);  // twice one worker's slots
+    TokenClients clients(cluster, SeededRequests(16, 300));  // twice one worker's slots
     ASSERT_TRUE(cluster.WaitFor("the requests to wait for the first worker",
                                 [](const v1::ClusterState& s) { return s.waiting_requests() == 16; }));
     cluster.StartWorker();
@@ -54,7 +54,7 @@ TEST(Membership, JoinsAndDrainsDisturbNoRequest) {
     ExpectWhole(clients.Join(), 300);
   }
   {
-    ClientThreads clients(cluster, 8, 300);
+    TokenClients clients(cluster, SeededRequests(8, 300));
     ASSERT_TRUE(both_work());
     const std::string worker_id = cluster.State().workers(0).worker_id();
     EXPECT_EQ(Drain(cluster, worker_id), grpc::StatusCode::OK);
@@ -66,7 +66,7 @@ TEST(Membership, JoinsAndDrainsDisturbNoRequest) {
   }
   cluster.StartWorker();
   ASSERT_TRUE(cluster.WaitFor("another worker", [](const v1::ClusterState& s) { return Serving(s) == 2; }));
-  ClientThreads clients(cluster, 8, 300);
+  TokenClients clients(cluster, SeededRequests(8, 300));
   ASSERT_TRUE(both_work());
   cluster.workers()[2].Signal(SIGTERM);
   ExpectWhole(clients.Join(), 300);
@@ -134,7 +134,7 @@ TEST(Groups, WorkersWithoutAGroupNameAreDistributedAndFindTheirGroupsAgain) {
   ASSERT_EQ(before.size(), 2u);
   EXPECT_EQ(before.at("0").size(), 2u);
   EXPECT_EQ(before.at("1").size(), 2u);
-  ClientThreads clients(cluster, 16, 40);
+  TokenClients clients(cluster, SeededRequests(16, 40));
   ASSERT_TRUE(cluster.WaitFor("both groups to work", [](const v1::ClusterState& s) {
     return ActiveIn(s, "0") > 0 && ActiveIn(s, "1") > 0;
   }));
@@ -166,7 +166,7 @@ TEST(Groups, LostAndNewGroupsDoNotDelayAnotherAndAllReplaysBitForBit) {
   {
     Cluster cluster(options);
     ASSERT_TRUE(cluster.ok());
-    ClientThreads clients(cluster, 20, 300);
+    TokenClients clients(cluster, SeededRequests(20, 300));
     ASSERT_TRUE(cluster.WaitFor("both groups to work", [](const v1::ClusterState& s) {
       return ActiveIn(s, "left") >= 4 && ActiveIn(s, "right") >= 4;
     }));

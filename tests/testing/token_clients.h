@@ -1,7 +1,7 @@
 // Clients that read their streams to the end, one thread per client.
 //
 // Purpose: compares the tokens that many clients receive with the expected ones while a test disturbs the
-// cluster. Threads: one for each request, joined by ExpectTokens or Join.
+// cluster. Threads: one for each request, joined by Join.
 #ifndef BFIO_TESTS_TESTING_TOKEN_CLIENTS_H_
 #define BFIO_TESTS_TESTING_TOKEN_CLIENTS_H_
 
@@ -22,15 +22,15 @@ namespace bfio::testing {
 
 class TokenClients {
  public:
-  // The cluster and the requests outlive it. `on_token` is called by any of the threads with the total number
+  // The cluster outlives it. `on_token` is called by any of the threads with the total number
   // of tokens received so far.
   TokenClients(Cluster& cluster, const std::vector<v1::GenerateRequest>& requests,
                std::function<void(int)> on_token = nullptr)
       : on_token_(std::move(on_token)), results_(requests.size()) {
-    for (size_t i = 0; i < requests.size(); ++i) {
-      threads_.emplace_back([this, &cluster, &requests, i] { Read(cluster, requests[i], i); });
-    }
+    for (size_t i = 0; i < requests.size(); ++i)
+      threads_.emplace_back([this, &cluster, request = requests[i], i] { Read(cluster, request, i); });
   }
+  ~TokenClients() { Join(); }
 
   // Waits until this many tokens have arrived in total, or a stream has failed, or all have ended;
   // ExpectTokens checks which.
@@ -38,9 +38,13 @@ class TokenClients {
     while (seen_ < count && !failed_ && ended_ < results_.size()) absl::SleepFor(absl::Milliseconds(1));
   }
 
-  // Called once.
-  void ExpectTokens(const std::vector<std::vector<uint32_t>>& wanted) {
+  const std::vector<GenerateResult>& Join() {
     for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+    return results_;
+  }
+  void ExpectTokens(const std::vector<std::vector<uint32_t>>& wanted) {
+    Join();
     for (size_t i = 0; i < wanted.size(); ++i) {
       EXPECT_TRUE(results_[i].status.ok()) << results_[i].status.error_message();
       EXPECT_TRUE(results_[i].contiguous) << "request " << i;
@@ -68,29 +72,15 @@ class TokenClients {
   std::vector<std::thread> threads_;
 };
 
-// Clients with a stream of `output` tokens each, started at the same time.
-class ClientThreads {
- public:
-  ClientThreads(Cluster& cluster, int n, uint32_t output) : results_(n) {
-    for (int i = 0; i < n; ++i) {
-      threads_.emplace_back([this, &cluster, i, output] {
-        v1::GenerateRequest request = SyntheticRequest(10 + i, output);
-        request.mutable_sampling()->set_seed(100 + i);
-        results_[i] = Generate(cluster.inference(), request);
-      });
-    }
+// `n` requests of `output` tokens each, with seeds.
+inline std::vector<v1::GenerateRequest> SeededRequests(int n, uint32_t output) {
+  std::vector<v1::GenerateRequest> requests;
+  for (int i = 0; i < n; ++i) {
+    requests.push_back(SyntheticRequest(10 + i, output));
+    requests.back().mutable_sampling()->set_seed(100 + i);
   }
-  ~ClientThreads() { Join(); }
-  std::vector<GenerateResult>& Join() {
-    for (std::thread& thread : threads_) thread.join();
-    threads_.clear();
-    return results_;
-  }
-
- private:
-  std::vector<GenerateResult> results_;
-  std::vector<std::thread> threads_;
-};
+  return requests;
+}
 
 inline void ExpectWhole(const std::vector<GenerateResult>& results, uint32_t output) {
   for (const GenerateResult& result : results) {
