@@ -47,9 +47,7 @@ class EtcdServer {
       flags.push_back(absl::StrCat("--key-file=", certs_, "/admin-server.key"));
     }
     process_ = std::make_unique<Process>(kProgram, flags);
-    const absl::Time give_up = MonotonicNow() + absl::Seconds(60 * kSlowdown);
-    while (!Answers() && MonotonicNow() < give_up) absl::SleepFor(absl::Milliseconds(20));
-    EXPECT_TRUE(Answers()) << process_->Stderr();
+    EXPECT_TRUE(Eventually([this] { return Answers(); })) << process_->Stderr();
   }
   void Kill() {
     process_->Signal(SIGKILL);

@@ -13,8 +13,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "common/base/clock.h"
 #include "tests/testing/cluster.h"
 #include "tests/testing/resuming_client.h"
 
@@ -43,13 +41,10 @@ inline Clients StartClients(const std::string& address, int count, uint32_t outp
 }
 
 inline void WaitForTokens(Clients& clients, size_t tokens) {
-  const absl::Time give_up = MonotonicNow() + kSlowdown * absl::Seconds(60);
-  const auto all = [&] {
+  ASSERT_TRUE(Eventually([&] {
     return std::all_of(clients.begin(), clients.end(),
                        [&](const auto& client) { return client->tokens_seen() >= tokens; });
-  };
-  while (!all() && MonotonicNow() < give_up) absl::SleepFor(absl::Milliseconds(2));
-  ASSERT_TRUE(all());
+  }));
 }
 
 // The tokens that the sim engine generates for these requests without faults.
