@@ -69,17 +69,15 @@ int main(int argc, char** argv) {
   const std::string command = words.size() > 1 ? words[1] : "";
   if (command.empty()) return RunFaults();
   if (command == "recovery") {
-    bfio::chaos::RecoveryOptions options;
-    options.workers = absl::GetFlag(FLAGS_workers);
-    options.repeats = absl::GetFlag(FLAGS_repeats);
-    options.step_timeout = absl::GetFlag(FLAGS_step_timeout);
+    bfio::chaos::RecoveryOptions options = {.workers = absl::GetFlag(FLAGS_workers),
+                                            .repeats = absl::GetFlag(FLAGS_repeats),
+                                            .step_timeout = absl::GetFlag(FLAGS_step_timeout)};
     return bfio::chaos::MeasureRecovery(options);
   }
   if (command == "overload") {
-    bfio::chaos::OverloadOptions options;
-    options.factor = absl::GetFlag(FLAGS_factor);
-    options.duration = absl::Minutes(absl::GetFlag(FLAGS_minutes));
-    options.max_waiting = absl::GetFlag(FLAGS_max_waiting);
+    bfio::chaos::OverloadOptions options = {.factor = absl::GetFlag(FLAGS_factor),
+                                            .duration = absl::Minutes(absl::GetFlag(FLAGS_minutes)),
+                                            .max_waiting = absl::GetFlag(FLAGS_max_waiting)};
     return bfio::chaos::MeasureOverload(options);
   }
   if (command == "greedy") {

@@ -18,11 +18,9 @@ namespace {
 using ::testing::HasSubstr;
 
 ClusterOptions Fast(std::vector<std::string> router_flags) {
-  ClusterOptions options;
-  options.worker_processes = 1;
-  options.router_flags = std::move(router_flags);
-  options.worker_flags = {"--c=0.00005", "--tl=0", "--slots=16"};
-  return options;
+  return {.worker_processes = 1,
+          .router_flags = std::move(router_flags),
+          .worker_flags = {"--c=0.00005", "--tl=0", "--slots=16"}};
 }
 
 // A stub with its own connection, whose windows stay at 64 KiB however fast it is.

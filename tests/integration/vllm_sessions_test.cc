@@ -211,11 +211,9 @@ class RecordedEngine final : public pb::VllmEngine::Service {
 class VllmSessions : public ::testing::Test {
  protected:
   static ClusterOptions Options(const std::string& engine) {
-    ClusterOptions options;
-    options.worker_processes = 0;
-    options.ranks = 2;
-    options.router_flags = {"--engines=vllm://" + engine, "--max_new_tokens=1000"};
-    return options;
+    return {.worker_processes = 0,
+            .router_flags = {"--engines=vllm://" + engine, "--max_new_tokens=1000"},
+            .ranks = 2};
   }
   void SetUp() override { ASSERT_TRUE(cluster_.ok()); }
 

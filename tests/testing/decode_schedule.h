@@ -58,10 +58,10 @@ inline Stream RunAlone(worker::Engine& engine, const worker::SequenceRequest& re
 
 inline worker::SequenceRequest RandomRequest(Rng& rng, worker::Handle handle, int64_t vocab,
                                              int64_t max_prompt, int64_t max_output) {
-  worker::SequenceRequest request;
-  request.handle = handle;
-  request.prompt_length = 1 + static_cast<int64_t>(rng.Below(static_cast<uint64_t>(max_prompt)));
-  request.max_new_tokens = 1 + static_cast<int64_t>(rng.Below(static_cast<uint64_t>(max_output)));
+  worker::SequenceRequest request = {
+      .handle = handle,
+      .prompt_length = 1 + static_cast<int64_t>(rng.Below(static_cast<uint64_t>(max_prompt))),
+      .max_new_tokens = 1 + static_cast<int64_t>(rng.Below(static_cast<uint64_t>(max_output)))};
   if (rng.Below(4) != 0) {  // otherwise synthetic
     for (int64_t i = 0; i < request.prompt_length; ++i) {
       request.prompt.push_back(static_cast<uint32_t>(rng.Below(static_cast<uint64_t>(vocab))));

@@ -178,11 +178,7 @@ class StepLoopTest : public ::testing::Test {
     return {epoch, step, std::move(assignments), {}};
   }
   static SequenceRequest Request(Handle handle, int64_t prompt, int64_t output) {
-    SequenceRequest request;
-    request.handle = handle;
-    request.prompt_length = prompt;
-    request.max_new_tokens = output;
-    return request;
+    return {.handle = handle, .prompt_length = prompt, .max_new_tokens = output};
   }
   // Sends the same empty plan to all ranks.
   void PlanForAll(uint64_t epoch, int64_t step) {

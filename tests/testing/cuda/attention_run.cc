@@ -55,20 +55,18 @@ DeviceStep::DeviceStep(const worker::gpu::AttentionShape& shape, const worker::S
       part_sums_("part_sums", static_cast<size_t>(plan_.parts()) * shape.q_heads * 2) {}
 
 worker::gpu::AttentionArgs DeviceStep::Args() const {
-  worker::gpu::AttentionArgs args;
-  args.counts = counts_.data();
-  args.short_items = short_items_.data();
-  args.long_items = long_items_.data();
-  args.combines = combines_.data();
-  args.pages = pages_.data();
-  args.queries = queries_.data();
-  args.q_stride = q_stride_;
-  args.q_heads = shape_.q_heads;
-  args.kv = {shape_.kv_heads, shape_.page_tokens, shape_.head_dim};
-  args.out = out_.data();
-  args.part_outputs = part_outputs_.data();
-  args.part_sums = part_sums_.data();
-  return args;
+  return {.counts = counts_.data(),
+          .short_items = short_items_.data(),
+          .long_items = long_items_.data(),
+          .combines = combines_.data(),
+          .pages = pages_.data(),
+          .queries = queries_.data(),
+          .q_stride = q_stride_,
+          .q_heads = shape_.q_heads,
+          .kv = {shape_.kv_heads, shape_.page_tokens, shape_.head_dim},
+          .out = out_.data(),
+          .part_outputs = part_outputs_.data(),
+          .part_sums = part_sums_.data()};
 }
 
 std::string RunAttention(const AttentionCase& attention_case, std::vector<Bf16>* out) {

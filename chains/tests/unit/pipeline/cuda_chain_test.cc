@@ -10,11 +10,7 @@ namespace bfio::worker {
 namespace {
 
 DecodeOptions Options() {
-  DecodeOptions options;
-  options.limits = {6, 600, 1000};
-  options.page_tokens = 16;
-  options.step_tokens = 48;
-  return options;
+  return {.limits = {6, 600, 1000}, .page_tokens = 16, .step_tokens = 48};
 }
 
 using testing::OnAGpu;

@@ -19,11 +19,7 @@ using testing::EmulatedDevice;
 using ::testing::HasSubstr;
 
 DecodeOptions SmallSteps() {
-  DecodeOptions options;
-  options.limits = {6, 600, 1000};
-  options.page_tokens = 16;
-  options.step_tokens = 20;
-  return options;
+  return {.limits = {6, 600, 1000}, .page_tokens = 16, .step_tokens = 20};
 }
 
 std::shared_ptr<const Model> LoadPartly(const std::string& name) {

@@ -17,19 +17,14 @@ template <typename Kind>
 class RankTest : public ::testing::Test {
  protected:
   void Epoch(uint64_t epoch, std::vector<core::RequestId> drop = {}) {
-    EpochOffer offer;
-    offer.epoch = epoch_ = epoch;
-    offer.cancellations = std::move(drop);
-    offer.step_timeout = step_timeout_;
+    EpochOffer offer = {
+        .epoch = epoch_ = epoch, .step_timeout = step_timeout_, .cancellations = std::move(drop)};
     plan_ = 0;
     rank_.OnEpoch(offer, now_, out_);
   }
   // Places requests with prompts of prompt_tokens_.
   void Plan(std::vector<core::RequestId> place, std::vector<core::RequestId> cancel = {}) {
-    PlanPart plan;
-    plan.epoch = epoch_;
-    plan.apply_step = ++plan_;
-    plan.cancellations = std::move(cancel);
+    PlanPart plan = {.epoch = epoch_, .apply_step = ++plan_, .cancellations = std::move(cancel)};
     std::vector<EngineRank::Placement> placements;
     for (const core::RequestId id : place) placements.push_back({id, CallOf(id)});
     rank_.OnPlan(plan, std::move(placements), now_, out_);
@@ -42,13 +37,11 @@ class RankTest : public ::testing::Test {
     Reports();
   }
   EngineCall CallOf(core::RequestId id) {
-    EngineCall call;
-    call.id = id;
-    call.prompt = std::vector<uint32_t>(prompt_tokens_, 3);
-    call.max_new_tokens = max_new_tokens_;
-    call.passed = passed_;
-    call.refusals = refusals_;
-    return call;
+    return {.id = id,
+            .passed = passed_,
+            .prompt = std::vector<uint32_t>(prompt_tokens_, 3),
+            .max_new_tokens = max_new_tokens_,
+            .refusals = refusals_};
   }
   void Token(CallNumber call, uint32_t token, int64_t cached = 0) {
     rank_.OnTokens(call, {.ids = {token}, .cached_prompt_tokens = cached}, now_, out_);

@@ -10,14 +10,12 @@ namespace bfio::router {
 namespace {
 
 StepReport ReportOf(int64_t step, int64_t load, int64_t local_ns, int64_t wait_ns) {
-  StepReport report;
-  report.epoch = 1;
-  report.step = step;
-  report.load_tokens = load;
-  report.prefill_tokens = load / 10;
-  report.local = absl::Nanoseconds(local_ns);
-  report.barrier_wait = absl::Nanoseconds(wait_ns);
-  return report;
+  return {.epoch = 1,
+          .step = step,
+          .load_tokens = load,
+          .local = absl::Nanoseconds(local_ns),
+          .barrier_wait = absl::Nanoseconds(wait_ns),
+          .prefill_tokens = load / 10};
 }
 
 class StepStatisticsTest : public ::testing::Test {
@@ -157,12 +155,7 @@ TEST(RateWindow, CountsTheLastSecond) {
 }
 
 EnergyReading Reading(const std::string& device, double scale) {
-  EnergyReading reading;
-  reading.device = device;
-  reading.busy_j = 100 * scale;
-  reading.barrier_j = 10 * scale;
-  reading.parked_j = scale;
-  return reading;
+  return {.device = device, .busy_j = 100 * scale, .barrier_j = 10 * scale, .parked_j = scale};
 }
 
 TEST(EnergyBook, ASharedDeviceIsCountedOnce) {

@@ -44,10 +44,9 @@ class RequestLifecycleTest : public ::testing::Test {
   // Opens an epoch of a worker; requests that it does not hold have lost their worker.
   void OpenEpoch(std::vector<core::ResidentRequest> resident = {},
                  std::vector<core::RequestSpec> recovered = {}) {
-    core::EpochMember member;
-    member.spec = {.slots = 4, .kv_tokens = 1000};
-    member.resident = std::move(resident);
-    member.recovered = std::move(recovered);
+    core::EpochMember member = {.spec = {.slots = 4, .kv_tokens = 1000},
+                                .resident = std::move(resident),
+                                .recovered = std::move(recovered)};
     Open({member}, 0);
     requests_->SetGroups({.capacities = {Capacity()}, .complete = true, .ranks = {{0, 1}}});
     requests_->OnEpochOpened(now_);

@@ -15,12 +15,7 @@ constexpr int64_t kCapacity = 1 << 20;
 const absl::Time kNow = absl::UnixEpoch() + absl::Hours(1);
 
 SequenceRequest Request(Handle handle, int64_t max_new = 10) {
-  SequenceRequest request;
-  request.handle = handle;
-  request.prompt = {1, 2, 3};
-  request.prompt_length = 3;
-  request.max_new_tokens = max_new;
-  return request;
+  return {.handle = handle, .prompt = {1, 2, 3}, .prompt_length = 3, .max_new_tokens = max_new};
 }
 
 StepOutput Output(std::vector<StepOutput::Token> tokens, std::vector<StepOutput::Finish> finished = {}) {

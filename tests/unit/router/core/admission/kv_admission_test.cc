@@ -91,23 +91,21 @@ int64_t Below(Rng& rng, int64_t bound) {
 }
 
 void AddResident(Case& of, int64_t prompt, int64_t made, int64_t stay, int64_t most) {
-  Resident resident;
-  resident.id = of.residents.size() + 1;
-  resident.prefill_tokens = prompt;
-  resident.first_step = 101 - made;
-  resident.max_new_tokens = most;
-  resident.expected_tokens = made + stay;
+  Resident resident = {.id = of.residents.size() + 1,
+                       .first_step = 101 - made,
+                       .prefill_tokens = prompt,
+                       .max_new_tokens = most,
+                       .expected_tokens = made + stay};
   of.residents.push_back(resident);
   of.stays.push_back(stay);
 }
 
 void AddWaiting(Case& of, int64_t prompt, int64_t output, int64_t most) {
-  WaitingView view;
-  view.id = 1000 + of.waiting.size();
-  view.prefill_tokens = prompt;
-  view.max_new_tokens = most;
-  view.kv_reserve_tokens = prompt + most - 1;
-  view.predicted_output_tokens = output;
+  WaitingView view = {.id = 1000 + of.waiting.size(),
+                      .prefill_tokens = prompt,
+                      .kv_reserve_tokens = prompt + most - 1,
+                      .predicted_output_tokens = output,
+                      .max_new_tokens = most};
   of.waiting.push_back(view);
   of.outputs.push_back(output);
 }

@@ -28,11 +28,7 @@ constexpr int64_t kLoad = 50'000;
 constexpr int32_t kWorkers = 8;
 
 RequestSpec Spec(RequestId id, int64_t prompt, int64_t output) {
-  RequestSpec spec;
-  spec.id = id;
-  spec.prefill_tokens = prompt;
-  spec.max_new_tokens = output;
-  return spec;
+  return {.id = id, .prefill_tokens = prompt, .max_new_tokens = output};
 }
 
 // The smallest threshold n for a single type, such that an iteration takes at most 0.9 of the time in which n

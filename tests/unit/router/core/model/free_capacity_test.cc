@@ -20,11 +20,7 @@ WorkerView Worker(int32_t slots, int64_t kv) {
 }
 
 WaitingView Request(int64_t reserve, int32_t need = 0) {
-  WaitingView request;
-  request.prefill_tokens = reserve / 2;
-  request.kv_reserve_tokens = reserve;
-  request.kv_need = need;
-  return request;
+  return {.prefill_tokens = reserve / 2, .kv_reserve_tokens = reserve, .kv_need = need};
 }
 
 // An outlook of two times, each with two ways to show that memory suffices. `room` is the workers' capacity;

@@ -21,11 +21,7 @@ using ::testing::HasSubstr;
 using testing::RunInChunks;
 
 DecodeOptions Options() {
-  DecodeOptions options;
-  options.limits = {6, 600, 1000};
-  options.page_tokens = 16;
-  options.step_tokens = 48;
-  return options;
+  return {.limits = {6, 600, 1000}, .page_tokens = 16, .step_tokens = 48};
 }
 
 std::unique_ptr<Model> Load(const std::string& name) {
@@ -94,12 +90,7 @@ TEST_P(CudaBackendFamilyTest, TokensDoNotDependOnTheScheduleOrTheOrderOfThreads)
 // --- tests on one family ---
 
 SequenceRequest Request(Handle handle, int64_t prompt, int64_t output) {
-  SequenceRequest request;
-  request.handle = handle;
-  request.prompt_length = prompt;
-  request.max_new_tokens = output;
-  request.ignore_eos = true;
-  return request;
+  return {.handle = handle, .prompt_length = prompt, .max_new_tokens = output, .ignore_eos = true};
 }
 
 TEST(CudaBackendTest, DrawsAgreeWithTheHostSampler) {

@@ -17,11 +17,7 @@ namespace {
 using ::testing::HasSubstr;
 
 DecodeOptions Options() {
-  DecodeOptions options;
-  options.limits = {6, 600, 1000};
-  options.page_tokens = 16;
-  options.step_tokens = 48;
-  return options;
+  return {.limits = {6, 600, 1000}, .page_tokens = 16, .step_tokens = 48};
 }
 
 absl::StatusOr<std::unique_ptr<DecodeEngine>> MakeEngine(const std::string& name) {
