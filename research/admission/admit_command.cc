@@ -20,6 +20,8 @@
 namespace bfio::sim {
 namespace {
 
+// Number of rows that represent a profile.
+constexpr int64_t kRowsToDrawFrom = 100'000;
 constexpr int64_t kLongestLmsys = 2000;
 // Medians of lmsys-chat-1m as the paper states them; exp(sigma^2 / 2) is mean / median.
 constexpr double kPromptMedian = 11, kPromptSigma = 1.616, kOutputMedian = 45, kOutputSigma = 1.131;
@@ -122,7 +124,7 @@ absl::StatusOr<BeliefSetting> ParseBelief(absl::string_view text) {
 }  // namespace
 
 absl::Status RunAdmitCommand(const ReadOptions& read) {
-  WorkloadOptions workload;
+  std::string trace, profile;
   std::string rule = "mc_sf_paced";
   BeliefSetting believed;
   double rate = 50, batch_time_factor = 1;
@@ -130,7 +132,9 @@ absl::Status RunAdmitCommand(const ReadOptions& read) {
   uint64_t seed = 1;
   bool json = true;
   OptionTable table;
-  AddRows(table, workload);
+  table.Add("trace", &trace, "trace file (Azure, BurstGPT, Mooncake or generic columns)");
+  table.Add("profile", &profile,
+            "built-in workload instead of a trace; if neither is given, lognormal lengths");
   table.Add("rule", &rule, kAdmissionRules);
   table.AddParsed("belief", &believed, "known",
                   "output length that the rule plans with: known (the true length), a random multiple of it "
@@ -155,7 +159,13 @@ absl::Status RunAdmitCommand(const ReadOptions& read) {
   if (limit == 0 && (believed.belief == Belief::kSurvival || believed.belief == Belief::kLimit)) {
     return absl::InvalidArgumentError("--belief=limit and --belief=survival need --max_new_tokens");
   }
-  BFIO_ASSIGN_OR_RETURN(const Trace rows, ReadRows(workload));
+  if (!trace.empty() && !profile.empty())
+    return absl::InvalidArgumentError("--trace and --profile cannot be used together");
+  Trace rows;
+  if (!trace.empty() || !profile.empty()) {
+    BFIO_ASSIGN_OR_RETURN(rows,
+                          trace.empty() ? SampleProfile(profile, kRowsToDrawFrom, 1) : ReadTrace(trace));
+  }
   std::vector<KvArrival> arrivals = DrawKvArrivals(rows, rate, requests, memory, seed);
   if (arrivals.empty()) return absl::InvalidArgumentError("no request fits into --kv_tokens");
   Believe(believed.belief, limit, seed, arrivals);

@@ -59,12 +59,8 @@ struct WorkloadOptions {
   std::string trace, profile;
   bool with_replacement = false;
 };
-// --trace and --profile.
-void AddRows(OptionTable& table, WorkloadOptions& workload);
-// The rows of the workload, in order, to draw from; none when it has neither trace nor profile.
 // Says on standard error what was not usable.
 void PrintDroppedRows(const Trace& trace);
-absl::StatusOr<Trace> ReadRows(const WorkloadOptions& workload);
 // --trace, --profile and --draw.
 void AddWorkload(OptionTable& table, WorkloadOptions& workload);
 // The workload, varied by `seed`: rotated to another start, sampled anew, or with rows drawn with

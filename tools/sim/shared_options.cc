@@ -15,13 +15,6 @@ namespace {
 
 // Number of requests drawn from a profile; longer simulations repeat them.
 constexpr int64_t kProfileRequests = 20'000;
-// Number of rows that represent a profile.
-constexpr int64_t kRowsToDrawFrom = 100'000;
-
-absl::Status CheckOneSource(const WorkloadOptions& workload) {
-  if (workload.trace.empty() || workload.profile.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError("--trace and --profile cannot be used together");
-}
 
 }  // namespace
 
@@ -110,22 +103,10 @@ void EndWithRequests(const OptionTable& table, SimOptions& options) {
   if (!table.given("steps")) options.steps = 0;
 }
 
-void AddRows(OptionTable& table, WorkloadOptions& workload) {
-  table.Add("trace", &workload.trace, "trace file (Azure, BurstGPT, Mooncake or generic columns)");
-  table.Add(
-      "profile", &workload.profile,
-      "built-in workload instead of a trace; if neither is given, conversation (admit: lognormal lengths)");
-}
-
-absl::StatusOr<Trace> ReadRows(const WorkloadOptions& workload) {
-  BFIO_RETURN_IF_ERROR(CheckOneSource(workload));
-  if (!workload.trace.empty()) return ReadTrace(workload.trace);
-  if (!workload.profile.empty()) return SampleProfile(workload.profile, kRowsToDrawFrom, 1);
-  return Trace{};
-}
-
 void AddWorkload(OptionTable& table, WorkloadOptions& workload) {
-  AddRows(table, workload);
+  table.Add("trace", &workload.trace, "trace file (Azure, BurstGPT, Mooncake or generic columns)");
+  table.Add("profile", &workload.profile,
+            "built-in workload instead of a trace; if neither is given, conversation");
   table.AddChoice("draw", &workload.with_replacement,
                   std::vector<std::pair<std::string, bool>>{{"order", false}, {"replacement", true}},
                   "order: rows of the trace in order, repeated from the start at its end; replacement: rows "
@@ -133,7 +114,8 @@ void AddWorkload(OptionTable& table, WorkloadOptions& workload) {
 }
 
 absl::StatusOr<Trace> ReadWorkload(const WorkloadOptions& workload, uint64_t seed, int64_t requests) {
-  BFIO_RETURN_IF_ERROR(CheckOneSource(workload));
+  if (!workload.trace.empty() && !workload.profile.empty())
+    return absl::InvalidArgumentError("--trace and --profile cannot be used together");
   const int64_t drawn = requests > 0 ? requests : kProfileRequests;
   if (workload.trace.empty()) {
     return SampleProfile(workload.profile.empty() ? "conversation" : workload.profile, drawn, seed);

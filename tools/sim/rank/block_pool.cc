@@ -2,9 +2,9 @@
 
 namespace bfio::sim {
 
-BlockPool::BlockPool(int64_t blocks, bool cache) : cache_(cache), blocks_(static_cast<size_t>(blocks) + 1) {
-  blocks_.back().next = blocks_.back().previous = static_cast<Block>(blocks);
-  for (int64_t block = 0; block < blocks; ++block) Link(static_cast<Block>(block));
+BlockPool::BlockPool(int64_t blocks, bool cache) : cache_(cache), blocks_(static_cast<size_t>(blocks)) {
+  for (int64_t block = 0; block < blocks; ++block)
+    blocks_[static_cast<size_t>(block)].at = free_.insert(free_.end(), static_cast<Block>(block));
 }
 
 std::optional<BlockPool::Block> BlockPool::Find(uint64_t name) const {
@@ -13,11 +13,12 @@ std::optional<BlockPool::Block> BlockPool::Find(uint64_t name) const {
 }
 
 void BlockPool::Share(Block block) {
-  if (blocks_[static_cast<size_t>(block)].users++ == 0) Unlink(block);
+  Entry& entry = blocks_[static_cast<size_t>(block)];
+  if (entry.users++ == 0) used_.splice(used_.end(), free_, entry.at);
 }
 
 BlockPool::Block BlockPool::Allocate() {
-  const Block block = blocks_.back().next;
+  const Block block = free_.front();
   Entry& entry = blocks_[static_cast<size_t>(block)];
   if (entry.name) by_name_.erase(*entry.name);
   entry.name.reset();
@@ -31,24 +32,8 @@ void BlockPool::Name(Block block, uint64_t name) {
 }
 
 void BlockPool::Release(Block block) {
-  if (--blocks_[static_cast<size_t>(block)].users == 0) Link(block);
-}
-
-void BlockPool::Link(Block block) {
-  const Block head = static_cast<Block>(blocks_.size() - 1);
   Entry& entry = blocks_[static_cast<size_t>(block)];
-  entry.next = head;
-  entry.previous = blocks_.back().previous;
-  blocks_[static_cast<size_t>(entry.previous)].next = block;
-  blocks_.back().previous = block;
-  ++free_;
-}
-
-void BlockPool::Unlink(Block block) {
-  const Entry& entry = blocks_[static_cast<size_t>(block)];
-  blocks_[static_cast<size_t>(entry.previous)].next = entry.next;
-  blocks_[static_cast<size_t>(entry.next)].previous = entry.previous;
-  --free_;
+  if (--entry.users == 0) free_.splice(free_.end(), used_, entry.at);
 }
 
 }  // namespace bfio::sim

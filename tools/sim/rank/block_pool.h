@@ -6,6 +6,7 @@
 #define BFIO_TOOLS_SIM_RANK_BLOCK_POOL_H_
 
 #include <cstdint>
+#include <list>
 #include <optional>
 #include <vector>
 
@@ -34,26 +35,23 @@ class BlockPool {
   // Removes a user. A block without users becomes the most recently freed one.
   void Release(Block block);
 
-  int64_t free_blocks() const { return free_; }
-  int64_t size() const { return static_cast<int64_t>(blocks_.size()) - 1; }
+  int64_t free_blocks() const { return std::ssize(free_); }
+  int64_t size() const { return std::ssize(blocks_); }
   bool cache() const { return cache_; }
 
  private:
   struct Entry {
     std::optional<uint64_t> name;
     int32_t users = 0;
-    // Links of the ring of free blocks, in order of their release.
-    Block next = 0, previous = 0;
+    // In free_ or used_.
+    std::list<Block>::iterator at;
   };
 
-  void Link(Block block);
-  void Unlink(Block block);
-
   const bool cache_;
-  // The last entry is the head of the ring, not a block.
   std::vector<Entry> blocks_;
   absl::flat_hash_map<uint64_t, Block> by_name_;
-  int64_t free_ = 0;
+  // Free blocks in order of their release.
+  std::list<Block> free_, used_;
 };
 
 }  // namespace bfio::sim

@@ -26,13 +26,11 @@ absl::StatusOr<Drift> Drift::Parse(const std::string& text, uint64_t seed) {
   const std::vector<std::string> parts = absl::StrSplit(text, ':');
   const std::string& kind = parts[0];
   if (kind == "growth" && parts.size() == 1) return drift;
-  if (kind == "constant" && parts.size() == 1) {
-    drift.kind_ = Kind::kConstant;
-    return drift;
-  }
-  if (kind == "throttled") {
+  const bool constant = kind == "constant" && parts.size() == 1;
+  if (constant || kind == "throttled") {
     drift.kind_ = Kind::kThrottled;
-    if (parts.size() != 2 || !absl::SimpleAtod(parts[1], &drift.share_))
+    drift.share_ = 0;
+    if (!constant && (parts.size() != 2 || !absl::SimpleAtod(parts[1], &drift.share_)))
       return bad("expected throttled:SHARE");
     if (!(drift.share_ >= 0 && drift.share_ <= 1)) return bad("SHARE must be within 0..1");
     return drift;
@@ -62,28 +60,15 @@ absl::StatusOr<Drift> Drift::Parse(const std::string& text, uint64_t seed) {
 
 Drift Drift::Steady(double tokens_per_step) {
   Drift drift(0);
-  if (tokens_per_step == 1) return drift;
-  drift.kind_ = Kind::kSteady;
   drift.share_ = tokens_per_step;
   return drift;
 }
 
 int64_t Drift::GrowthThrough(int64_t step) {
-  switch (kind_) {
-    case Kind::kConstant:
-      return 0;
-    case Kind::kThrottled:
-      return static_cast<int64_t>(std::floor(share_ * static_cast<double>(step)));
-    case Kind::kSequence: {
-      const int64_t size = static_cast<int64_t>(round_.size()), rest = step % size;
-      return step / size * round_.back() + (rest == 0 ? 0 : round_[static_cast<size_t>(rest) - 1]);
-    }
-    case Kind::kGrowth:
-    case Kind::kSteady:
-    case Kind::kSpeculative:
-      return TokensThrough(step);
-  }
-  return 0;
+  if (kind_ == Kind::kThrottled) return static_cast<int64_t>(std::floor(share_ * static_cast<double>(step)));
+  if (kind_ != Kind::kSequence) return TokensThrough(step);
+  const auto size = std::ssize(round_), rest = step % size;
+  return step / size * round_.back() + (rest == 0 ? 0 : round_[static_cast<size_t>(rest) - 1]);
 }
 
 int64_t Drift::TokensThrough(int64_t step) {

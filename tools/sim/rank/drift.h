@@ -41,13 +41,13 @@ class Drift {
   int64_t StepWith(int64_t tokens);
 
  private:
-  enum class Kind { kGrowth, kConstant, kSpeculative, kThrottled, kSequence, kSteady };
+  enum class Kind { kSteady, kSpeculative, kThrottled, kSequence };
   explicit Drift(uint64_t seed) : rng_(Rng(seed).Fork(0xd21f7)) {}
 
   void DrawThrough(int64_t step);
 
-  Kind kind_ = Kind::kGrowth;
-  // throttled: the share; steady: tokens per step.
+  Kind kind_ = Kind::kSteady;
+  // throttled, constant: the share; growth, steady: tokens per step.
   double share_ = 1;
   int64_t draft_ = 0;
   double accept_ = 0;

@@ -21,66 +21,38 @@ absl::Status OneOf(const char* flag, const std::string& value, absl::Span<const 
       absl::StrCat("--", flag, "=", value, ": choose one of ", absl::StrJoin(known, ", ")));
 }
 
-absl::Status CheckWords(const SimOptions& options) {
-  absl::Status status = OneOf("mode", options.mode, {"overload", "arrivals", "closed"});
-  status.Update(OneOf("dispatch", options.dispatch, {"pool", "instant"}));
-  status.Update(OneOf("plan_mode", options.plan_mode, {"lockstep", "pipelined"}));
-  if (const auto lookahead = core::MakeLookahead(options.lookahead); !lookahead.ok()) {
-    status.Update(lookahead.status());
-  }
-  status.Update(Drift::Parse(options.drift, options.seed).status());
-  return status;
-}
-
-absl::Status CheckInstant(const SimOptions& options) {
-  if (options.dispatch != "instant") return absl::OkStatus();
-  if (options.plan_mode != "lockstep") {
-    return absl::InvalidArgumentError(
-        "--plan_mode=pipelined needs --dispatch=pool, because instant dispatch makes no plans");
-  }
-  if (options.kv_tokens > 0) return absl::InvalidArgumentError("--kv_tokens needs --dispatch=pool");
-  return absl::OkStatus();
-}
-
-absl::Status CheckAdmission(const SimOptions& options) {
-  BFIO_ASSIGN_OR_RETURN(const auto admission, core::ParseAdmission(options.admission));
-  const core::KvAdmissionOptions* const kv = &admission.kv;
-  if (admission.wait.kind != core::WaitAdmissionOptions::Kind::kNone && options.dispatch != "pool") {
-    return absl::InvalidArgumentError("--admission=wait needs --dispatch=pool");
-  }
-  if (kv->kind == core::KvAdmissionOptions::Kind::kNone) return absl::OkStatus();
-  if (const auto lookahead = core::MakeLookahead(options.lookahead); lookahead.ok()) {
-    BFIO_RETURN_IF_ERROR(core::CheckKvAdmission(*kv, **lookahead));
-  }
-  if (options.kv_tokens == 0) return absl::InvalidArgumentError("--admission needs --kv_tokens");
-  if (options.dispatch != "pool" || options.drift != "growth") {
-    return absl::InvalidArgumentError("--admission needs --dispatch=pool and --drift=growth");
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckEnd(const SimOptions& options) {
-  if (options.steps == 0 && options.requests == 0) {
-    return absl::InvalidArgumentError("--steps=0 needs --requests, otherwise the run would not end");
-  }
-  if (options.mode == "closed" && options.concurrency == 0) {
-    return absl::InvalidArgumentError("--mode=closed needs --concurrency");
-  }
-  if (options.kv_tokens > 0 && absl::StartsWith(options.drift, "sequence")) {
-    return absl::InvalidArgumentError(
-        "--kv_tokens cannot be used with --drift=sequence, because a request could exceed the KV that it "
-        "reserves");
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::Status Validate(const SimOptions& options) {
-  absl::Status status = CheckWords(options);
-  status.Update(CheckInstant(options));
-  status.Update(CheckEnd(options));
-  status.Update(CheckAdmission(options));
+  absl::Status status = OneOf("mode", options.mode, {"overload", "arrivals", "closed"});
+  status.Update(OneOf("dispatch", options.dispatch, {"pool", "instant"}));
+  status.Update(OneOf("plan_mode", options.plan_mode, {"lockstep", "pipelined"}));
+  const auto lookahead = core::MakeLookahead(options.lookahead);
+  status.Update(lookahead.status());
+  status.Update(Drift::Parse(options.drift, options.seed).status());
+  const auto admission = core::ParseAdmission(options.admission);
+  status.Update(admission.status());
+  BFIO_RETURN_IF_ERROR(status);
+  const bool instant = options.dispatch == "instant", memory = options.kv_tokens > 0,
+             admits = admission->kv.kind != core::KvAdmissionOptions::Kind::kNone;
+  if (admits) BFIO_RETURN_IF_ERROR(core::CheckKvAdmission(admission->kv, **lookahead));
+  const auto reject = [&status](bool bad, const char* why) {
+    if (bad) status.Update(absl::InvalidArgumentError(why));
+  };
+  reject(instant && options.plan_mode != "lockstep",
+         "--plan_mode=pipelined needs --dispatch=pool, because instant dispatch makes no plans");
+  reject(instant && memory, "--kv_tokens needs --dispatch=pool");
+  reject(instant && admission->wait.kind != core::WaitAdmissionOptions::Kind::kNone,
+         "--admission=wait needs --dispatch=pool");
+  reject(admits && !memory, "--admission needs --kv_tokens");
+  reject(admits && (instant || options.drift != "growth"),
+         "--admission needs --dispatch=pool and --drift=growth");
+  reject(options.steps == 0 && options.requests == 0,
+         "--steps=0 needs --requests, otherwise the run would not end");
+  reject(options.mode == "closed" && options.concurrency == 0, "--mode=closed needs --concurrency");
+  reject(memory && absl::StartsWith(options.drift, "sequence"),
+         "--kv_tokens cannot be used with --drift=sequence, because a request could exceed the KV that it "
+         "reserves");
   for (const double speed : options.speeds) status.Update(CheckBounds({{"speeds", speed, 1e-3, 1e3}}));
   status.Update(CheckBounds({{"workers", options.workers, 1, 65536},
                              {"batch", options.batch, 1, 1 << 20},
