@@ -89,7 +89,7 @@ class Planner {
   PrefillDecision Plan() {
     decision_.level_s = kInfinite;
     if (releases()) {
-      while (BindRound(BestHeight())) {
+      while (BindRound(BestRelease())) {
       }
       return std::move(decision_);
     }
@@ -150,7 +150,7 @@ class Planner {
     }
     int64_t Steps(int64_t more) const { return (held + more + capacity - 1) / capacity; }
     // The time that its prompts and this one add to the group's steps, beside what all ranks pay.
-    double Height(const PromptLeft& more = {}) const {
+    double Added(const PromptLeft& more = {}) const {
       return std::max(0.0, held_s + Seconds(more) - static_cast<double>(Steps(more.left)) * free_s);
     }
     // What all ranks pay for the steps of its prompts and this one.
@@ -298,18 +298,18 @@ class Planner {
 
   // --- releases ---
 
-  // The height up to which it pays to release prompts; negative: none. Where slots are short, only what it
-  // costs decodes bounds a wait, since uneven releases would lengthen the backlog.
-  double BestHeight() const {
+  // It pays to release the prompts that add up to this time; negative: none. Where slots are short, only what
+  // it costs decodes bounds a wait, since uneven releases would lengthen the backlog.
+  double BestRelease() const {
     struct Candidate {
-      double height_s = 0, adds_s = 0, price_s = 0;
+      double added_s = 0, more_s = 0, price_s = 0;
       int32_t waiting = 0;
       auto operator<=>(const Candidate&) const = default;
     };
     double present_s = 0, filled_s = 0, price_s = 0, overdue_s = -1;
     for (const Rank& rank : ranks_) {
-      present_s = std::max(present_s, rank.Height());
-      filled_s += rank.Height();
+      present_s = std::max(present_s, rank.Added());
+      filled_s += rank.Added();
       price_s = std::max(price_s, rank.Price(terms_));
     }
     const std::vector<WorkerIndex> takers = Takers(kInfinite);
@@ -319,20 +319,20 @@ class Planner {
     for (const int32_t i : Considered(takers)) {
       const WaitingPrompt& prompt = waiting_[i];
       const WorkerIndex g = prompt.cached.empty() ? most_slack : Cheapest(prompt, takers);
-      const double height_s = ranks_[g].Height(prompt.On(g));
+      const double added_s = ranks_[g].Added(prompt.On(g));
       const double takes_s = static_cast<double>(ranks_[g].Steps(prompt.On(g).left)) * traffic_.step_s;
       const double pays_s = ranks_[g].Price(terms_, prompt.On(g));
-      candidates.push_back({height_s, height_s - ranks_[g].Height(), pays_s, i});
-      const double early_s = prompt.due_s - height_s - takes_s;
+      candidates.push_back({added_s, added_s - ranks_[g].Added(), pays_s, i});
+      const double early_s = prompt.due_s - added_s - takes_s;
       const bool due = early_s >= 0 && early_s < kDueSteps * traffic_.step_s;
-      if (slots_short_ || (!due && Waited(i) <= HeldAtMost(height_s + pays_s))) continue;
-      overdue_s = std::max(overdue_s, height_s);
+      if (slots_short_ || (!due && Waited(i) <= HeldAtMost(added_s + pays_s))) continue;
+      overdue_s = std::max(overdue_s, added_s);
     }
     std::sort(candidates.begin(), candidates.end());
     // What others could avoid if they came later: time of ranks without prompts, as far as budgets have room
     // then, and the price of steps.
-    const auto avoidable = [&](double height_s) {
-      return spare_ * std::max(0.0, height_s - filled_s / ranks()) + price_s;
+    const auto avoidable = [&](double added_s) {
+      return spare_ * std::max(0.0, added_s - filled_s / ranks()) + price_s;
     };
     const double before_s = avoidable(present_s);
     double best_s = -1, most = 0;
@@ -340,24 +340,24 @@ class Planner {
     for (const Candidate& candidate : candidates) {
       outcome.waited_s += Waited(candidate.waiting);
       ++outcome.prompts;
-      filled_s += candidate.adds_s;
+      filled_s += candidate.more_s;
       price_s = std::max(price_s, candidate.price_s);
-      const double height_s = std::max(present_s, candidate.height_s);
-      const double net = Rent(outcome) - decodes_ * (avoidable(height_s) - before_s);
+      const double added_s = std::max(present_s, candidate.added_s);
+      const double net = Rent(outcome) - decodes_ * (avoidable(added_s) - before_s);
       if (net < most) continue;
       most = net;
-      best_s = height_s;
+      best_s = added_s;
     }
     return std::max(best_s, overdue_s);
   }
 
-  // The taker that would have the smallest height with the prompt.
+  // The taker where the prompt would add least.
   WorkerIndex Cheapest(const WaitingPrompt& prompt, const std::vector<WorkerIndex>& takers) const {
-    const auto height = [&](WorkerIndex g) {
-      return std::pair(ranks_[g].Height(prompt.On(g)), ranks_[g].Seconds(prompt.On(g)));
+    const auto added = [&](WorkerIndex g) {
+      return std::pair(ranks_[g].Added(prompt.On(g)), ranks_[g].Seconds(prompt.On(g)));
     };
     return *std::min_element(takers.begin(), takers.end(),
-                             [&](WorkerIndex a, WorkerIndex b) { return height(a) < height(b); });
+                             [&](WorkerIndex a, WorkerIndex b) { return added(a) < added(b); });
   }
 
   // --- placement ---
@@ -392,7 +392,7 @@ class Planner {
     std::vector<WorkerIndex> takers = Takers(extent);
     if (takers.empty() || left_.empty()) return false;
     const auto fits = [&](WorkerIndex g, const WaitingPrompt& prompt) {
-      return !releases() || ranks_[g].Height(prompt.On(g)) <= extent * kRoundingUp;
+      return !releases() || ranks_[g].Added(prompt.On(g)) <= extent * kRoundingUp;
     };
     std::vector<int32_t> chosen;
     const WorkerIndex most_slack = releases() ? Cheapest(kTypical, takers) : 0;

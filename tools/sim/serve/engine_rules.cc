@@ -360,7 +360,9 @@ const std::vector<ServeRuleInfo>& ServeRules() {
        "step time",
        nullptr},
       {"bf_io_release",
-       "requests wait in one pool and are released in waves; each engine fills its token budget with prompts",
+       "requests wait in one pool and are released several at a time; each engine fills its token budget "
+       "with "
+       "prompts",
        nullptr},
       {"equal_chunks",
        "requests wait in one pool; a rank computes at most the mean of the ranks' pending prompt tokens per "
