@@ -1,6 +1,7 @@
 #include "router/core/prefill/prefill_planner.h"
 
 #include <cmath>
+#include <functional>
 #include <numeric>
 #include <utility>
 
@@ -29,7 +30,6 @@ constexpr double kStepsToObjective = 4;
 constexpr double kDueSteps = 2;
 // The chance that a rank whose last prompt ends loses free rows, where none waits: others arrive at random.
 constexpr double kRunsDry = 0.5;
-constexpr double kRoundingUp = 1 + 1e-9;
 // A prompt that takes several steps with most budgets; the rank where it adds least has most free time.
 constexpr WaitingPrompt kTypical = {.tokens = 1 << 12};
 
@@ -136,6 +136,8 @@ class Planner {
                (planner.padded_rows_ > 0 ? 0 : std::max(0.0, planner.least_s_ - own_s));
       for (const PromptLeft& prompt : view.prompts) Hold(prompt);
     }
+    // Its requests.
+    int64_t Rows() const { return view.decodes + std::ssize(view.prompts); }
     RankWork Work() const { return {view.cost, view.decodes, view.decode_context, view.prompts}; }
     double Seconds(const PromptLeft& prompt) const { return WholePromptSeconds(view.cost, prompt, 0); }
     void Hold(const PromptLeft& prompt) {
@@ -353,14 +355,14 @@ class Planner {
 
   // The taker where the prompt would add least.
   WorkerIndex Cheapest(const WaitingPrompt& prompt, const std::vector<WorkerIndex>& takers) const {
-    const auto added = [&](WorkerIndex g) {
+    return *std::ranges::min_element(takers, {}, [&](WorkerIndex g) {
       return std::pair(ranks_[g].Added(prompt.On(g)), ranks_[g].Seconds(prompt.On(g)));
-    };
-    return *std::min_element(takers.begin(), takers.end(),
-                             [&](WorkerIndex a, WorkerIndex b) { return added(a) < added(b); });
+    });
   }
 
   // --- placement ---
+
+  static double Tokens(const PromptLeft& prompt) { return static_cast<double>(prompt.left + prompt.done); }
 
   // Ranks that get a prompt: with a level, those with fewer tokens left than they can compute below it, since
   // until then the prompt can still go to another rank; otherwise those whose next step has room. The rank
@@ -392,7 +394,7 @@ class Planner {
     std::vector<WorkerIndex> takers = Takers(extent);
     if (takers.empty() || left_.empty()) return false;
     const auto fits = [&](WorkerIndex g, const WaitingPrompt& prompt) {
-      return !releases() || ranks_[g].Added(prompt.On(g)) <= extent * kRoundingUp;
+      return !releases() || ranks_[g].Added(prompt.On(g)) <= extent * (1 + 1e-9);
     };
     std::vector<int32_t> chosen;
     const WorkerIndex most_slack = releases() ? Cheapest(kTypical, takers) : 0;
@@ -403,17 +405,31 @@ class Planner {
         chosen.push_back(i);
       }
     }
-    std::stable_sort(chosen.begin(), chosen.end(),
-                     [&](int32_t a, int32_t b) { return waiting_[a].tokens > waiting_[b].tokens; });
-    std::vector<double> expected_s;
+    std::ranges::stable_sort(chosen, std::greater(), [&](int32_t i) { return waiting_[i].tokens; });
+    // Padded ranks have the rows of the rank with most and wait for the one with the largest context; for
+    // others both are one maximum.
+    const double growth = settings_.growth * traffic_.mean_output_tokens;
+    std::vector<double> rows_s, own_s;
     int64_t rows = 0;
     for (const Rank& rank : ranks_) {
-      expected_s.push_back(ExpectedSeconds(rank));
-      rows += rank.view.decodes + std::ssize(rank.view.prompts);
+      const BatchCost& cost = rank.view.cost;
+      double context = rank.view.decode_context + growth * static_cast<double>(rank.Rows());
+      for (const PromptLeft& prompt : rank.view.prompts) context += Tokens(prompt);
+      rows_s.push_back(cost.a_s_per_token * static_cast<double>(rank.Rows()));
+      const double beyond_s = rows_s.back() - cost.a_s_per_token * static_cast<double>(cost.b0_tokens);
+      own_s.push_back(cost.k2_s_per_token * context + (terms_.padded ? 0 : std::max(0.0, beyond_s)));
+      rows += rank.Rows();
     }
-    std::stable_sort(takers.begin(), takers.end(),
-                     [&](WorkerIndex a, WorkerIndex b) { return expected_s[a] < expected_s[b]; });
-    const std::vector<double> slowest = SlowestProbabilities(expected_s, rows);
+    const std::vector<double> slowest = SlowestProbabilities(own_s, rows);
+    const std::vector<double> fullest = terms_.padded ? SlowestProbabilities(rows_s, rows) : slowest;
+    // What the decodes of one more prompt add to the group's steps.
+    const auto added_s = [&](WorkerIndex g, const PromptLeft& prompt) {
+      const BatchCost& cost = ranks_[g].view.cost;
+      return fullest[g] * (ranks_[g].Rows() < cost.b0_tokens ? 0 : cost.a_s_per_token) +
+             slowest[g] * cost.k2_s_per_token * (Tokens(prompt) + growth);
+    };
+    const PromptLeft mean{static_cast<int64_t>(traffic_.mean_prompt_tokens), 0};
+    std::ranges::stable_sort(takers, {}, [&](WorkerIndex g) { return added_s(g, mean); });
     const size_t before = decision_.bindings.size();
     // The longest prompt goes to the rank that will be least loaded, unless caches hold parts of it.
     for (const int32_t i : chosen) {
@@ -423,11 +439,10 @@ class Planner {
       double least = kInfinite;
       for (auto taker = takers.begin(); taker != takers.end(); ++taker) {
         if (!fits(*taker, prompt)) continue;
-        const Rank& rank = ranks_[*taker];
-        // What ranks can compute meanwhile, and what its decodes add to the steps of the slowest rank.
-        const double cost = rank.Seconds(prompt.On(*taker)) / ranks() +
-                            traffic_.mean_output_tokens * slowest[*taker] *
-                                (ExpectedSeconds(rank, prompt.On(*taker)) - expected_s[*taker]);
+        // What ranks can compute meanwhile, and what its decodes add.
+        const PromptLeft on = prompt.On(*taker);
+        const double cost =
+            ranks_[*taker].Seconds(on) / ranks() + traffic_.mean_output_tokens * added_s(*taker, on);
         if (cost >= least) continue;
         least = cost;
         best = taker;
@@ -460,21 +475,6 @@ class Planner {
     return prompt.waited_s + traffic_.step_s < std::max(taken_s - with_slot_s, wait_s);
   }
 
-  // Decode time of the rank after its requests, and that of another prompt, have grown by settings_.growth.
-  double ExpectedSeconds(const Rank& rank, const std::optional<PromptLeft>& more = {}) const {
-    const PrefillRank& view = rank.view;
-    const double growth = settings_.growth * traffic_.mean_output_tokens;
-    double context = view.decode_context + growth * static_cast<double>(view.decodes);
-    const auto add = [&](const PromptLeft& prompt) {
-      context += static_cast<double>(prompt.left + prompt.done) + growth;
-    };
-    for (const PromptLeft& prompt : view.prompts) add(prompt);
-    if (more) add(*more);
-    const auto rows = view.decodes + std::ssize(view.prompts) + (more ? 1 : 0);
-    const auto beyond = static_cast<double>(std::max<int64_t>(0, rows - view.cost.b0_tokens));
-    return view.cost.a_s_per_token * beyond + view.cost.k2_s_per_token * context;
-  }
-
   // The oldest first where slots are short, otherwise by age over the root of the length.
   void SortLeft() {
     if (slots_short_) return;
@@ -483,8 +483,7 @@ class Planner {
       const auto tokens = static_cast<double>(std::max<int64_t>(1, waiting_[i].Least().left));
       urgency.push_back(Waited(static_cast<int32_t>(i)) / std::sqrt(tokens));
     }
-    std::stable_sort(left_.begin(), left_.end(),
-                     [&](int32_t a, int32_t b) { return urgency[a] > urgency[b]; });
+    std::ranges::stable_sort(left_, std::greater(), [&](int32_t i) { return urgency[i]; });
   }
 
   std::vector<Rank> ranks_;

@@ -36,8 +36,8 @@ double Rise(const Ranks& ranks, const Prompts& waiting = {}, const PrefillTraffi
   return std::max(0.0, Plan(ranks, waiting, traffic).level_s - SlowestWithoutPrompts(ranks));
 }
 std::vector<int32_t> PlacedOn(const Ranks& ranks, const Prompts& waiting,
-                              const PrefillTraffic& traffic = Traffic()) {
-  return RanksOf(Plan(ranks, waiting, traffic).bindings);
+                              const PrefillTraffic& traffic = Traffic(), const GroupTerms& terms = {}) {
+  return RanksOf(Plan(ranks, waiting, traffic, terms).bindings);
 }
 
 // Two ranks with 20 decodes each; the first has these prompts, the second these.
@@ -65,6 +65,20 @@ TEST(PlanPrefillTest, ARankThatGrowsFasterIsMoreLoaded) {
   Ranks ranks = {RankOf(60, 6000), RankOf(10, 12000)};
   for (PrefillRank& rank : ranks) rank.cost.b0_tokens = 100;
   EXPECT_THAT(PlacedOn(ranks, {{50, 0}}, traffic), ElementsAre(1));
+}
+
+// The first rank has most rows, the second most context and the longer decodes. Where rows are padded, a
+// short prompt costs the group more by its row than by its context.
+TEST(PlanPrefillTest, PaddedRanksHaveAMaximumOfRowsAndOneOfContext) {
+  const Ranks ranks = {RankOf(0, 0, 10, std::vector<PromptLeft>(30, {1, 99})),
+                       RankOf(0, 0, 10, std::vector<PromptLeft>(20, {1, 249}))};
+  for (const int64_t tokens : {20, 500}) {
+    PrefillTraffic traffic = Traffic();
+    traffic.mean_prompt_tokens = static_cast<double>(tokens);
+    EXPECT_THAT(PlacedOn(ranks, {{tokens, 5}}, traffic), ElementsAre(0)) << tokens;
+    EXPECT_THAT(PlacedOn(ranks, {{tokens, 5}}, traffic, {.padded = true}), ElementsAre(tokens == 20 ? 1 : 0))
+        << tokens;
+  }
 }
 
 TEST(PlanPrefillTest, APromptGoesToTheRankThatHoldsItUnlessItsDecodesCostMore) {
@@ -236,7 +250,7 @@ TEST(PlanPrefillObjectives, OneThatWouldBeMissedRaisesTheLevelAndOneThatCannotBe
   EXPECT_EQ(Rise(after_another), Rise(LonePrompt(500, 0.25))) << "work before the prompt counts";
 }
 
-TEST(PlanPrefillObjectives, AnObjectiveThatThePaceMeetsChangesNothing) {
+TEST(PlanPrefillObjectives, AnObjectiveThatIsMetAnywayChangesNothing) {
   const Ranks ranks = Two({{500, 0}}, {{500, 0}});
   Ranks with = ranks;
   for (PrefillRank& rank : with) rank.due_s = {10};
