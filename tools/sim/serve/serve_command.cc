@@ -1,15 +1,19 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <iostream>
 #include <map>
 #include <numeric>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
 #include "common/base/shutdown.h"
 #include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
@@ -57,12 +61,13 @@ void AddPadded(OptionTable& table, GroupTerms& terms) {
                 }});
 }
 
+constexpr char kPromptPriceHelp[] =
+    "seconds that a step takes longer on all ranks if any rank computes prompt tokens (piecewise instead of "
+    "full CUDA graphs)";
+
 // The options that both subcommands have.
 void AddServeOptions(OptionTable& table, ServeOptions& options, bool& json) {
   AddPadded(table, options.cost.terms);
-  table.Add("prompt_price", &options.cost.terms.prompt_s, Within(0, 1),
-            "seconds that a step takes longer on all ranks if any rank computes prompt tokens (piecewise "
-            "instead of full CUDA graphs)");
   table.Add("eager_price", &options.cost.terms.eager_s, Within(0, 1),
             "seconds that a step takes longer on all ranks if any rank has more than S rows (--padded=S)");
   table.Add("rule", &options.rule,
@@ -133,15 +138,16 @@ nlohmann::ordered_json Ratios(const ServeCell& cell) {
 }
 
 constexpr char kGridColumns[] =
-    "workload:-24 engine:-6 ranks:3 load:5.2 rule:-15 budget:6 e2e:6.3 longer:5.2 ttft:5.2 p99:5.2 late:5.2 "
-    "tpot:6.3 least_ttft:5.2 least_p99:5.2 equal_tpot:5.2 idle:6.2% tokens:8.3 floor:6.3";
+    "workload:-24 engine:-6 price_ms:5.1 ranks:3 load:5.2 rule:-15 budget:6 e2e:6.3 longer:5.2 ttft:5.2 "
+    "p99:5.2 late:5.2 tpot:6.3 least_ttft:5.2 least_p99:5.2 equal_tpot:5.2 idle:6.2% tokens:8.3 floor:6.3";
 
-// The means and the largest of the ratios, by number of ranks and load.
+// The means and the largest of the ratios, by price, number of ranks and load.
 void PrintSummary(const std::vector<nlohmann::ordered_json>& cells) {
-  std::map<std::pair<int32_t, double>, std::map<std::string, std::vector<double>>> groups;
+  std::map<std::tuple<double, int32_t, double>, std::map<std::string, std::vector<double>>> groups;
   for (const nlohmann::ordered_json& cell : cells) {
     for (const auto& [key, value] : cell.items())
-      if (value.is_number() && key != "budget") groups[{cell["ranks"], cell["load"]}][key].push_back(value);
+      if (value.is_number() && key != "budget")
+        groups[{cell["price_ms"], cell["ranks"], cell["load"]}][key].push_back(value);
   }
   for (const auto& [group, ratios] : groups) {
     nlohmann::ordered_json mean = {{"workload", absl::StrCat("mean of ", ratios.at("e2e").size())}};
@@ -168,6 +174,7 @@ absl::Status RunServeCommand(const ReadOptions& read) {
   bool json = false;
   OptionTable table;
   AddServeOptions(table, options, json);
+  table.Add("prompt_price", &options.cost.terms.prompt_s, Within(0, 1), kPromptPriceHelp);
   AddWorkload(table, workload);
   table.Add("workers", &options.workers, "number of ranks that meet in one barrier");
   table.Add("slots", &options.slots, "slots per rank (max_num_seqs)");
@@ -198,11 +205,14 @@ absl::Status RunServeGridCommand(const ReadOptions& read) {
   grid.engines = ServeEngines();
   grid.loads = {0.3, 0.5, 0.7, 0.85, 0.95};
   grid.groups = {4, 8, 16};
+  std::vector<double> prices = {0};
   std::vector<std::string> traces;
   int32_t threads = 0;
   bool json = false;
   OptionTable table;
   AddServeOptions(table, grid.run, json);
+  AddNumbers(table, "prompt_price", &prices, Within(0, 1),
+             absl::StrCat(kPromptPriceHelp, "; several, separated by commas: a grid for each"));
   table.Add("trace", &traces,
             "traces, separated by commas, besides the profiles code, reasoning and long_prompts; default: "
             "the profiles conversation and burstgpt");
@@ -220,15 +230,21 @@ absl::Status RunServeGridCommand(const ReadOptions& read) {
   BFIO_ASSIGN_OR_RETURN(grid.workloads, GridWorkloads(traces));
   if (!json) PrintHead(kGridColumns);
   std::vector<nlohmann::ordered_json> cells;
-  const auto done = [&](const ServeCell& cell) {
-    cells.push_back(Ratios(cell));
-    if (json) {
-      PrintJson(ServeCellJson(cell));
-    } else {
-      PrintRow(kGridColumns, cells.back());
-    }
-  };
-  const absl::Status status = RunServeGrid(grid, done, [] { return !ShutdownSignal::Requested(); });
+  const absl::Time begin = MonotonicNow();
+  absl::Status status;
+  for (const double price_s : prices) {
+    grid.run.cost.terms.prompt_s = price_s;
+    const auto done = [&](const ServeCell& cell) {
+      cells.push_back(Ratios(cell));
+      cells.back()["price_ms"] = 1e3 * price_s;
+      nlohmann::ordered_json result = ServeCellJson(cell);
+      result["prompt_price_s"] = price_s;
+      json ? PrintJson(result) : PrintRow(kGridColumns, cells.back());
+    };
+    status.Update(RunServeGrid(grid, done, [] { return !ShutdownSignal::Requested(); }));
+    if (!status.ok() && !absl::IsResourceExhausted(status)) break;
+  }
+  std::cerr << cells.size() << " cells in " << absl::FormatDuration(MonotonicNow() - begin) << "\n";
   if (!json) PrintSummary(cells);
   return status;
 }
