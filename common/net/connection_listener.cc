@@ -213,9 +213,13 @@ void ConnectionListener::Stop() {
     MutexLock lock(&mutex_);
     stopping_ = true;
   }
+  Wake();
+  thread_.join();
+}
+
+void ConnectionListener::Wake() {
   const uint64_t one = 1;
   (void)!write(wake_, &one, sizeof(one));
-  thread_.join();
 }
 
 void ConnectionListener::Run() {
@@ -240,13 +244,14 @@ void ConnectionListener::Run() {
       }
     }
     DropUnauthenticated();
+    DropIncomplete();
     PassOn();
   }
 }
 
 int ConnectionListener::TimeoutMs() const {
   MutexLock lock(&mutex_);
-  return outside_.empty() && unauthenticated_.empty() ? -1 : kCheckPeriodMs;
+  return outside_.empty() && unauthenticated_.empty() && counted_.empty() ? -1 : kCheckPeriodMs;
 }
 
 void ConnectionListener::AcceptAll(int listener) {
@@ -357,6 +362,7 @@ void ConnectionListener::Forget(uint64_t number) {
   if (std::erase(outside_, number) > 0) outside_shares_.Give(address);
   if (std::erase(unauthenticated_, number) > 0) shares_.Give(address);
   std::erase(waiting_, number);
+  if (connection.arrived > 0) std::erase(counted_, number);
   connections_.erase(found);
 }
 
@@ -407,6 +413,40 @@ void ConnectionListener::DropUnauthenticated() {
   }
 }
 
+void ConnectionListener::DropIncomplete() {
+  MutexLock lock(&mutex_);
+  std::vector<std::pair<int64_t, Connection*>> by_bytes;
+  int64_t sum = 0;
+  for (const uint64_t number : counted_) {
+    Connection& connection = connections_.at(number);
+    if (connection.dropped) continue;
+    by_bytes.emplace_back(BytesReceived(connection.fd) - connection.arrived, &connection);
+    sum += by_bytes.back().first;
+  }
+  std::sort(by_bytes.begin(), by_bytes.end());
+  for (; !by_bytes.empty() &&
+         (by_bytes.back().first > limits_.incomplete_bytes || sum > limits_.incomplete_sum);
+       by_bytes.pop_back()) {
+    sum -= by_bytes.back().first;
+    Drop(*by_bytes.back().second, "messages that do not arrive completely");
+  }
+}
+
+void ConnectionListener::Arrived(const std::string& peer, int64_t bytes) {
+  // Above what HTTP/2 and TLS add to a message, so that the rest does not grow.
+  constexpr int64_t kPerMessage = 512, kShare = 128;
+  MutexLock lock(&mutex_);
+  const auto found = by_peer_.find(peer);
+  if (found == by_peer_.end()) return;
+  Connection& connection = connections_.at(found->second);
+  if (connection.arrived == 0) {
+    counted_.push_back(found->second);
+    Wake();
+  }
+  connection.arrived = std::clamp<int64_t>(connection.arrived + bytes + bytes / kShare + kPerMessage, 1,
+                                           std::max<int64_t>(1, BytesReceived(connection.fd)));
+}
+
 void ConnectionListener::Authenticated(const std::string& peer, bool gateway) {
   MutexLock lock(&mutex_);
   const auto found = by_peer_.find(peer);
@@ -416,9 +456,7 @@ void ConnectionListener::Authenticated(const std::string& peer, bool gateway) {
   if (std::exchange(connection.place, Connection::Place::kAuthenticated) == Connection::Place::kAuthenticated)
     return;
   if (std::erase(unauthenticated_, found->second) > 0) shares_.Give({connection.host, ""});
-  if (waiting_.empty()) return;
-  const uint64_t one = 1;
-  (void)!write(wake_, &one, sizeof(one));
+  if (!waiting_.empty()) Wake();
 }
 
 void ConnectionListener::OnCall(const std::string& peer) {

@@ -53,6 +53,9 @@ class ConnectionListener {
     // that is begun and reset costs gRPC 14 KB until the router's threads have seen it.
     double calls_per_s = 4096, calls_at_once = 4096;
     int unauthenticated_calls = 256;
+    // What a connection, and all together, may have sent of messages that have not arrived completely
+    // (Arrived). GRPC 1.51 receives messages of any announced size before it refuses them.
+    int64_t incomplete_bytes = 64 << 20, incomplete_sum = 128 << 20;
   };
   struct Counts {
     size_t connections = 0;
@@ -88,6 +91,10 @@ class ConnectionListener {
   // Counts a new call of the connection from `peer`, and ends the connection beyond its bound.
   void OnCall(const std::string& peer);
 
+  // A message of the connection from `peer` has arrived. From the first one on its incomplete ones are
+  // bounded.
+  void Arrived(const std::string& peer, int64_t bytes);
+
   // Bytes that the connection from `peer` has sent; 0 if there is none.
   int64_t Received(const std::string& peer) const;
 
@@ -102,6 +109,8 @@ class ConnectionListener {
     absl::Time accepted;
     TokenBucket calls;
     int unknown_calls = 0;
+    // Of its bytes those of messages that have arrived.
+    int64_t arrived = 0;
     enum class Place { kSilent, kWaiting, kPassed, kAuthenticated } place = Place::kSilent;
     bool gateway = false;
     bool dropped = false;
@@ -110,6 +119,7 @@ class ConnectionListener {
   ConnectionListener(std::vector<int> listeners, uint16_t port, Limits limits);
 
   void Run();
+  void Wake();
   void AcceptAll(int listener);
   // False when the connection is refused.
   bool Enter(int fd, int listener, const sockaddr_storage& from) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -120,6 +130,8 @@ class ConnectionListener {
   void PassOn() ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends unauthenticated connections that have sent too much or lasted too long.
   void DropUnauthenticated() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Ends the connections whose incomplete messages are too large.
+  void DropIncomplete() ABSL_LOCKS_EXCLUDED(mutex_);
   void Drop(Connection& connection, absl::string_view why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Upper bound of Run's sleep.
   int TimeoutMs() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -143,6 +155,8 @@ class ConnectionListener {
   // which some have sent something (waiting_), and those that gRPC has.
   std::vector<uint64_t> outside_ ABSL_GUARDED_BY(mutex_), waiting_ ABSL_GUARDED_BY(mutex_),
       unauthenticated_ ABSL_GUARDED_BY(mutex_);
+  // Those that have sent messages which are counted.
+  std::vector<uint64_t> counted_ ABSL_GUARDED_BY(mutex_);
   FairShares outside_shares_ ABSL_GUARDED_BY(mutex_), shares_ ABSL_GUARDED_BY(mutex_);
   uint64_t refused_ ABSL_GUARDED_BY(mutex_) = 0, dropped_ ABSL_GUARDED_BY(mutex_) = 0;
 };

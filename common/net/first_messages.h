@@ -74,6 +74,15 @@ class FirstMessages {
     received_ = std::move(received);
   }
 
+  // `arrived` counts the bytes of a connection's complete messages; unset: they are not counted. REQUIRES: as
+  // for set_received.
+  void set_arrived(std::function<void(const std::string& connection, int64_t bytes)> arrived) {
+    arrived_ = std::move(arrived);
+  }
+  bool counts_messages() const { return arrived_ != nullptr; }
+  // A message of the peer has arrived: its first or a later one. REQUIRES: counts_messages().
+  void Arrived(const Peer& peer, int64_t bytes) const { arrived_(peer.connection, bytes); }
+
   // Lets the call receive its message, now or when it is its peer's turn.
   void Begin(const std::shared_ptr<Call>& call, const Peer& peer);
   // The message has arrived, or will not. REQUIRES: Receive was called and returned true.
@@ -114,6 +123,7 @@ class FirstMessages {
   std::function<int64_t(const std::string&)> received_ ABSL_GUARDED_BY(mutex_) = [](const std::string&) {
     return int64_t{0};
   };
+  std::function<void(const std::string&, int64_t)> arrived_;
   // Of the slots in which calls receive; and of the waiting calls, by group alone.
   FairShares slots_ ABSL_GUARDED_BY(mutex_), places_ ABSL_GUARDED_BY(mutex_);
   // Calls by number; those without an entry in pending_ have waited too long.

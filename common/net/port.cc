@@ -46,6 +46,9 @@ absl::StatusOr<Port> OpenPort(const PortSpec& spec) {
   }
   for (FirstMessages* messages : spec.messages) {
     messages->set_received([raw = listener.get()](const std::string& peer) { return raw->Received(peer); });
+    if (!spec.bounds_messages) continue;
+    messages->set_arrived(
+        [raw = listener.get()](const std::string& peer, int64_t bytes) { raw->Arrived(peer, bytes); });
   }
   grpc::ServerBuilder builder;
   ConfigurePort(builder, spec.max_streams);

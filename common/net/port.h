@@ -32,6 +32,8 @@ struct PortSpec {
   std::vector<Authenticator*> authenticators;
   // Those of the services.
   std::vector<FirstMessages*> messages;
+  // The services count all messages that arrive (FirstMessages::Arrived), and those that do not are bounded.
+  bool bounds_messages = false;
   // Calls that a connection may have at once. A gateway has all its tenants' on one.
   int max_streams = 1024;
   // Bound of gRPC's memory. Beyond it gRPC ends idle connections, then streams, of any caller.

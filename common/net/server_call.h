@@ -65,6 +65,10 @@ class ServerCall : public StreamWriter<grpc::ServerBidiReactor<In, Out>, Out>,
   void OnReadDone(bool ok) final {
     const GrpcReaction reaction(this);
     if (!std::exchange(first_came_, true)) messages_->End(*this);
+    if constexpr (requires { incoming_.ByteSizeLong(); }) {
+      if (ok && messages_->counts_messages())
+        messages_->Arrived(peer_, static_cast<int64_t>(incoming_.ByteSizeLong()));
+    }
     if (!ok) return OnNoMessage();
     OnMessage(std::exchange(incoming_, In()));
   }

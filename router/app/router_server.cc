@@ -273,7 +273,8 @@ absl::Status RouterServer::OpenPorts(const RouterOptions& options) {
                   .tls = options.worker_tls,
                   .max_message_bytes = kMaxWorkerMessageBytes,
                   .services = {worker_health_.get()},
-                  .authenticators = {worker_authenticator_.get()}};
+                  .authenticators = {worker_authenticator_.get()},
+                  .bounds_messages = true};
   const PortSpec admin{.listen = options.admin_listen,
                        .tls = options.admin_tls,
                        .max_message_bytes = kMaxAdminMessageBytes,

@@ -371,6 +371,32 @@ TEST(GreedyPeer, AnnouncedSizesDoNotReachTheQuotaOfThePort) {
   }
 }
 
+// The same with messages after a worker's first one.
+TEST(GreedyPeer, AnnouncedSizesOfAnAttachedWorkerEndItsConnectionAlone) {
+  const LoneRouter router({});
+  const std::string port = router.After("workers on ");
+  v1::WorkerMessage message;
+  message.mutable_hello()->set_slots(1);
+  message.mutable_hello()->set_kv_tokens(100);
+  message.mutable_hello()->set_max_sequence_tokens(100);
+  message.mutable_hello()->set_worker_id("greedy");
+  const std::string hello = message.SerializeAsString();
+  message.mutable_hello()->set_worker_id("other");
+  const auto stub = v1::WorkerLink::NewStub(grpc::CreateChannel(port, grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  const auto other = stub->Attach(&context);
+  ASSERT_TRUE(other->Write(message));
+  UnfinishedCalls greedy(port);
+  ASSERT_TRUE(
+      greedy.Send("/bfio.v1.WorkerLink/Attach", 3, 200 << 20, 2 * kSlowdown * absl::Seconds(1), hello));
+  EXPECT_TRUE(greedy.ended());
+  EXPECT_LT(router.GrownMib(), 256 * kSlowdown) << (greedy.sent_bytes() >> 20) << " MiB were let in";
+  v1::WorkerMessage leave;
+  leave.mutable_leave();
+  EXPECT_TRUE(other->Write(leave)) << "it is still attached";
+  context.TryCancel();
+}
+
 // 6 MB of calls that are reset at once would take gRPC 450 to 850 MiB. How much of the bound's 60 MiB per
 // connection becomes more depends on when the router's threads run.
 TEST(GreedyPeer, ResetsEndTheirConnectionAndDelayNoOther) {

@@ -55,7 +55,7 @@ UnfinishedCalls::~UnfinishedCalls() {
 }
 
 bool UnfinishedCalls::Send(const std::string& method, int calls, uint32_t message_bytes,
-                           absl::Duration patience) {
+                           absl::Duration patience, const std::string& first) {
   if (fd_ < 0) return false;
   out_ = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
   AddFrame(kSettings, 0, 0, "");
@@ -67,11 +67,17 @@ bool UnfinishedCalls::Send(const std::string& method, int calls, uint32_t messag
       continue;
     }
     // gRPC's prefix of a message: not compressed, its length.
-    std::string prefix(1, '\0');
-    AppendNumber(message_bytes, 4, prefix);
-    AddFrame(kData, 0, stream, prefix);
-    window_ -= 5;
-    calls_.push_back({initial_window_ - 5, message_bytes - 1, true});
+    std::string begin;
+    if (!first.empty()) {
+      begin.push_back('\0');
+      AppendNumber(static_cast<uint32_t>(first.size()), 4, begin);
+      begin += first;
+    }
+    begin.push_back('\0');
+    AppendNumber(message_bytes, 4, begin);
+    AddFrame(kData, 0, stream, begin);
+    window_ -= std::ssize(begin);
+    calls_.push_back({initial_window_ - std::ssize(begin), message_bytes - 1, true});
   }
   do {
     AddData();

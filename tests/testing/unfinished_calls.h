@@ -25,11 +25,12 @@ class UnfinishedCalls {
   UnfinishedCalls& operator=(const UnfinishedCalls&) = delete;
 
   // Begins `calls` calls of `method` ("/package.Service/Method"), each with a message of `message_bytes`, or
-  // with headers only if that is 0.
+  // with headers only if that is 0. A message `first` comes before, whole.
   // Returns when every message has been sent except for its last byte or its call was refused, when the
   // server has closed the connection, or when it has accepted nothing for `patience`. Called once. False: it
   // could not connect.
-  bool Send(const std::string& method, int calls, uint32_t message_bytes, absl::Duration patience);
+  bool Send(const std::string& method, int calls, uint32_t message_bytes, absl::Duration patience,
+            const std::string& first = "");
 
   // Begins one call whose headers never end: a single text of `bytes` or more, or, if `indexed`, as many
   // headers that HPACK encodes in one byte, in as many frames as necessary. Returns when this much has been
