@@ -1,5 +1,7 @@
 #include "common/net/grpc_log.h"
 
+#include <google/protobuf/stubs/logging.h>
+
 #include <atomic>
 
 #include "absl/strings/match.h"
@@ -35,6 +37,8 @@ void TakeLine(gpr_log_func_args* args) {
 
 void InstallGrpcLog() {
   gpr_set_log_function(TakeLine);
+  google::protobuf::SetLogHandler([](google::protobuf::LogLevel, const char*, int,
+                                     const std::string& message) { spdlog::debug("protobuf: {}", message); });
 }
 
 uint64_t FailedHandshakes() {

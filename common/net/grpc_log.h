@@ -1,7 +1,8 @@
 // Routes gRPC's log into the program's log. Errors that gRPC logs (a port in use, a peer that disconnects)
 // are already reported by bfio's own code, so gRPC's lines appear only with --log_level=debug. Only gRPC's
 // log reports failed TLS handshakes and unusable certificates; these become a bounded number of warnings
-// (RefusalLog) with the reason, but without the peer, which gRPC does not report. Threads: call
+// (RefusalLog) with the reason, but without the peer, which gRPC does not report. Protobuf's lines, of which
+// any peer can cause one with each message, appear only with --log_level=debug, too. Threads: call
 // InstallGrpcLog once, early, from main.
 #ifndef BFIO_COMMON_NET_GRPC_LOG_H_
 #define BFIO_COMMON_NET_GRPC_LOG_H_

@@ -181,6 +181,7 @@ class LoneRouter {
     before_ = ResidentMib(router_->pid());
   }
   std::string After(const std::string& words) const { return AddressAfter(words, router_->Stdout()); }
+  std::string Stderr() const { return router_->Stderr(); }
   // Growth of its memory since its start.
   double GrownMib() const { return ResidentMib(router_->pid()) - before_; }
 
@@ -467,6 +468,18 @@ TEST(GeneratedIds, CannotBeGuessed) {
     EXPECT_LT(shared - ids[i].begin(), static_cast<int64_t>(ids[i].size()) - 8)
         << ids[i] << " " << ids[i + 1];
   }
+}
+
+// A line of protobuf's own for each such message would wait for a reader of standard error.
+TEST(BlockedLogs, GetNoLinesForTextThatIsNotUtf8) {
+  const LoneRouter router({});
+  const auto stub = v1::Inference::NewStub(
+      grpc::CreateChannel(router.After("serving on "), grpc::InsecureChannelCredentials()));
+  v1::GenerateRequest request = SyntheticRequest(10, 1);
+  request.set_request_id("\xff");
+  EXPECT_EQ(Generate(*stub, request, kAttackPatience).status.error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(router.Stderr(), "");
 }
 
 // No process reads the standard error of router and worker, which have far more lines for it than a page
