@@ -354,7 +354,7 @@ void DecisionThread::CarryOut(uint32_t rank_offset) {
       [&](const GeneratedTokens& c) { requests_.OnTokens(c.id, c.tokens, c.logprobs, now_, c.messages); },
       [&](const RequestFinished& c) { requests_.OnFinished(c.id, c.reason, now_, c.generated); },
       [&](const RequestRejected& c) { requests_.OnRejected(c.id, c.status, now_); },
-      [&](const RequestPreempted& c) { requests_.OnPreempted(c.id, now_); },
+      [&](const RequestPreempted& c) { requests_.OnPreempted(c.id, now_, c.hand_off); },
       [&](const RequestLost& c) { requests_.OnLost(c.id, now_); },
       [&](const EpochOpened&) {
         OnMembershipChanged();
@@ -382,13 +382,15 @@ void DecisionThread::OnMembershipChanged() {
     const core::GroupIndex index = group->options().index;
     view.ranks.push_back({.group = index,
                           .ranks = group->serving() ? cluster_.group(index)->num_workers() : 0,
-                          .returns = !group->serving() && group->returns()});
+                          .returns = !group->serving() && group->returns(),
+                          .hands_over = group->hands_over()});
+    view.hands_over = view.hands_over || (group->hands_over() && group->serving());
   }
   // By number; of equal ones the model of the first group.
   std::map<uint32_t, int32_t> ranks_of;
   uint32_t served = served_model_;
   for (const std::unique_ptr<Group>& group : groups_.groups()) {
-    if (group->serving()) ranks_of[group->model()] += group->size();
+    if (group->serves_clients()) ranks_of[group->model()] += group->size();
   }
   for (const auto& [model, ranks] : ranks_of) {
     if (!ranks_of.contains(served) || ranks > ranks_of[served]) served = model;

@@ -42,7 +42,8 @@ void FillIn(const EngineDescription& before, EngineDescription& description) {
 
 bool SameServer(const EngineDescription& a, const EngineDescription& b) {
   return a.model == b.model && a.all_ranks == b.all_ranks && a.joined_ranks == b.joined_ranks &&
-         a.max_sequence_tokens == b.max_sequence_tokens && a.vocabulary == b.vocabulary;
+         a.max_sequence_tokens == b.max_sequence_tokens && a.vocabulary == b.vocabulary &&
+         a.hands_over == b.hands_over;
 }
 
 std::string ModelDigest(const EngineDescription& description) {
@@ -72,7 +73,9 @@ absl::StatusOr<EngineCall> ToEngineCall(const Assignment& assignment) {
   } else {
     call.synthetic_tokens = request.prompt_tokens + assignment.first_index;
   }
-  call.max_new_tokens = request.max_new_tokens - assignment.first_index;
+  call.max_new_tokens = assignment.hands_over ? 1 : request.max_new_tokens - assignment.first_index;
+  call.hands_over = assignment.hands_over;
+  call.hand_off = assignment.hand_off;
   call.stop_token_ids = request.stop_token_ids;
   call.ignore_eos = request.ignore_eos;
   call.sampling = request.sampling;

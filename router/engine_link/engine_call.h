@@ -39,6 +39,9 @@ struct EngineDescription {
   int64_t max_sequence_tokens = 0;
   // All token ids are below it; 0: not reported.
   uint32_t vocabulary = 0;
+  // It computes prompts for other servers, which fetch the KV (vLLM: kv_role kv_producer), by this connector.
+  bool hands_over = false;
+  std::string kv_connector;
   // The model's name for gateways.
   std::string model;
   // By rank: what runs there, where requests of an earlier router run on; otherwise empty.
@@ -73,8 +76,12 @@ struct EngineCall {
   Sampling sampling;
   // W3C trace context of the client's call; empty: none.
   std::string traceparent;
-  // Assignment::refusals.
+  // As in the assignment.
   int32_t refusals = 0;
+  bool hands_over = false;
+  HandOffPtr hand_off;
+
+  bool kv_from_elsewhere() const { return hand_off != nullptr || passed.kv_from_elsewhere; }
 
   int64_t prompt_tokens() const {
     return static_cast<int64_t>(prompt.size()) + synthetic_tokens + passed_tokens;
@@ -104,6 +111,8 @@ struct EngineEnd {
   EngineFinish finish = EngineFinish::kLength;
   // For a call that passes: the message with the end.
   PassedPtr message;
+  // A prompt computed for another rank; then there is no message, and there were no tokens.
+  HandOffPtr hand_off;
 };
 
 }  // namespace bfio::router

@@ -58,6 +58,7 @@ void EngineRank::OnEpoch(const EpochOffer& offer, absl::Time now, Output& out) {
   owed_ = false;
   rejected_.clear();
   preempted_.clear();
+  handed_over_.clear();
   last_report_at_ = now;
   out.ready.push_back(std::move(ready));
 }
@@ -94,6 +95,7 @@ void EngineRank::OnPlan(const PlanPart& plan, std::vector<Placement> placements,
     call.prompt_tokens = placement.call->prompt_tokens();
     call.max_new_tokens = placement.call->max_new_tokens;
     call.refusals = placement.call->refusals;
+    call.kv_from_elsewhere = placement.call->kv_from_elsewhere();
     Begin(call, *placement.call, now);
     calls_changed_ = true;
     calls_.emplace(number, std::move(call));
@@ -108,14 +110,25 @@ void EngineRank::OnPlan(const PlanPart& plan, std::vector<Placement> placements,
 // --- the engine ---
 
 void EngineRank::OnFinished(CallNumber number, EngineEnd end, absl::Time now, Output& out) {
-  if (end.finish == EngineFinish::kError)
+  Call* const call = Find(number);
+  if (call == nullptr) return;
+  if (end.finish == EngineFinish::kError) {
+    // Its prompt's KV is gone; the request is none the worse for it.
+    if (call->kv_from_elsewhere && call->generated == 0 && call->tokens.empty())
+      return OnFailed(number, absl::UnavailableError("the engine could not fetch the prompt's KV"), now, out);
     return OnFailed(number, absl::InternalError("the engine ended the request with an error"), now, out);
+  }
   // This router did not request the abort, because it drops a call when it cancels it.
   if (end.finish == EngineFinish::kAbort)
     return OnFailed(number, absl::UnavailableError("the engine aborted the request"), now, out);
-  Call* const call = Find(number);
-  if (call == nullptr) return;
   Worked(now);
+  if (end.hand_off != nullptr) {
+    handed_over_.push_back({preempted_.size(), std::move(end.hand_off)});
+    preempted_.push_back(call->id);
+    Drop(now, [&](CallNumber one, const Call&) { return one == number; });
+    if (open()) EndStep(now, out);
+    return;
+  }
   call->finished = end.finish == EngineFinish::kStop ? FinishReason::kStop : FinishReason::kLength;
   if (end.message != nullptr) call->messages.push_back(std::move(end.message));
   OnEnd(*call, now, out);
@@ -205,6 +218,7 @@ void EngineRank::SendReport(StepReport report, absl::Time now, Output& out) {
   Drop(now, [](CallNumber, const Call& call) { return call.finished.has_value(); });
   report.rejected = std::exchange(rejected_, {});
   report.preempted = std::exchange(preempted_, {});
+  report.handed_over = std::exchange(handed_over_, {});
   report.group_idle = calls_.empty();
   report.local = std::max(absl::ZeroDuration(), now - last_report_at_);
   last_report_at_ = now;

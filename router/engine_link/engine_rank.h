@@ -104,6 +104,7 @@ class EngineRank {
     core::RequestId id = 0;
     int64_t prompt_tokens = 0;
     int64_t max_new_tokens = 0;
+    bool kv_from_elsewhere = false;
     // Received and reported before the present step.
     int64_t generated = 0;
     // Tokens and messages of the present step; the end.
@@ -208,6 +209,7 @@ class EngineRank {
   // Since the last report: requests that ended, failed, or were removed.
   std::vector<RejectedRequest> rejected_;
   std::vector<core::RequestId> preempted_;
+  std::vector<StepReport::HandedOver> handed_over_;
   // The load that was passed on last; calls have begun or ended since the last one.
   std::optional<EngineLoad> told_load_;
   bool calls_changed_ = false;

@@ -115,6 +115,9 @@ void EngineServer::Serve() {
   subscribe_retry_ = absl::ZeroDuration();
   spdlog::info("engine {}: model {}, {} ranks of {} slots and {} KV tokens", name_,
                PeerText(description_.model), description_.ranks, description_.slots, description_.kv_tokens);
+  if (description_.hands_over)
+    spdlog::info("engine {}: it computes prompts for other servers ({})", name_,
+                 PeerText(description_.kv_connector));
   if (description_.ranks < description_.all_ranks) {
     spdlog::info("engine {}: it has ranks {} to {} of {}", name_, description_.first_rank,
                  description_.first_rank + description_.ranks - 1, description_.all_ranks);
@@ -344,10 +347,12 @@ void EngineServer::Attach(size_t r) {
   rank.attach_at = absl::InfiniteFuture();
   const std::string name = absl::StrCat(name_, "#", r);
   rank.channel = std::make_shared<EngineChannel>((*next_member_)++, name, weak_from_this(), r, events_);
+  // Prompts for others are computed without meeting anyone.
+  EngineBarrier* const barrier = description_.hands_over ? nullptr : barrier_;
   const EngineRank::Options options = {.slots = description_.slots,
                                        .kv_tokens = description_.kv_tokens,
-                                       .token_budget = barrier_ == nullptr ? 0 : address_.token_budget,
-                                       .barrier = barrier_,
+                                       .token_budget = barrier == nullptr ? 0 : address_.token_budget,
+                                       .barrier = barrier,
                                        .number = rank.channel->id(),
                                        .on_trial = rank.on_trial};
   if (client_->carries_tokens()) {
@@ -359,7 +364,8 @@ void EngineServer::Attach(size_t r) {
   }
   WorkerHello hello;
   hello.worker_id = name;
-  hello.group = address_.barrier;
+  hello.hands_over = description_.hands_over;
+  hello.group = hello.hands_over ? "prefill" : address_.barrier;
   // If the rank drains because the server was not listed, the drain ends when the server is listed again.
   hello.router_instance = std::exchange(rank.leaving, false) ? 0 : rank.router_instance;
   hello.model = ModelDigest(description_);

@@ -24,7 +24,7 @@ void StreamedRank::OnEpoch(const EpochOffer& offer, absl::Time now, Output& out)
 
 void StreamedRank::Begin(Call& call, const EngineCall& from, absl::Time now) {
   // The last prompt token is always computed, because it yields the first output token.
-  call.prompt_left = from.passed.kv_from_elsewhere ? 1 : call.prompt_tokens;
+  call.prompt_left = from.kv_from_elsewhere() ? 1 : call.prompt_tokens;
   call.heard_at = now;
   call.heard_report = token_reports_;
   // The present step has begun without this call.

@@ -66,9 +66,12 @@ struct RequestRejected {
   core::RequestId id = 0;
   absl::Status status;
 };
-// A worker preempted the request because it ran out of KV memory; the scheduler has removed the request.
+// A worker preempted the request because it ran out of KV memory, or has computed its prompt for another one;
+// the scheduler has removed the request.
 struct RequestPreempted {
   core::RequestId id = 0;
+  // Null: preempted.
+  HandOffPtr hand_off = nullptr;
 };
 // The request's worker is gone; the scheduler has removed the request. Youngest first, so that the oldest
 // ends up in front when each is put at the front of the pool.

@@ -85,7 +85,9 @@ class Group {
   // The number of the key's model (ModelBook); 0 without a key.
   uint32_t model() const { return model_; }
   // True when workers of that key can be members.
-  bool Takes(const GroupKey& key) const { return !key_ || *key_ == key || free(); }
+  bool Takes(const GroupKey& key) const {
+    return key.hands_over == hands_over() && (!key_ || *key_ == key || free());
+  }
   // REQUIRES: Takes(key).
   void SetKey(const GroupKey& key, uint32_t model);
 
@@ -132,6 +134,9 @@ class Group {
 
   const GroupOptions& options() const { return options_; }
   bool serving() const { return phase_ == Phase::kServing; }
+  bool serves_clients() const { return serving() && !hands_over(); }
+  // Its ranks compute prompts for other groups.
+  bool hands_over() const { return options_.kind == core::GroupKind::kPrefill; }
   // The first epoch is waiting for more members.
   bool gathering() const { return phase_ == Phase::kGathering && !members_.empty(); }
   bool formed_once() const { return formed_once_; }

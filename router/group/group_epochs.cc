@@ -223,7 +223,8 @@ void Group::OpenEpoch(const Context& context) {
     member->rank_epoch = epoch_;
   }
   const uint32_t lacks = (capacity_.logprobs ? 0 : core::RequestSpec::kLogprobs) |
-                         (capacity_.passes ? 0 : core::RequestSpec::kPassing);
+                         (capacity_.passes ? 0 : core::RequestSpec::kPassing) |
+                         (hands_over() ? core::RequestSpec::kDecodes : core::RequestSpec::kHandsOver);
   const core::OpenEpoch event{options_.index, std::move(members), model_, lacks};
   LoseRequests(cluster_->Apply(event).displaced, context.out);
   shortest_step_.reset();

@@ -30,6 +30,8 @@ struct GroupKey {
   std::string barrier;
   // WorkerHello::model.
   std::string model;
+  // WorkerHello::hands_over.
+  bool hands_over = false;
 
   friend bool operator==(const GroupKey&, const GroupKey&) = default;
 };

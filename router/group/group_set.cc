@@ -20,8 +20,12 @@ GroupSet::GroupSet(const GroupSetOptions& options, core::Cluster* cluster, Reque
   for (int32_t i = 0; i < options_.groups; ++i) Add(absl::StrCat(i));
 }
 
-Group* GroupSet::Add(std::string name) {
+Group* GroupSet::Add(std::string name, bool hands_over) {
   GroupOptions options = options_.group;
+  if (hands_over) {
+    options.kind = core::GroupKind::kPrefill;
+    options.workers = 1;
+  }
   options.index = next_index_++;
   options.name = std::move(name);
   groups_.push_back(Group::Make(options, cluster_, book_));
@@ -51,7 +55,8 @@ Group* GroupSet::GroupOf(MemberId member) {
 }
 
 GroupKey GroupSet::KeyOf(const WorkerHello& hello) const {
-  return {options_.group.kind == core::GroupKind::kBarrier ? hello.barrier : "", hello.model};
+  return {options_.group.kind == core::GroupKind::kBarrier ? hello.barrier : "", hello.model,
+          hello.hands_over};
 }
 
 absl::Status GroupSet::CheckConfigured(const WorkerHello& hello) const {
@@ -105,7 +110,7 @@ absl::StatusOr<Group*> GroupSet::Assign(MemberId member, const WorkerHello& hell
       return absl::ResourceExhaustedError(absl::StrCat("cannot add a group: there are ", groups_.size(),
                                                        " groups already, and none of them is ", added));
     }
-    group = Add(added);
+    group = Add(added, key.hands_over);
   }
   // Before SetKey, so that a refused worker does not change the group for members that will return to it.
   if (absl::Status status = group->CheckHello(hello, now); !status.ok()) return status;
@@ -287,11 +292,11 @@ int32_t GroupSet::CountIf(bool (Group::*state)() const) const {
 }
 
 bool GroupSet::ready() const {
-  return CountIf(&Group::serving) >= options_.groups;
+  return CountIf(&Group::serves_clients) >= options_.groups;
 }
 
 bool GroupSet::serving() const {
-  return CountIf(&Group::serving) > 0;
+  return CountIf(&Group::serves_clients) > 0;
 }
 
 bool GroupSet::complete() const {
@@ -305,7 +310,7 @@ bool GroupSet::ExpectsAnnouncements() const {
 std::vector<GroupCapacity> GroupSet::capacities() const {
   std::vector<GroupCapacity> all;
   for (const auto& group : groups_) {
-    if (!group->capacity().sequence_tokens.empty()) all.push_back(group->capacity());
+    if (!group->capacity().sequence_tokens.empty() && !group->hands_over()) all.push_back(group->capacity());
   }
   return all;
 }

@@ -114,7 +114,7 @@ class GroupSet {
                             Commands& out) const;
   // Removes the older connection of this worker process, if there is one.
   void TakeOver(const WorkerHello& hello, absl::Time now, Commands& out);
-  Group* Add(std::string name);
+  Group* Add(std::string name, bool hands_over = false);
   // Removes a group without members that is not one of the router's own. False when there is none.
   bool MakeWay(absl::Time now, Commands& out);
   // Called after members have joined or left.

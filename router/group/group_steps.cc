@@ -109,9 +109,13 @@ void Group::EmitRequests(const StepReport& report, Commands& out) const {
   }
   // Youngest first: each goes to the front of the pool, so the oldest ends in front. A request that the
   // scheduler still has was not active, so it was not preempted.
+  auto handed_over = report.handed_over.begin();
   for (size_t i = 0; i < report.preempted.size(); ++i) {
+    HandOffPtr hand_off;
+    if (handed_over != report.handed_over.end() && handed_over->index == i)
+      hand_off = handed_over++->hand_off;
     if (placed_here_.preempted[i] && !cluster_->Knows(report.preempted[i]))
-      out.push_back(RequestPreempted{report.preempted[i]});
+      out.push_back(RequestPreempted{report.preempted[i], std::move(hand_off)});
   }
 }
 

@@ -14,6 +14,7 @@
 #include "common/cost/group_time.h"
 #include "common/cost/online_fit.h"
 #include "router/core/scheduler/events.h"
+#include "router/requests/hand_off.h"
 #include "router/requests/request.h"
 
 namespace bfio::router {
@@ -50,6 +51,8 @@ struct WorkerHello {
   bool passes = false;
   // It keeps the KV of prompts for later ones that begin alike.
   bool prefix_cache = false;
+  // It computes prompts for others, and hands their KV over (RequestHandOff).
+  bool hands_over = false;
   // A random number that identifies this run of the worker; 0: not sent. `stream` is the number of this
   // connection in that run, which grows.
   uint64_t worker_instance = 0;
@@ -129,6 +132,12 @@ struct StepReport {
   std::vector<FinishedRequest> finished;
   std::vector<RejectedRequest> rejected;
   std::vector<core::RequestId> preempted;
+  // By request of `preempted`, ascending by index: those whose prompts were computed for others.
+  struct HandedOver {
+    size_t index = 0;
+    HandOffPtr hand_off;
+  };
+  std::vector<HandedOver> handed_over;
   std::vector<core::CompletionHint> hints;
   // Log-probabilities of one request: its index in `tokens`, ascending, and one entry for each of its tokens.
   struct RequestLogprobs {

@@ -244,7 +244,7 @@ template <class A>
 void Fields(A& a, Of<A, core::AddGroup> event) {
   auto& [group, kind] = event;
   a.Int("group", group, 0, kMaxGroup);
-  a.Enum("kind", kind, core::GroupKind::kCoupled);
+  a.Enum("kind", kind, core::GroupKind::kPrefill);
 }
 
 template <class A>

@@ -164,6 +164,11 @@ absl::Status RequestLifecycle::FindRank(RequestRecord& record) {
     if (group.returns) return later("the group of this or a lower rank is re-forming");
     const int64_t worker = int64_t{*record.request.rank} - before;
     if (worker < group.ranks) {
+      if (group.hands_over) {
+        ++totals_.refused_invalid;
+        return absl::InvalidArgumentError(
+            absl::StrCat(named, ", a rank that computes prompts for other ranks only"));
+      }
       record.held_to = {group.group, static_cast<core::WorkerIndex>(worker)};
       FitToRank(record);
       return absl::OkStatus();
@@ -213,6 +218,7 @@ absl::Status RequestLifecycle::Admit(RequestRecord& record, bool ahead, int64_t 
     ++totals_.refused_parent_deadline;
     return status;
   }
+  record.hands_over = MayHandOver(record);
   core::RequestSpec spec = record.Spec(cluster_->NextStep());
   if (ahead && record.delivered > 0) spec.priority += BegunBonus();
   absl::Status status = cluster_->Apply(core::Enqueue{spec}).status;

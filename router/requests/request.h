@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "router/core/model/request.h"
+#include "router/requests/hand_off.h"
 #include "router/requests/logprobs.h"
 #include "router/requests/passed.h"
 
@@ -151,6 +152,9 @@ struct Assignment {
   int32_t refusals = 0;
   // Steps that it counts as waiting, the seniority of an agent's call included.
   int64_t waited_steps = 0;
+  // Only its prompt is computed, for another rank; or its prompt has been computed by another one.
+  bool hands_over = false;
+  HandOffPtr hand_off;
 };
 
 // A request that is active on a worker.

@@ -181,6 +181,10 @@ void RequestLifecycle::OnRejected(core::RequestId id, const absl::Status& why, a
   if (record == nullptr) return;
   const bool full = absl::IsResourceExhausted(why);
   const bool exact = !options_.kv_on_demand;
+  if (full && record->hand_off_used) {
+    ++totals_.hand_offs_failed;
+    WaitAnew(*record);
+  }
   if (full && WasNotTried(why)) {
     Trace(*record, why.message());
     // The deadline since the first refusal continues.
@@ -210,10 +214,11 @@ void RequestLifecycle::OnRejected(core::RequestId id, const absl::Status& why, a
   Fail(*record, full ? RetryLater("workers refused the request too often for lack of KV memory") : why);
 }
 
-void RequestLifecycle::OnPreempted(core::RequestId id, absl::Time now) {
+void RequestLifecycle::OnPreempted(core::RequestId id, absl::Time now, HandOffPtr hand_off) {
   now_ = now;
   RequestRecord* record = table_.FindLive(id);
   if (record == nullptr) return;
+  if (hand_off != nullptr) return TakeHandOff(*record, std::move(hand_off));
   ++totals_.preempted;
   if (record->delivered >= record->request.max_new_tokens) return Complete(*record, FinishReason::kLength);
   if (record->forgotten) {
@@ -322,13 +327,22 @@ absl::Status RequestLifecycle::ModelGone(uint32_t tokens) {
 void RequestLifecycle::SetGroups(GroupsView groups) {
   const bool other_models = groups.models != groups_.models;
   const bool other_ranks = ranks_named_ && groups.ranks != groups_.ranks;
-  groups_ = std::move(groups);
+  const bool hands_over = std::exchange(groups_, std::move(groups)).hands_over;
   int64_t kv_tokens = 0;
   for (const GroupCapacity& group : groups_.capacities) kv_tokens += group.kv_tokens;
   overload_->SetCapacity(kv_tokens);
   if (other_ranks) {
     for (const core::RequestId id : table_.Ids()) {
       if (RequestRecord* record = table_.FindLive(id); record != nullptr) EndIfRankGone(*record);
+    }
+  }
+  if (hands_over && !groups_.hands_over) {
+    std::vector<core::RequestId> ids = table_.Ids();
+    // Each goes to the front.
+    std::reverse(ids.begin(), ids.end());
+    for (const core::RequestId id : ids) {
+      RequestRecord* const record = table_.FindLive(id);
+      if (record != nullptr && record->hands_over && !cluster_->LocationOf(id)) WaitAnew(*record);
     }
   }
   if (!other_models) return;
@@ -362,12 +376,45 @@ void RequestLifecycle::EndIfRankGone(RequestRecord& record) {
                                        " has left, and the request may run only there")));
 }
 
+bool RequestLifecycle::MayHandOver(const RequestRecord& record) const {
+  return groups_.hands_over && record.delivered == 0 && record.request.max_new_tokens > 1 &&
+         record.hand_offs < kMostHandOffs && !record.held_to && !record.request.passed.kv_from_elsewhere &&
+         !record.forgotten;
+}
+
+void RequestLifecycle::TakeHandOff(RequestRecord& record, HandOffPtr hand_off) {
+  ++totals_.handed_over;
+  ++record.hand_offs;
+  record.hands_over = false;
+  if (!hand_off->parameters.empty()) {
+    // Another model cannot use it.
+    record.model = record.placed_model;
+    record.hand_off = std::move(hand_off);
+    queue_.AddUntil(record, now_ + kHandOffAge);
+  }
+  EnterAgain(record);
+}
+
+void RequestLifecycle::WaitAnew(RequestRecord& record) {
+  queue_.Remove(record);
+  Cancel(record.id);
+  Requeue(record);
+}
+
 void RequestLifecycle::Requeue(RequestRecord& record) {
+  record.hand_off = nullptr;
+  record.hand_off_used = false;
+  record.hands_over = MayHandOver(record);
+  if (record.hands_over) record.model = 0;
+  EnterAgain(record);
+}
+
+void RequestLifecycle::EnterAgain(RequestRecord& record) {
   // The worker had accepted the request.
   record.refused_since.reset();
   core::RequestSpec spec = record.Spec(cluster_->NextStep());
   // A request that has begun goes before all that have not, even if it has no token yet.
-  spec.priority += BegunBonus();
+  if (record.placed) spec.priority += BegunBonus();
   cluster_->Apply(core::Requeue{spec});
   EndIfRankGone(record);
 }
@@ -395,7 +442,10 @@ std::optional<Assignment> RequestLifecycle::OnPlaced(core::RequestId id, uint32_
   }
   if (spdlog::should_log(spdlog::level::debug))
     Trace(*record, absl::StrCat("placed on rank ", rank, ", after ", wait_steps, " steps in the pool"));
-  return record->MakeAssignment(options_.kv_on_demand);
+  // A hand-off is sent once.
+  Assignment assignment = record->MakeAssignment(options_.kv_on_demand);
+  record->hand_off_used = std::exchange(record->hand_off, nullptr) != nullptr;
+  return assignment;
 }
 
 void RequestLifecycle::OnEpochOpened(absl::Time now) {
@@ -566,7 +616,15 @@ void RequestLifecycle::OnTimer(absl::Time now) {
     ++totals_.cancelled;
     End(*record, AgentCalls::DeadlinePassed(), std::nullopt);
   }
-  while (const auto id = queue_.Due(now)) EndQueued(*table_.Find(*id));
+  while (const auto id = queue_.Due(now)) {
+    RequestRecord& record = *table_.Find(*id);
+    if (record.hand_off == nullptr) {
+      EndQueued(record);
+    } else {
+      ++totals_.hand_offs_expired;
+      WaitAnew(record);
+    }
+  }
 }
 
 absl::Time RequestLifecycle::next_deadline() const {

@@ -117,6 +117,8 @@ struct GroupRanks {
   int32_t ranks = 0;
   // The group does not serve but is expected to serve again; its number of ranks is then unknown.
   bool returns = false;
+  // They compute prompts for other groups.
+  bool hands_over = false;
   friend bool operator==(const GroupRanks&, const GroupRanks&) = default;
 };
 
@@ -131,6 +133,8 @@ struct GroupsView {
   bool expects_announcements = false;
   // In the order in which ranks are counted.
   std::vector<GroupRanks> ranks;
+  // Ranks serve that compute prompts for others.
+  bool hands_over = false;
   // Models that started requests may wait for: digests by number.
   std::map<uint32_t, std::string> models;
 };
@@ -163,7 +167,8 @@ class RequestLifecycle final : public RequestBook {
   void OnFinished(core::RequestId id, FinishReason reason, absl::Time now,
                   std::optional<uint32_t> generated = std::nullopt);
   void OnRejected(core::RequestId id, const absl::Status& why, absl::Time now);
-  void OnPreempted(core::RequestId id, absl::Time now);
+  // `hand_off`: its prompt has been computed for another rank.
+  void OnPreempted(core::RequestId id, absl::Time now, HandOffPtr hand_off = nullptr);
   // The request's worker is gone: the request goes back into the pool, or ends.
   void OnLost(core::RequestId id, absl::Time now);
   // `rank`: counted over all groups. `model`: number of the group's model; 0: unknown. Empty when no client
@@ -279,8 +284,16 @@ class RequestLifecycle final : public RequestBook {
   static absl::Status ModelGone(uint32_t tokens);
   // True when it has ended, because no other engine can continue its delivered output.
   bool EndIfStuck(RequestRecord& record);
-  // Puts the request back into the pool, before all requests that have not started.
+  // Puts the request back into the pool, before all requests that have not started. A hand-off that it had is
+  // void.
   void Requeue(RequestRecord& record);
+  void EnterAgain(RequestRecord& record);
+  // Whether another rank than the one that decodes should compute its prompt.
+  bool MayHandOver(const RequestRecord& record) const;
+  // Its prompt has been computed for another rank.
+  void TakeHandOff(RequestRecord& record, HandOffPtr hand_off);
+  // The request waits, and cannot get what it waits for.
+  void WaitAnew(RequestRecord& record);
   // Releases what an accepted request holds of the bounds.
   void Discharge(RequestRecord& record);
   // Charges bytes kept of a request, if it still exists; forgets the request when that exceeds a bound.

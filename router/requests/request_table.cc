@@ -13,8 +13,9 @@ core::RequestSpec RequestRecord::Spec(int64_t next_step) {
   spec.id = id;
   spec.prefill_tokens = int64_t{request.prompt_tokens} + delivered;
   // Tokens generated so far come from the decoding engine, and its KV cache was lost with it.
-  if (request.passed.kv_from_elsewhere && delivered == 0) spec.computed_tokens = spec.prefill_tokens - 1;
-  spec.max_new_tokens = int64_t{request.max_new_tokens} - delivered;
+  if (from_hand_off() && delivered == 0) spec.computed_tokens = spec.prefill_tokens - 1;
+  // A prompt that is computed for another rank ends with its first token.
+  spec.max_new_tokens = hands_over ? 1 : int64_t{request.max_new_tokens} - delivered;
   if (request.predicted_output_tokens) {
     spec.predicted_output_tokens =
         std::max<int64_t>(1, int64_t{*request.predicted_output_tokens} - delivered);
@@ -26,6 +27,7 @@ core::RequestSpec RequestRecord::Spec(int64_t next_step) {
   spec.model = model;
   if (request.sampling.logprobs) spec.needs |= core::RequestSpec::kLogprobs;
   if (request.passed.on) spec.needs |= core::RequestSpec::kPassing;
+  spec.needs |= hands_over ? core::RequestSpec::kHandsOver : core::RequestSpec::kDecodes;
   spec.held_to = held_to;
   spec.prefix = request.prefix;
   if (senior_step) spec.seniority = next_step - *senior_step;
@@ -82,6 +84,8 @@ bfio::router::Assignment RequestRecord::MakeAssignment(bool kv_on_demand) const 
   assignment.traceparent = &traceparent;
   assignment.waited_steps = wait_steps + seniority;
   assignment.refusals = refusals;
+  assignment.hands_over = hands_over;
+  assignment.hand_off = hand_off;
   assignment.kv_on_demand = kv_on_demand && !core::RequestSpec::ReservesAfter(refusals);
   return assignment;
 }

@@ -131,6 +131,12 @@ struct RequestRecord {
   std::optional<absl::Time> refused_since;
   // Whether it may be the cause of its workers' crashes.
   Suspicion suspicion;
+  // It waits for a rank that computes its prompt for another, or is there; afterwards the result, until it is
+  // sent to a rank; it has been sent to the present rank. Number of hand-offs so far.
+  bool hands_over = false;
+  HandOffPtr hand_off;
+  bool hand_off_used = false;
+  int hand_offs = 0;
   // The worker on which it is placed has failed; read when the request is lost.
   bool worker_died = false;
 
@@ -154,6 +160,7 @@ struct RequestRecord {
   int64_t Keep(absl::Span<const uint32_t> tokens, const LogprobsView& logprobs);
   // What its worker receives. Borrows from the record.
   bfio::router::Assignment MakeAssignment(bool kv_on_demand) const;
+  bool from_hand_off() const { return hand_off != nullptr || request.passed.kv_from_elsewhere; }
   Finish MakeFinish(FinishReason reason, absl::Time now) const;
 };
 
@@ -203,8 +210,12 @@ class QueueDeadlines {
   // The request has waited since then.
   void Add(RequestRecord& record, absl::Time since) {
     if (longest_ <= absl::ZeroDuration()) return;
+    AddUntil(record, since + longest_);
+  }
+  // The same, also where there is no bound.
+  void AddUntil(RequestRecord& record, absl::Time deadline) {
     Remove(record);
-    record.queue_deadline = since + longest_;
+    record.queue_deadline = deadline;
     // Deadlines mostly ascend, so the new entry is usually the last one.
     waiting_.emplace_hint(waiting_.end(), *record.queue_deadline, record.id);
   }

@@ -7,7 +7,11 @@
 #include <type_traits>
 #include <utility>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/base/clock.h"
+#include "nlohmann/json.hpp"
 
 namespace bfio::testing {
 namespace {
@@ -63,6 +67,11 @@ void ScriptedEngineOf<P>::Kill() {
     if (std::exchange(killed_, true)) return;
   }
   stepped_.notify_all();
+  if (options_.kv != nullptr) {
+    std::lock_guard lock(options_.kv->mutex);
+    for (auto& [id, blocks] : options_.kv->blocks)
+      if (blocks.server == this) blocks.server = nullptr;
+  }
   thread_.join();
   if (server_ == nullptr) return;
   server_->Shutdown(std::chrono::system_clock::now());
@@ -150,6 +159,10 @@ grpc::Status ScriptedEngineOf<P>::GetServerInfo(grpc::ServerContext*, const type
                                                 typename P::GetServerInfoResponse* response) {
   P::Describe(options_.attention_ranks ? 1 : std::max(options_.ranks, options_.all_ranks), options_.slots,
               options_.kv_tokens, *response);
+  if constexpr (requires { response->kv_role(); }) {
+    response->set_kv_role(options_.kv_role);
+    if (!options_.kv_role.empty()) response->set_kv_connector("NixlConnector");
+  }
   if constexpr (requires { response->server_args(); }) {
     if (options_.attention_ranks)
       (*response->mutable_server_args()->mutable_fields())["attn_dp_size"].set_number_value(options_.ranks);
@@ -277,6 +290,25 @@ grpc::Status ScriptedEngineOf<P>::Generate(grpc::ServerContext* context, const R
 }
 
 template <typename P>
+auto ScriptedEngineOf<P>::Fetch(const Request& request) -> Fetched {
+  if constexpr (requires { request.kv_transfer_params_json(); }) {
+    const auto asked = nlohmann::json::parse(request.kv_transfer_params_json(), nullptr, false);
+    if (options_.kv == nullptr || !asked.is_object() || asked.value("do_remote_prefill", false) == false)
+      return Fetched::kNothing;
+    HandedOverKv& kv = *options_.kv;
+    std::lock_guard lock(kv.mutex);
+    // vLLM 0.32 ends when the caller of such a request gives up.
+    if (!asked.contains("remote_request_id")) return ++kv.fatal, Fetched::kGone;
+    const auto blocks = kv.blocks.extract(asked["remote_request_id"].template get<std::string>());
+    if (blocks && blocks.mapped().server == nullptr) return Fetched::kGone;
+    const bool right = blocks && MonotonicNow() < blocks.mapped().until;
+    ++(right ? kv.used : kv.wrong);
+    return right ? Fetched::kRight : Fetched::kWrong;
+  }
+  return Fetched::kNothing;
+}
+
+template <typename P>
 grpc::Status ScriptedEngineOf<P>::Run(grpc::ServerContext* context, const Request& request,
                                       grpc::ServerWriter<Response>* writer) {
   const auto& ids = request.tokenized().input_ids();
@@ -321,7 +353,8 @@ grpc::Status ScriptedEngineOf<P>::Run(grpc::ServerContext* context, const Reques
   size_t length = static_cast<size_t>(ids.size());
   Status status = Status::OK;
   const uint32_t asked = P::MaxTokens(request.sampling_params());
-  const uint32_t drawn = P::Samples(request) ? 1 : 0;
+  const Fetched fetched = Fetch(request);
+  const uint32_t drawn = P::Samples(request) || fetched == Fetched::kWrong ? 1 : 0;
   std::vector<uint32_t> made_all;
   std::vector<Response> held;
   const auto complete = [&](const std::string& reason) {
@@ -329,13 +362,28 @@ grpc::Status ScriptedEngineOf<P>::Run(grpc::ServerContext* context, const Reques
     end.mutable_complete()->set_finish_reason(reason);
     const size_t count = made_all.size();
     // When streaming, engines repeat the last chunk in the completion, vLLM with that chunk's counts.
-    if (request.stream()) made_all.erase(made_all.begin(), made_all.end() - 1);
+    if (request.stream() && count > 0) made_all.erase(made_all.begin(), made_all.end() - 1);
     Adorn<P>(request, made_all, count, *end.mutable_complete());
     end.mutable_complete()->set_cached_tokens(cached);
     end.mutable_complete()->mutable_output_ids()->Add(made_all.begin(), made_all.end());
+    if constexpr (requires { end.mutable_complete()->kv_transfer_params_json(); }) {
+      if (absl::StrContains(request.kv_transfer_params_json(), R"("do_remote_decode":true)")) {
+        std::lock_guard kv_lock(options_.kv->mutex);
+        const std::string id = absl::StrCat(options_.listen, "-", ++options_.kv->made);
+        options_.kv->blocks[id] = {this, MonotonicNow() + options_.kv->lease};
+        end.mutable_complete()->set_kv_transfer_params_json(absl::StrCat(
+            R"({"do_remote_prefill": true, "do_remote_decode": false, "remote_block_ids": [[1]], "remote_request_id": ")",
+            id, R"("})"));
+      }
+    }
     Send(number, end, writer);
   };
-  for (uint32_t made = 0; made < asked; ++made) {
+  if (fetched == Fetched::kGone) {
+    lock.unlock();
+    complete("error");
+    lock.lock();
+  }
+  for (uint32_t made = 0; made < asked && fetched != Fetched::kGone; ++made) {
     if (!NextStep(context, lock)) {
       status = Status::CANCELLED;
       break;

@@ -47,6 +47,19 @@ uint32_t NextToken(uint32_t last, size_t length);
 // The tokens that an undisturbed engine generates.
 std::vector<uint32_t> TokensAfter(const std::vector<uint32_t>& prompt, size_t count);
 
+// The KV of prompts that one server has computed for others, by the id of the hand-off. Shared by scripted
+// engines that transfer KV (vLLM's NIXL connector).
+struct HandedOverKv {
+  struct Blocks {
+    const void* server = nullptr;
+    absl::Time until;
+  };
+  std::mutex mutex;
+  std::map<std::string, Blocks> blocks;
+  int made = 0, used = 0, wrong = 0, fatal = 0;
+  absl::Duration lease = absl::Seconds(30);
+};
+
 template <typename P>
 class ScriptedEngineOf final : public P::Service::Service {
  public:
@@ -75,6 +88,9 @@ class ScriptedEngineOf final : public P::Service::Service {
     // The server chooses the rank of a request itself, and takes none that names one (SGLang without bfio's
     // patch).
     bool chooses_ranks = false;
+    // It computes prompts for other servers with the same `kv`, or for which others do.
+    std::string kv_role;
+    std::shared_ptr<HandedOverKv> kv;
     // Reports ranks as newer servers of SGLang do with --enable-dp-attention.
     bool attention_ranks = false;
   };
@@ -144,6 +160,9 @@ class ScriptedEngineOf final : public P::Service::Service {
   Status Run(grpc::ServerContext* context, const Request& request, grpc::ServerWriter<Response>* writer);
   // Sends a response of exchange `number`.
   void Send(size_t number, Response response, grpc::ServerWriter<Response>* writer);
+  // The KV that the request asks for: nothing, right, of another prompt by now, or of a server that is gone.
+  enum class Fetched { kNothing, kRight, kWrong, kGone };
+  Fetched Fetch(const Request& request);
   // Waits for the next step; false when the call is over.
   bool NextStep(grpc::ServerContext* context, std::unique_lock<std::mutex>& lock);
   void AbortAll(const std::string& name);

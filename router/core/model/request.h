@@ -69,8 +69,10 @@ struct RequestSpec {
   // 0: any model.
   uint32_t model = 0;
 
-  // What the workers of its group must be able to do.
-  static constexpr uint32_t kLogprobs = 1, kPassing = 2;
+  // What the workers of its group must be able to do. A request with kHandsOver waits for a rank that
+  // computes prompts for others (GroupKind::kPrefill), which cannot meet kDecodes.
+  static constexpr uint32_t kLogprobs = 1, kPassing = 2, kHandsOver = 4, kDecodes = 8;
+  static constexpr int kNumNeeds = 4;
   uint32_t needs = 0;
 
   // The only rank that may run the request, because the client has named that rank; unset: any.

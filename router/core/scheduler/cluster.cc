@@ -1,12 +1,16 @@
 #include "router/core/scheduler/cluster.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 
 namespace bfio::core {
 namespace {
+
+// Weight of a prompt in the mean of how many requests end while one is computed: the last 64 or so count.
+constexpr double kPromptShare = 1.0 / 64;
 
 absl::StatusOr<std::unique_ptr<Policy>> MakeRegisteredPolicy(const PolicySetting& setting) {
   return MakePolicy(setting.name, setting.options);
@@ -45,7 +49,7 @@ Outcome Cluster::Dispatch(const AddGroup& event) {
     return {absl::InvalidArgumentError(
         absl::StrCat("group ", event.group, " follows group ", last_group_, "; indices must ascend"))};
   }
-  absl::StatusOr<std::unique_ptr<Policy>> policy = factory_(setting_);
+  absl::StatusOr<std::unique_ptr<Policy>> policy = MakePolicyFor(event.kind, setting_);
   if (!policy.ok()) return {policy.status()};
   last_group_ = event.group;
   groups_[event.group] = MakeScheduler(event.kind, options_, &pool_, *std::move(policy));
@@ -109,7 +113,16 @@ Outcome Cluster::Dispatch(const SetCost& event, Scheduler& group) {
 }
 
 Outcome Cluster::Dispatch(const Report& event, Scheduler& group) {
+  const int64_t before = group.placed();
   Outcome outcome{group.OnReport(event.worker, event.report)};
+  if (const int64_t ended = before - group.placed(); ended > 0) {
+    if (group.kind() == GroupKind::kPrefill) {
+      ends_ *= 1 - kPromptShare;
+      prompts_ = prompts_ * (1 - kPromptShare) + static_cast<double>(ended);
+    } else {
+      ends_ += static_cast<double>(ended * PrefillsUnderWay());
+    }
+  }
   UpdateLead();
   return outcome;
 }
@@ -119,10 +132,12 @@ Outcome Cluster::Dispatch(const MakePlan& event, Scheduler& group) {
   std::optional<DecisionMaker::Answer> answer;
   int64_t slots_elsewhere = 0;
   for (const auto& [index, other] : groups_) {
-    if (index != event.group && other->open()) slots_elsewhere += other->slots().free;
+    const bool alike = (other->kind() == GroupKind::kPrefill) == (group.kind() == GroupKind::kPrefill);
+    if (index != event.group && other->open() && alike) slots_elsewhere += other->slots().free;
   }
   pool_.ShowFor(event.group, group.ability());
-  outcome.plan = group.MakePlan(event, slots_elsewhere, answer);
+  const Room room = group.kind() == GroupKind::kPrefill ? RoomForPrefill() : Room();
+  outcome.plan = group.MakePlan(event, slots_elsewhere, room, answer);
   pool_.ShowAll();
   outcome.policy_called = answer.has_value();
   outcome.stopped_early = answer && answer->stopped_early;
@@ -133,9 +148,10 @@ Outcome Cluster::Dispatch(const MakePlan& event, Scheduler& group) {
 
 Outcome Cluster::Dispatch(const SetPolicy& event) {
   std::vector<std::unique_ptr<Policy>> made;
-  // At least one policy is made, so that the setting is also checked without groups.
-  for (size_t i = 0; i < std::max<size_t>(1, groups_.size()); ++i) {
-    absl::StatusOr<std::unique_ptr<Policy>> policy = factory_(event.setting);
+  // Also checked without groups.
+  if (groups_.empty()) return {factory_(event.setting).status()};
+  for (const auto& [index, group] : groups_) {
+    absl::StatusOr<std::unique_ptr<Policy>> policy = MakePolicyFor(group->kind(), event.setting);
     if (!policy.ok()) return {policy.status()};
     made.push_back(*std::move(policy));
   }
@@ -180,7 +196,7 @@ void Cluster::UpdateClock() {
   int64_t ranks = 0;
   double kv_tokens = 0;
   for (const auto& [index, group] : groups_) {
-    if (!group->open()) continue;
+    if (!group->open() || group->kind() == GroupKind::kPrefill) continue;
     ranks += group->num_workers();
     kv_tokens += group->KvTokens();
   }
@@ -192,7 +208,8 @@ void Cluster::UpdateClock() {
 void Cluster::UpdateLead() {
   std::optional<int64_t> lead;
   for (const auto& [index, group] : groups_) {
-    if (group->open()) lead = std::min(lead.value_or(group->Lead()), group->Lead());
+    if (group->open() && group->kind() != GroupKind::kPrefill)
+      lead = std::min(lead.value_or(group->Lead()), group->Lead());
   }
   if (lead) pool_.pool_clock().Lead(*lead);
 }
@@ -208,6 +225,44 @@ void Cluster::UpdateCost() {
     per_token_s += cost.per_token_s;
   }
   if (per_token_s > 0) admission.OnCost(fixed_s / per_token_s);
+}
+
+// --- disaggregated prefill ---
+
+absl::StatusOr<std::unique_ptr<Policy>> Cluster::MakePolicyFor(GroupKind kind,
+                                                               const PolicySetting& setting) const {
+  // No barrier, and each rank's work is the prompts that it does not find in its cache.
+  return factory_(kind == GroupKind::kPrefill ? PolicySetting{"least_work", setting.options} : setting);
+}
+
+int64_t Cluster::PrefillsUnderWay() const {
+  int64_t placed = 0;
+  for (const auto& [index, group] : groups_)
+    placed += group->kind() == GroupKind::kPrefill ? group->placed() : 0;
+  return placed;
+}
+
+Room Cluster::RoomForPrefill() const {
+  const WaitingPool::Needing computed = pool_.for_decode();
+  Room room{-computed.requests, -computed.tokens};
+  int64_t placed = 0, held = 0;
+  for (const auto& [index, group] : groups_) {
+    if (!group->open()) continue;
+    if (group->kind() == GroupKind::kPrefill) {
+      room.requests -= group->placed();
+      room.tokens -= group->HeldTokens();
+      continue;
+    }
+    room.requests += group->slots().free;
+    room.tokens += static_cast<int64_t>(group->KvTokens()) - group->HeldTokens();
+    placed += group->placed();
+    held += group->HeldTokens();
+  }
+  const double ends = prompts_ > 0 ? std::min(ends_ / prompts_, static_cast<double>(placed)) : 0;
+  room.requests += static_cast<int64_t>(std::ceil(ends));
+  if (placed > 0)
+    room.tokens += static_cast<int64_t>(ends * static_cast<double>(held) / static_cast<double>(placed));
+  return room;
 }
 
 // --- views ---

@@ -100,6 +100,12 @@ class Cluster {
   Outcome Dispatch(const MakePlan& event, Scheduler& group);
 
   Scheduler* Find(GroupIndex index) const;
+  // Groups of ranks that compute prompts for others follow one policy, whatever the setting is.
+  absl::StatusOr<std::unique_ptr<Policy>> MakePolicyFor(GroupKind kind, const PolicySetting& setting) const;
+  // What groups that decode have room for: their free slots and KV memory, and the slots of as many requests
+  // as end while a prompt is computed, less what is promised to prompts under way or computed.
+  Room RoomForPrefill() const;
+  int64_t PrefillsUnderWay() const;
   // Call after groups have opened, closed or advanced.
   void UpdateClock();
   void UpdateLead();
@@ -115,6 +121,9 @@ class Cluster {
   std::map<GroupIndex, std::unique_ptr<Scheduler>> groups_;
   // The largest index that was ever used; below 0: none.
   GroupIndex last_group_ = -1;
+  // For the mean number of requests that end while a prompt is computed for them: at each end, the number of
+  // such prompts under way is added to the first; each prompt computed counts in the second.
+  double ends_ = 0, prompts_ = 0;
   // Totals of removed groups.
   SchedulerTotals retired_;
 };

@@ -22,7 +22,7 @@ std::optional<DecisionMaker::Answer> DecisionMaker::Decide(const PlanSteps& step
   int64_t left = 0;
   if (places) {
     const int64_t share = pool_->TakeShare(slots, slots_elsewhere_);
-    left = PlaceAhead(steps, std::min(share, std::max(options_.window, slots)), plan);
+    left = PlaceAhead(steps, FirstInRoom(std::min(share, std::max(options_.window, slots))), plan);
   } else {
     free_.Reset(views_, {});
   }
@@ -30,6 +30,17 @@ std::optional<DecisionMaker::Answer> DecisionMaker::Decide(const PlanSteps& step
   slots_short_ = left > accounts_->free_slots();
   ReplayRules(steps, static_cast<int64_t>(plan.placements.size() + decision_.assignments.size()));
   return answer;
+}
+
+int64_t DecisionMaker::FirstInRoom(int64_t window) {
+  window = std::clamp<int64_t>(room_.requests, 0, window);
+  if (room_.tokens == Room().tokens) return window;
+  int64_t first = 0, tokens = 0;
+  for (const WaitingView& view : pool_->Window(window)) {
+    if ((tokens += view.prefill_tokens) > room_.tokens) break;
+    ++first;
+  }
+  return first;
 }
 
 int64_t DecisionMaker::PlaceAhead(const PlanSteps& steps, int64_t window, Plan& plan) {
@@ -102,7 +113,7 @@ std::optional<DecisionMaker::Answer> DecisionMaker::AskPolicy(const PlanSteps& s
 }
 
 const PrefillView* DecisionMaker::ReadPrompts(const PlanSteps& steps) {
-  if (kind_ == GroupKind::kIndependent || !policy_->meters_prompts()) return nullptr;
+  if (StepsAlone(kind_) || !policy_->meters_prompts()) return nullptr;
   if (!ForecastPrefill(*accounts_, steps, prefill_)) return nullptr;
   prefill_.releases_only = kind_ == GroupKind::kCoupled && !accounts_->AllMetered();
   return &prefill_;
@@ -201,7 +212,7 @@ void DecisionMaker::SetRules() {
   std::vector<PlacementRule> possible(rules.begin(), rules.end());
   if (!pool_->lookahead().predicts()) std::erase_if(possible, LooksAhead);
   // The first rule is followed until the first choice, which groups without a barrier never make.
-  if (kind_ == GroupKind::kIndependent) std::erase(possible, PlacementRule::kRefill);
+  if (StepsAlone(kind_)) std::erase(possible, PlacementRule::kRefill);
   chooser_.SetRules(possible);
 }
 
@@ -225,7 +236,7 @@ void DecisionMaker::FollowRule(const PlanSteps& steps, Snapshot& snapshot) {
 }
 
 void DecisionMaker::ReplayRules(const PlanSteps& steps, int64_t placed) {
-  if (!chooser_.chooses() || kind_ == GroupKind::kIndependent) return;
+  if (!chooser_.chooses() || StepsAlone(kind_)) return;
   placed_since_ += placed;
   // For a coupled group only decisions with placements are certain to be in the decision log.
   const bool skips = slots_short_ || (kind_ == GroupKind::kCoupled && placed == 0);

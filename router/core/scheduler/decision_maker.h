@@ -59,6 +59,8 @@ class DecisionMaker {
   std::optional<Answer> Decide(const PlanSteps& steps, Plan& plan);
   // Free slots in other groups; these groups take their share of the waiting requests.
   void SetSlotsElsewhere(int64_t slots) { slots_elsewhere_ = slots; }
+  // The next decisions place no more requests, and prompt tokens, than this.
+  void SetRoom(const Room& room) { room_ = room; }
   // The decision places no request beyond those already in the plan.
   bool empty() const { return decision_.assignments.empty(); }
   // Executes the decision.
@@ -76,6 +78,8 @@ class DecisionMaker {
 
  private:
   void BuildViews(const PlanSteps& steps);
+  // How many of the first `window` requests of the pool other groups have room for.
+  int64_t FirstInRoom(int64_t window);
   // Executes the stages that precede the policy on the first `window` requests of the pool. Returns how many
   // of these they leave. Afterwards `free_` has the remaining capacity. Call after BuildViews.
   int64_t PlaceAhead(const PlanSteps& steps, int64_t window, Plan& plan);
@@ -124,6 +128,7 @@ class DecisionMaker {
   KvAdmission admission_;
   KvHold hold_;
   int64_t slots_elsewhere_ = 0;
+  Room room_;
   // Scratch, kept to avoid allocation per step.
   Decision decision_;
   std::vector<WorkerView> views_;

@@ -25,6 +25,20 @@ enum class GroupKind {
   // Ranks that meet in a barrier inside their engine, which takes requests at any time. The router receives
   // their tokens, and controls only when a prompt is sent.
   kCoupled,
+  // Ranks that compute prompts and hand their KV over to ranks of other groups (disaggregated prefill). They
+  // step independently, and begin no more prompts than those have room for.
+  kPrefill,
+};
+
+// No step is common to the ranks.
+constexpr bool StepsAlone(GroupKind kind) {
+  return kind == GroupKind::kIndependent || kind == GroupKind::kPrefill;
+}
+
+// What other groups have room for.
+struct Room {
+  int64_t requests = std::numeric_limits<int64_t>::max();
+  int64_t tokens = std::numeric_limits<int64_t>::max();
 };
 
 enum class PlanMode { kPipelined, kLockstep };

@@ -76,7 +76,8 @@ void IndependentScheduler::CountReport(int64_t) {
     return pool_->CountSteps(num_workers(), num_workers(), std::nullopt);
   }
   if (++reports_ % num_workers() == 0) ++reported_step_;
-  pool_->CountSteps(1, num_workers(), std::nullopt);
+  // The pool's clock counts steps that decode.
+  if (kind() == GroupKind::kIndependent) pool_->CountSteps(1, num_workers(), std::nullopt);
 }
 
 int64_t IndependentScheduler::ResetSteps() {

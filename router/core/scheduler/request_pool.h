@@ -164,6 +164,8 @@ class RequestPool {
   int64_t tokens_to_compute() const;
   // Requests that a policy might place: those that are not hidden, and wait for no particular rank.
   int64_t placeable() const { return waiting_.size(); }
+  // Requests that wait for a group that decodes (RequestSpec::kDecodes).
+  WaitingPool::Needing for_decode() const { return waiting_.needing(RequestSpec::kDecodes); }
   // The step from which the age of a request enqueued now counts; never decreases.
   int64_t NextStep() const { return clock_.NextStep(); }
 

@@ -49,8 +49,9 @@ absl::Status Scheduler::OnReport(WorkerIndex worker, const StepReport& report) {
 }
 
 std::optional<Plan> Scheduler::MakePlan(const core::MakePlan& event, int64_t slots_elsewhere,
-                                        std::optional<DecisionMaker::Answer>& answer) {
+                                        const Room& room, std::optional<DecisionMaker::Answer>& answer) {
   if (!open_) return std::nullopt;
+  maker_.SetRoom(room);
   maker_.SetSlotsElsewhere(slots_elsewhere);
   if (event.rule) maker_.ObeyRule(*event.rule);
   return Decide(event.force, answer);
@@ -90,6 +91,14 @@ double Scheduler::KvTokens() const {
   double sum = 0;
   for (const GroupAccounts::Worker& worker : accounts_.workers())
     sum += static_cast<double>(worker.spec.kv_tokens);
+  return sum;
+}
+
+int64_t Scheduler::HeldTokens() const {
+  int64_t sum = 0;
+  for (const GroupAccounts::Worker& worker : accounts_.workers())
+    sum +=
+        std::max<int64_t>(0, worker.base + worker.inflight_base + worker.placed() * (worker.last_step + 1));
   return sum;
 }
 

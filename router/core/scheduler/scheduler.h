@@ -49,8 +49,9 @@ class Scheduler {
   // For events that set one of its fields; null: there is no such worker.
   WorkerSpec* Spec(WorkerIndex worker) { return Has(worker) ? &accounts_.worker(worker).spec : nullptr; }
   absl::Status OnReport(WorkerIndex worker, const StepReport& report);
-  // `slots_elsewhere`: free slots in other open groups. `answer`: the policy's decision, if it was called.
-  std::optional<Plan> MakePlan(const core::MakePlan& event, int64_t slots_elsewhere,
+  // `slots_elsewhere`: free slots in other open groups that take the same requests. `room`: what other groups
+  // have room for. `answer`: the policy's decision, if it was called.
+  std::optional<Plan> MakePlan(const core::MakePlan& event, int64_t slots_elsewhere, const Room& room,
                                std::optional<DecisionMaker::Answer>& answer);
   void SetPolicy(std::unique_ptr<Policy> policy) { maker_.SetPolicy(std::move(policy)); }
   const Policy& policy() const { return maker_.policy(); }
@@ -99,8 +100,9 @@ class Scheduler {
   // Free slots are counted on workers that take new requests only.
   Slots slots() const;
 
-  // Total KV memory of its workers, in tokens.
+  // Total KV memory of its workers, in tokens; what requests placed there hold of it.
   double KvTokens() const;
+  int64_t HeldTokens() const;
 
   // Sums over the workers whose fitted costs include a cost of resident tokens.
   struct StepCost {

@@ -38,7 +38,7 @@ void WaitingPool::Enter(const RequestSpec& request) {
   if (leaving_.contains(request.id)) Settle();
   specs_.emplace(request.id, request);
   tokens_to_compute_ += request.tokens_to_compute();
-  needing_ += request.needs != 0 ? 1 : 0;
+  CountNeeds(request, 1);
   longest_ = std::max(longest_, request.kv_reserve_tokens());
   if (request.model == 0) return;
   ++bound_;
@@ -48,12 +48,30 @@ void WaitingPool::Enter(const RequestSpec& request) {
 void WaitingPool::Leave(RequestId id) {
   const auto it = specs_.find(id);
   tokens_to_compute_ -= it->second.tokens_to_compute();
-  needing_ -= it->second.needs != 0 ? 1 : 0;
+  CountNeeds(it->second, -1);
   if (const uint32_t model = it->second.model; model != 0) {
     --bound_;
     if (--bound_to_[model] == 0) bound_to_.erase(model);
   }
   specs_.erase(it);
+}
+
+void WaitingPool::CountNeeds(const RequestSpec& request, int64_t sign) {
+  for (size_t bit = 0; bit < needing_.size(); ++bit) {
+    if ((request.needs >> bit & 1) == 0) continue;
+    needing_[bit].requests += sign;
+    needing_[bit].tokens += sign * request.prefill_tokens;
+  }
+}
+
+WaitingPool::Needing WaitingPool::needing(uint32_t needs) const {
+  Needing sum;
+  for (size_t bit = 0; bit < needing_.size(); ++bit) {
+    if ((needs >> bit & 1) == 0) continue;
+    sum.requests += needing_[bit].requests;
+    sum.tokens += needing_[bit].tokens;
+  }
+  return sum;
 }
 
 void WaitingPool::Insert(const RequestSpec& request, int64_t enqueued_step, Entry entry) {
@@ -141,7 +159,7 @@ void WaitingPool::Hide(const GroupAbility& ability) {
   Settle();
   const auto own = bound_to_.find(ability.model);
   const int64_t others = bound_ - (own == bound_to_.end() ? 0 : own->second);
-  if ((ability.model == 0 || others == 0) && (ability.lacks == 0 || needing_ == 0) &&
+  if ((ability.model == 0 || others == 0) && needing(ability.lacks).requests == 0 &&
       longest_ < ability.max_sequence_tokens) {
     return;
   }

@@ -7,6 +7,7 @@
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_WAITING_POOL_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_WAITING_POOL_H_
 
+#include <array>
 #include <cstdint>
 #include <iterator>
 #include <vector>
@@ -54,6 +55,11 @@ class WaitingPool {
   void Hide(const GroupAbility& ability);
   void ShowAll();
   int64_t hidden() const { return static_cast<int64_t>(hidden_.size()); }
+  // Of the requests that have any of these RequestSpec::needs.
+  struct Needing {
+    int64_t requests = 0, tokens = 0;
+  };
+  Needing needing(uint32_t needs) const;
 
   // The requests that are not hidden.
   absl::Span<const WaitingView> views() const {
@@ -82,6 +88,7 @@ class WaitingPool {
 
   void Enter(const RequestSpec& request);
   void Leave(RequestId id);
+  void CountNeeds(const RequestSpec& request, int64_t sign);
   // Where a request enters: by Precedes behind equally urgent ones, or ahead of them; or ahead of its class.
   enum class Entry : uint8_t { kBehind, kAhead, kFront };
   static bool Less(Entry entry, const WaitingView& a, const WaitingView& b) {
@@ -108,8 +115,9 @@ class WaitingPool {
   int64_t tokens_to_compute_ = 0;
   // In pool order.
   mutable std::vector<Hidden> hidden_;
-  // Number of requests that need an ability; a bound of the longest request's kv_reserve_tokens.
-  int64_t needing_ = 0;
+  // By bit of RequestSpec::needs, requests with several bits in each; a bound of the longest request's
+  // kv_reserve_tokens.
+  std::array<Needing, RequestSpec::kNumNeeds> needing_;
   int64_t longest_ = 0;
   // Number of requests that began on a model, and those models.
   int64_t bound_ = 0;

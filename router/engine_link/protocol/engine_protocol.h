@@ -83,6 +83,8 @@ class EngineProtocol {
   // The response, for the client; uses it up. `before`: tokens of earlier placements, which are part of the
   // prompt here and of the output for the client.
   virtual PassedPtr Pass(Message& response, uint32_t before) const = 0;
+  // Takes RequestHandOff::parameters out of the response that ends a prompt computed for another server.
+  virtual std::string TakeHandOff(Message&) const { return {}; }
   // The request that ends a request. Null: the engine ends it when its call is cancelled.
   virtual MessagePtr AbortOf(const std::string&) const { return nullptr; }
 
@@ -132,6 +134,7 @@ class EngineProtocolOf : public EngineProtocol {
     // The client's rank counts over all servers, the engine's over its own.
     request->clear_data_parallel_rank();
     if (rank) request->set_data_parallel_rank(*rank);
+    if (call.hands_over || call.hand_off != nullptr) HandOver(call, *request);
     return request;
   }
   EngineOutput Read(const Message& message) const final {
@@ -205,6 +208,8 @@ class EngineProtocolOf : public EngineProtocol {
   virtual Request ToPass(const EngineCall& call, Request request) const = 0;
   virtual Request Translate(const EngineCall& call) const = 0;
   virtual void Describe(const Server& server, EngineDescription& description) const = 0;
+  // Only for servers that are described as handing over.
+  virtual void HandOver(const EngineCall&, Request&) const {}
 };
 
 }  // namespace bfio::router

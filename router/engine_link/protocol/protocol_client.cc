@@ -217,6 +217,7 @@ class ProtocolStream final : public EngineStream, public grpc::ClientReadReactor
                  .max_new_tokens = call.max_new_tokens,
                  .context_tokens = protocol().traits.fills_context ? link_->sizes.context_tokens.load() : 0}),
         passes_(call.passed.on),
+        hands_over_(call.hands_over),
         before_(call.passed.on ? static_cast<uint32_t>(call.prompt.size()) : 0),
         request_(protocol().RequestOf(call, rank, name)),
         callbacks_(std::move(callbacks)),
@@ -280,7 +281,15 @@ class ProtocolStream final : public EngineStream, public grpc::ClientReadReactor
     if (output.ends) {
       BFIO_RETURN_IF_ERROR(
           counts_.OnComplete(output.ids, output.completion_tokens, output.prompt_tokens, output.finish));
-      EngineEnd end{output.finish, Message()};
+      EngineEnd end{.finish = output.finish};
+      RequestHandOff hand_off;
+      if (hands_over_) hand_off.parameters = protocol().TakeHandOff(*response_);
+      if (hands_over_ && output.finish == EngineFinish::kLength) {
+        end.hand_off = std::make_shared<const RequestHandOff>(std::move(hand_off));
+      } else {
+        if (first_) callbacks_.on_tokens(*std::exchange(first_, std::nullopt));
+        end.message = Message();
+      }
       // The end is reported now and not at the end of the stream, which a server may leave open.
       ended_ = true;
       std::move(callbacks_.on_end)(std::move(end));
@@ -292,7 +301,11 @@ class ProtocolStream final : public EngineStream, public grpc::ClientReadReactor
     tokens.ids.assign(output.ids.begin(), output.ids.end());
     tokens.cached_prompt_tokens = output.cached_tokens;
     tokens.message = Message();
-    callbacks_.on_tokens(std::move(tokens));
+    if (hands_over_) {
+      first_ = std::move(tokens);
+    } else {
+      callbacks_.on_tokens(std::move(tokens));
+    }
     return absl::OkStatus();
   }
 
@@ -328,12 +341,15 @@ class ProtocolStream final : public EngineStream, public grpc::ClientReadReactor
   const std::string name_;
   StreamCounts counts_;
   const bool passes_;
+  const bool hands_over_;
   // Tokens of earlier placements, which are part of the prompt.
   const uint32_t before_;
   const AnyMessage request_;
   EngineClient::StreamCallbacks callbacks_;
   grpc::ClientContext context_;
   AnyMessage response_;
+  // Withheld, because its client gets it only if it ends the output.
+  std::optional<EngineTokens> first_;
   // The output has ended, and its end has been reported.
   bool ended_ = false;
   absl::Status broken_;

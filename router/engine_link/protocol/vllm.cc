@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "common/json/json_reader.h"
 #include "engines/vllm.pb.h"
 #include "router/engine_link/protocol/engine_protocol.h"
 #include "router/engine_link/protocol/protocol_client.h"
@@ -68,6 +69,27 @@ class VllmEngine final : public EngineProtocolOf<Messages> {
   void Describe(const pb::GetServerInfoResponse& server, EngineDescription& description) const override {
     description.ranks = std::max(1, server.data_parallel_size());
     description.slots = server.max_num_seqs();
+    description.hands_over = server.kv_role() == "kv_producer";
+    description.kv_connector = server.kv_connector();
+  }
+  void HandOver(const EngineCall& call, pb::GenerateRequest& request) const override {
+    if (!call.hands_over) return request.set_kv_transfer_params_json(call.hand_off->parameters);
+    request.set_kv_transfer_params_json(R"({"do_remote_decode":true,"do_remote_prefill":false})");
+    pb::SamplingParams& sampling = *request.mutable_sampling_params();
+    sampling.set_max_tokens(1);
+    sampling.clear_min_tokens();
+    sampling.clear_logprobs();
+    sampling.clear_prompt_logprobs();
+  }
+  std::string TakeHandOff(Message& message) const override {
+    auto& complete = *static_cast<pb::GenerateResponse&>(message).mutable_complete();
+    std::string parameters = std::move(*complete.mutable_kv_transfer_params_json());
+    complete.clear_kv_transfer_params_json();
+    // Without this field a request hangs in vLLM 0.32, and ends the engine when its caller gives up.
+    const auto fields = ReadJsonObject(parameters, "", {}, {"remote_request_id"});
+    return fields.ok() && fields->contains("remote_request_id") && fields->at("remote_request_id").is_string()
+               ? parameters
+               : "";
   }
 };
 

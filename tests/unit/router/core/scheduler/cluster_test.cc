@@ -10,6 +10,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::SizeIs;
+using ::testing::UnorderedElementsAre;
 
 RequestSpec Call(RequestId id) {
   return {.id = id, .prefill_tokens = 10, .max_new_tokens = 50};
@@ -174,6 +175,60 @@ TEST_F(ClusterTest, TheClockTicksOnceInAMeanStepOfTheOpenGroups) {
     Step(0, 0, step, step);
   }
   EXPECT_EQ(clock.now(), start + 5) << "one group: its steps";
+}
+
+// Prompts for others begin as far as those have slots and KV memory: free ones, less what waits for them or
+// is under way, plus the slots of as many requests as end while a prompt is computed.
+TEST_F(ClusterTest, PromptsForOthersBeginAsFarAsThoseHaveRoom) {
+  constexpr uint32_t kHandsOver = RequestSpec::kHandsOver, kDecodes = RequestSpec::kDecodes;
+  const auto open = [&](GroupIndex group, int32_t slots, int64_t kv_tokens, GroupKind kind, uint32_t lacks) {
+    cluster_.Apply(AddGroup{group, kind});
+    cluster_.Apply(OpenEpoch{group, {{.spec = {.slots = slots, .kv_tokens = kv_tokens}}}, 0, lacks});
+  };
+  open(0, 3, 1000, GroupKind::kIndependent, kHandsOver);
+  open(1, 8, 1000, GroupKind::kPrefill, kDecodes);
+  EXPECT_EQ(cluster_.group(1)->policy().name(), "least_work");
+  const auto prompt = [](RequestId id, int64_t tokens) {
+    return RequestSpec{.id = id, .prefill_tokens = tokens, .max_new_tokens = 1, .needs = kHandsOver};
+  };
+  const auto computed = [](RequestId id, int64_t tokens) {
+    return RequestSpec{.id = id,
+                       .prefill_tokens = tokens,
+                       .computed_tokens = tokens - 1,
+                       .max_new_tokens = 50,
+                       .needs = kDecodes};
+  };
+  // A report of the prompts that have been computed, and their return to the pool.
+  int64_t prefill_step = 0;
+  const auto hand_over = [&](std::vector<RequestId> ids) {
+    StepReport report = {.step = ++prefill_step, .applied_plan = prefill_step};
+    report.preempted = ids;
+    ASSERT_TRUE(cluster_.Apply(Report{1, 0, report}).status.ok());
+    for (const RequestId id : ids) ASSERT_TRUE(cluster_.Apply(Requeue{computed(id, 10)}).status.ok());
+  };
+  for (RequestId id = 1; id <= 6; ++id) cluster_.Apply(Enqueue{prompt(id, 10)});
+  EXPECT_THAT(Placed(0), ElementsAre()) << "they wait for another group";
+  EXPECT_THAT(Placed(1), ElementsAre(1, 2, 3)) << "three slots are free there";
+  EXPECT_THAT(Placed(1), ElementsAre());
+  hand_over({1, 2});
+  EXPECT_THAT(Placed(1), ElementsAre()) << "the slots are promised to those that wait";
+  EXPECT_THAT(Placed(0), UnorderedElementsAre(1, 2));
+  EXPECT_THAT(Placed(1), ElementsAre()) << "and to the one under way";
+  // One request ends while a prompt is under way: a prompt may begin for its slot, and one in advance for the
+  // next end, as 1 of 3 prompts has seen one.
+  ASSERT_TRUE(cluster_.Apply(Report{0, 0, {.step = 1, .applied_plan = 1, .load_tokens = 20}}).status.ok());
+  const std::vector<RequestId> ended = {1};
+  StepReport end = {.step = 2, .applied_plan = 1, .load_tokens = 22};
+  end.finished = ended;
+  ASSERT_TRUE(cluster_.Apply(Report{0, 0, end}).status.ok());
+  EXPECT_THAT(Placed(1), ElementsAre(4, 5));
+  // KV memory: a prompt of 970 tokens waits until it fits beside what is held and promised.
+  cluster_.Apply(Cancel{6});
+  hand_over({3, 4, 5});
+  EXPECT_THAT(Placed(0), SizeIs(2));
+  cluster_.Apply(Enqueue{prompt(7, 970)});
+  cluster_.Apply(Cancel{5});
+  EXPECT_THAT(Placed(1), ElementsAre());
 }
 
 TEST_F(ClusterTest, EveryGroupHasItsOwnPolicyAndUnknownNamesAreRefused) {

@@ -1,0 +1,120 @@
+// Prompts that are computed for another rank: each result is sent to one rank, in time.
+#include "router/requests/hand_off.h"
+
+#include "tests/unit/router/requests/request_lifecycle_fixture.h"
+
+namespace bfio::router {
+namespace {
+
+using ::testing::SizeIs;
+
+class HandOffTest : public RequestLifecycleTest {
+ protected:
+  void SetUp() override {
+    Start({.kv_on_demand = true});
+    OpenEpoch();
+    Serve(true);
+  }
+  void Serve(bool hands_over) {
+    requests_->SetGroups(
+        {.capacities = {Capacity()}, .complete = true, .ranks = {{0, 1}}, .hands_over = hands_over});
+  }
+  uint32_t Needs(const Client& client) const { return WaitingSpec(client).needs; }
+  // The rank on which it is placed has computed its prompt.
+  void HandOver(const Client& client, const std::string& parameters) {
+    const std::vector<core::RequestId> ids = {client.id()};
+    core::StepReport report = {.step = ++step_};
+    report.preempted = ids;
+    EXPECT_TRUE(cluster_->Apply(core::Report{0, 0, report}).status.ok());
+    requests_->OnPreempted(client.id(), now_,
+                           std::make_shared<const RequestHandOff>(RequestHandOff{parameters}));
+  }
+  // A rank without the KV refuses the request.
+  void Refuse(const Client& client) {
+    const std::vector<core::RequestId> ids = {client.id()};
+    core::StepReport report = {.step = ++step_};
+    report.rejected = ids;
+    EXPECT_TRUE(cluster_->Apply(core::Report{0, 0, report}).status.ok());
+    Reject(client);
+  }
+  Assignment PlaceOne() {
+    const std::vector<Assignment> placed = Place();
+    EXPECT_THAT(placed, SizeIs(1));
+    return placed.empty() ? Assignment() : placed[0];
+  }
+  static constexpr uint32_t kHandsOver = core::RequestSpec::kHandsOver,
+                            kDecodes = core::RequestSpec::kDecodes;
+};
+
+TEST_F(HandOffTest, APromptIsComputedOnceAndItsHandOffIsSentOnce) {
+  Client& client = Arrive(Request("a"));
+  EXPECT_EQ(Needs(client), kHandsOver);
+  EXPECT_EQ(WaitingSpec(client).max_new_tokens, 1);
+  const Assignment first = PlaceOne();
+  EXPECT_TRUE(first.hands_over);
+  HandOver(client, "parameters");
+  EXPECT_EQ(Needs(client), kDecodes);
+  EXPECT_EQ(WaitingSpec(client).computed_tokens, 2);
+  EXPECT_EQ(WaitingSpec(client).max_new_tokens, 10);
+  const Assignment second = PlaceOne();
+  EXPECT_FALSE(second.hands_over);
+  EXPECT_EQ(second.hand_off->parameters, "parameters");
+  Tokens(client, {1, 2});
+  // Its rank is lost: it continues after its tokens, without the hand-off.
+  OpenEpoch();
+  EXPECT_EQ(Needs(client), kDecodes);
+  EXPECT_EQ(WaitingSpec(client).computed_tokens, 0);
+  EXPECT_EQ(PlaceOne().hand_off, nullptr);
+  EXPECT_EQ(totals().handed_over, 1);
+  EXPECT_EQ(totals().preempted, 0);
+}
+
+TEST_F(HandOffTest, OneThatWaitsTooLongIsDroppedAndThePromptIsComputedAnew) {
+  Client& client = Arrive(Request("a"));
+  PlaceOne();
+  HandOver(client, "parameters");
+  EXPECT_EQ(requests_->next_deadline(), now_ + kHandOffAge);
+  PassTime(kHandOffAge - absl::Milliseconds(1));
+  EXPECT_EQ(Needs(client), kDecodes);
+  PassTime(absl::Milliseconds(1));
+  EXPECT_EQ(Needs(client), kHandsOver);
+  EXPECT_EQ(WaitingSpec(client).computed_tokens, 0);
+  EXPECT_EQ(totals().hand_offs_expired, 1);
+  EXPECT_TRUE(client.open());
+}
+
+TEST_F(HandOffTest, ARankThatCannotUseItCostsANewPromptAndAfterSomeNoHandOffIsMade) {
+  Client& client = Arrive(Request("a"));
+  for (int i = 0; i < kMostHandOffs; ++i) {
+    EXPECT_EQ(Needs(client), kHandsOver) << i;
+    PlaceOne();
+    HandOver(client, "parameters");
+    EXPECT_NE(PlaceOne().hand_off, nullptr);
+    Refuse(client);
+  }
+  EXPECT_EQ(totals().hand_offs_failed, kMostHandOffs);
+  EXPECT_EQ(Needs(client), kDecodes);
+  EXPECT_EQ(WaitingSpec(client).computed_tokens, 0);
+  EXPECT_EQ(PlaceOne().hand_off, nullptr);
+}
+
+TEST_F(HandOffTest, WhereNothingIsHandedOverTheDecodingRankComputesThePrompt) {
+  Client& client = Arrive(Request("a"));
+  PlaceOne();
+  HandOver(client, "");
+  EXPECT_EQ(Needs(client), kDecodes);
+  EXPECT_EQ(WaitingSpec(client).computed_tokens, 0);
+  EXPECT_EQ(PlaceOne().hand_off, nullptr);
+  // A single token is the prefill's own.
+  EXPECT_EQ(Needs(Arrive(Request("b", 1))), kDecodes);
+  // No rank computes prompts for others any more; those that wait keep their order.
+  Client &waiting = Arrive(Request("c")), &behind = Arrive(Request("d"));
+  EXPECT_EQ(Needs(waiting), kHandsOver);
+  Serve(false);
+  EXPECT_EQ(Needs(waiting), kDecodes);
+  EXPECT_EQ(cluster_->pool().views().views()[0].id, waiting.id());
+  EXPECT_EQ(cluster_->pool().views().views()[1].id, behind.id());
+}
+
+}  // namespace
+}  // namespace bfio::router
