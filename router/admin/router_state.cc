@@ -146,6 +146,9 @@ void Fill(const RequestTotals& from, v1::RequestTotals& out) {
   out.set_agent_calls(Count(from.agent_calls));
   out.set_refused_parent_deadline(Count(from.refused_parent_deadline));
   out.set_refused_by_workers(Count(from.refused_by_workers));
+  out.set_handed_over(Count(from.handed_over));
+  out.set_hand_offs_expired(Count(from.hand_offs_expired));
+  out.set_hand_offs_failed(Count(from.hand_offs_failed));
   out.set_ttft_objectives_met(Count(from.ttft_objectives_met));
   out.set_ttft_objectives_missed(Count(from.ttft_objectives_missed));
 }

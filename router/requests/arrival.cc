@@ -201,6 +201,11 @@ void RequestLifecycle::FitToRank(RequestRecord& record) const {
 
 absl::Status RequestLifecycle::Admit(RequestRecord& record, bool ahead, int64_t own_kv) {
   if (absl::Status status = FindRank(record); !status.ok()) return status;
+  if (record.request.passed.kv_from_elsewhere && groups_.hands_over) {
+    ++totals_.refused_invalid;
+    return absl::InvalidArgumentError(
+        "kv_transfer_params of a client: this router hands prompts over between its engines itself");
+  }
   if (absl::Status status = CheckFits(record); !status.ok()) {
     ++totals_.refused_invalid;
     return status;

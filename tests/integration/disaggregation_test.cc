@@ -77,6 +77,26 @@ TEST_F(DisaggregationTest, EachPromptIsComputedThereAndDecodedHere) {
   cluster_->StopCleanly();
 }
 
+// A client's hand-off might be used twice, or name none.
+TEST_F(DisaggregationTest, ClientsHandNothingOver) {
+  const HeldPort p, a;
+  ScriptedEngine producer(Role(p, "kv_producer")), consumer(Role(a, "kv_consumer"));
+  Serve({p.address(), a.address()}, 1);
+  for (const char* const own :
+       {R"({"do_remote_prefill": true, "remote_request_id": "r"})", R"({"do_remote_prefill": true})"}) {
+    pb::GenerateRequest request = FromGateway(Tokens(5, 2'000), 10);
+    request.set_kv_transfer_params_json(own);
+    grpc::ClientContext context;
+    pb::GenerateResponse response;
+    const auto stream = gateway().Generate(&context, request);
+    EXPECT_FALSE(stream->Read(&response));
+    const grpc::Status status = stream->Finish();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_THAT(status.error_message(), HasSubstr("kv_transfer_params"));
+  }
+  ExpectRightTokens(1);
+}
+
 TEST_F(DisaggregationTest, WithoutAPrefillServerTheDecodeServersComputePrompts) {
   const HeldPort p, a;
   auto producer = std::make_unique<ScriptedEngine>(Role(p, "kv_producer"));

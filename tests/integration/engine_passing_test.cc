@@ -39,7 +39,7 @@ TYPED_TEST(EnginePassing, AGatewaysRequestPassesAsItCame) {
   if constexpr (requires { sampling.set_prompt_logprobs(1); }) {
     sampling.set_prompt_logprobs(1);
     (*sampling.mutable_logit_bias())[5] = 1;
-    request.set_kv_transfer_params_json(R"({"do_remote_prefill": true})");
+    request.set_kv_transfer_params_json(R"({"do_remote_prefill": true, "remote_request_id": "r"})");
   } else {
     sampling.mutable_custom_params();
     request.set_lora_id("adapter");

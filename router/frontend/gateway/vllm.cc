@@ -27,6 +27,21 @@ bool KvFromElsewhere(const pb::GenerateRequest& request) {
   return transfer.ok() && transfer->value("do_remote_prefill", nlohmann::json()) == true;
 }
 
+// vLLM 0.32 ends when it is told to fetch KV that no id names, and its caller gives up. What this reader
+// cannot read, vLLM's might.
+absl::Status CheckTransfer(const pb::GenerateRequest& request) {
+  if (request.kv_transfer_params_json().empty()) return absl::OkStatus();
+  BFIO_ASSIGN_OR_RETURN(const nlohmann::json fields,
+                        ReadJsonObject(request.kv_transfer_params_json(), "kv_transfer_params_json", {},
+                                       {"do_remote_prefill", "remote_request_id", "transfer_id"}));
+  const auto named = [&](const char* id) { return fields.contains(id) && fields[id].is_string(); };
+  const auto fetches = fields.find("do_remote_prefill");
+  if (fetches == fields.end() || *fetches == false || fetches->is_null()) return absl::OkStatus();
+  if (*fetches == true && (named("remote_request_id") || named("transfer_id"))) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "kv_transfer_params_json has do_remote_prefill, but neither remote_request_id nor transfer_id");
+}
+
 const char* ConstraintName(const pb::SamplingParams& sampling) {
   switch (sampling.constraint_case()) {
     case pb::SamplingParams::kJsonSchema:
@@ -129,6 +144,7 @@ bool Continues(const pb::GenerateRequest& from, bool may_resample) {
 absl::StatusOr<ConvertedRequest> Pass(pb::GenerateRequest&& from, std::string tenant,
                                       const OutputLimit& limit, const RequestContext& context) {
   const pb::SamplingParams& sampling = from.sampling_params();
+  BFIO_RETURN_IF_ERROR(CheckTransfer(from));
   BFIO_ASSIGN_OR_RETURN(uint32_t prompt, PromptTokens(from.tokenized().input_ids_size(), from.text()));
   if (sampling.has_truncate_prompt_tokens() && sampling.truncate_prompt_tokens() > 0)
     prompt = std::min(prompt, static_cast<uint32_t>(sampling.truncate_prompt_tokens()));

@@ -275,12 +275,10 @@ TYPED_TEST(GatewayRequest, FieldsMayPreventContinuationAndSharing) {
             {"media_refs {}", false, false},
             {Long("text", 600), false, false},
             {"kv_transfer_params {}", false, false, true},
-            {json(R"({"do_remote_prefill":true,"a":[]})"), false, false, true},
+            {json(R"({"do_remote_prefill":true,"remote_request_id":"r","a":[]})"), false, false, true},
+            {json(R"({"do_remote_prefill":true,"transfer_id":"t"})"), false, false, true},
             {json(R"({"do_remote_prefill":false,"do_remote_decode":true})"), false, false},
-            {json(R"({"do_remote_prefill":"true"})"), false, false},
             {json("{}"), false, false},
-            {json("{"), false, false},
-            {json("[]"), false, false},
             {json(""), false, false}},
            {{"return_logprob: true", true, true},
             {Sampling("custom_params {}"), false, true},
@@ -326,6 +324,20 @@ TEST(OutputOf, OutputsDifferInNameAndSeed) {
 }
 
 // --- one protocol ---
+
+// vLLM would wait for KV that nothing names, and end with its caller; what cannot be read here may be read
+// there.
+TEST_F(VllmRequest, KvThatNoIdNamesIsRefused) {
+  for (const char* const json :
+       {R"({"do_remote_prefill":true})", R"({"do_remote_prefill":true,"remote_request_id":null})",
+        R"({"do_remote_prefill":"true","transfer_id":"t"})",
+        R"({"do_remote_prefill":1,"remote_request_id":"r"})",
+        R"({"do_remote_prefill":true,"remote_request_id":"r","x":NaN})", "{", "[]"}) {
+    pb::GenerateRequest request = PlainOf<Vllm>();
+    request.set_kv_transfer_params_json(json);
+    ExpectRefused(request, "kv_transfer_params_json", /*passes=*/true);
+  }
+}
 
 // With -1 as a seed, all outputs after the first would be the same in every call: their seeds are 0, 1, ...
 TEST_F(VllmRequest, ASeedHas32BitsAndMinusOneMeansNone) {
