@@ -205,8 +205,8 @@ TEST(LogCodec, ImpossibleValuesAreRefusedByName) {
     EXPECT_THAT(Refusal(core::SetCost{0, 0, {.k1_s_per_pair = bad}}), HasSubstr("k1_s_per_pair")) << bad;
   const std::vector<core::CachedPrompt> cached = {{9, -1}};
   EXPECT_THAT(Refusal(core::Report{0, 0, {.cached = cached}}), HasSubstr("tokens -1 is outside"));
-  EXPECT_THAT(Refusal(core::AddGroup{0, static_cast<core::GroupKind>(3)}),
-              HasSubstr("kind 3 is outside 0..2"));
+  EXPECT_THAT(Refusal(core::AddGroup{0, static_cast<core::GroupKind>(4)}),
+              HasSubstr("kind 4 is outside 0..3"));
   std::string bytes;
   Encode(core::Cancel{5}, {}, {}, 3, true, bytes);
   EXPECT_EQ(Decode(bytes + '\x70', 3).status().message(), "a field is unknown");
