@@ -5,8 +5,7 @@
 // different servers or a different division of the blocks. At most one chain per link of the topology;
 // finding a chain is O(sum of hosted blocks). Of equally fast chains the one with the lexicographically
 // smallest server numbers comes first. Pure. Threads: any, no state.
-#ifndef BFIO_CHAINS_CORE_COMPOSITION_H_
-#define BFIO_CHAINS_CORE_COMPOSITION_H_
+#pragma once
 
 #include <cstdint>
 #include <limits>
@@ -134,5 +133,3 @@ class ShortestChain {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_CHAINS_CORE_COMPOSITION_H_

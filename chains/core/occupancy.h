@@ -5,8 +5,7 @@
 // time (Little's law). All sums have only positive terms and are scaled, so thousands of slots and loads near
 // 1 lose no digits; rates may differ by a factor of 1e18, the most that CheckPool permits. Pure functions.
 // Threads: any, no state.
-#ifndef BFIO_CHAINS_CORE_OCCUPANCY_H_
-#define BFIO_CHAINS_CORE_OCCUPANCY_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -40,5 +39,3 @@ Occupancy OccupancyBounds(absl::Span<const ChainRate> chains, double arrivals);
 double TwoChainOccupancy(const ChainRate& fast, const ChainRate& slow, double arrivals);
 
 }  // namespace bfio::core
-
-#endif  // BFIO_CHAINS_CORE_OCCUPANCY_H_

@@ -3,8 +3,7 @@
 // memory for c jobs. Servers are taken in order of their time per hosted block, and each run of servers that
 // covers all blocks is a chain. Gives the fewest chains when all memories are equal (Theorem 3.4), a
 // heuristic otherwise. O(J log J). Pure functions. Threads: any, no state.
-#ifndef BFIO_CHAINS_CORE_PLACEMENT_H_
-#define BFIO_CHAINS_CORE_PLACEMENT_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -63,5 +62,3 @@ BlockPlacement PlaceInOrder(absl::Span<const ChainServer> servers, const ChainSe
                             int64_t reserved, const Demand& demand, absl::Span<const int32_t> order);
 
 }  // namespace bfio::core
-
-#endif  // BFIO_CHAINS_CORE_PLACEMENT_H_

@@ -8,8 +8,7 @@
 //
 // Servers that have not measured count as equally fast and equally distant: GBP-CR then takes the large ones
 // first, and GCA prefers chains with few servers.
-#ifndef BFIO_CHAINS_CORE_POOL_PLAN_H_
-#define BFIO_CHAINS_CORE_POOL_PLAN_H_
+#pragma once
 
 #include <cmath>
 #include <cstdint>
@@ -91,5 +90,3 @@ Response ResponseOf(absl::Span<const ServerChain> chains, absl::Span<const Exist
                     double demand);
 
 }  // namespace bfio::core
-
-#endif  // BFIO_CHAINS_CORE_POOL_PLAN_H_

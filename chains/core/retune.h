@@ -5,8 +5,7 @@
 // varies by chance, so a check looks at a band above it: there the other composition must not be worse, so
 // that a change-over is not undone by chance. Deterministic, without I/O and clock; times in seconds.
 // Threads: one. Cost of a check: two compositions at most, 0.04 s each for 200 servers.
-#ifndef BFIO_CHAINS_CORE_RETUNE_H_
-#define BFIO_CHAINS_CORE_RETUNE_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -74,5 +73,3 @@ class RetunePatience {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_CHAINS_CORE_RETUNE_H_

@@ -7,8 +7,7 @@
 //
 // Units: memory in GB, times in seconds for a job of mean size, rates in jobs per second; other consistent
 // units also work. Blocks count from 0 (the paper counts from 1). Threads: plain data.
-#ifndef BFIO_CHAINS_CORE_SERVER_POOL_H_
-#define BFIO_CHAINS_CORE_SERVER_POOL_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -94,5 +93,3 @@ inline constexpr double kLongestTime = 1e9, kShortestTime = 1e-9;
 absl::Status CheckPool(absl::Span<const ChainServer> servers, const ChainService& service);
 
 }  // namespace bfio::core
-
-#endif  // BFIO_CHAINS_CORE_SERVER_POOL_H_

@@ -3,8 +3,7 @@
 // this computes the placement (GBP-CR), the chains (GCA), the surrogate c K(c) of equation (14) and the
 // bounds of the mean response of Theorem 3.7, and selects the best by one of them ("Serving Chain-structured
 // Jobs with Large Memory Footprints", sections 3.1.3 and 3.2.3). Pure functions. Threads: any, no state.
-#ifndef BFIO_CHAINS_CORE_TUNING_H_
-#define BFIO_CHAINS_CORE_TUNING_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -77,5 +76,3 @@ absl::Status WhyImpossible(absl::Span<const ChainServer> servers, const ChainSer
                            const Demand& demand, absl::Span<const ReserveCandidate> candidates);
 
 }  // namespace bfio::core
-
-#endif  // BFIO_CHAINS_CORE_TUNING_H_

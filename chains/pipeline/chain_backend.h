@@ -8,8 +8,7 @@
 // Rows do not depend on each other, so dividing a step changes no bit. All servers process plans in the order
 // of their starts. Threads: used by one thread (backend.h). Errors: a chain that fails or times out fails the
 // step, which ends this engine permanently; the router replays its requests elsewhere.
-#ifndef BFIO_CHAINS_PIPELINE_CHAIN_BACKEND_H_
-#define BFIO_CHAINS_PIPELINE_CHAIN_BACKEND_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -72,5 +71,3 @@ class ChainBackend final : public Backend {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_CHAINS_PIPELINE_CHAIN_BACKEND_H_

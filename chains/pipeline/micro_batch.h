@@ -4,8 +4,7 @@
 // page table controls all caches of the chain: pages have the same numbers on all servers. A micro-batch from
 // a neighbour is checked (CheckMicroBatch) before it is used: no message can cause reads or writes outside of
 // the chain's own cache. Threads: plain data and pure functions.
-#ifndef BFIO_CHAINS_PIPELINE_MICRO_BATCH_H_
-#define BFIO_CHAINS_PIPELINE_MICRO_BATCH_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -60,5 +59,3 @@ std::vector<StepPlan> CutPlan(const StepPlan& plan, int64_t pieces);
 std::vector<float> WantedRows(const StepPlan& plan, absl::Span<const float> hidden);
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_CHAINS_PIPELINE_MICRO_BATCH_H_

@@ -1,7 +1,6 @@
 // The neighbours of a server in a chain, as interfaces: where to send, and where to receive. Keeps stages and
 // heads independent of gRPC; chains/worker implements the streams.
-#ifndef BFIO_CHAINS_PIPELINE_NEIGHBOURS_H_
-#define BFIO_CHAINS_PIPELINE_NEIGHBOURS_H_
+#pragma once
 
 #include "absl/status/status.h"
 #include "chains/pipeline/micro_batch.h"
@@ -28,5 +27,3 @@ class Inlet {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_CHAINS_PIPELINE_NEIGHBOURS_H_

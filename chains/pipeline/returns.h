@@ -1,8 +1,7 @@
 // Receives a chain's results at its head. Passes the hidden rows that the last server sends to the thread
 // that waits for them. Bounded by the number of expected results. Threads: Take and OnLost from any thread,
 // the other functions from the head's step thread.
-#ifndef BFIO_CHAINS_PIPELINE_RETURNS_H_
-#define BFIO_CHAINS_PIPELINE_RETURNS_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -46,5 +45,3 @@ class Returns final : public Inlet {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_CHAINS_PIPELINE_RETURNS_H_

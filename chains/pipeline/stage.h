@@ -4,8 +4,7 @@
 // a lost neighbour) the stage is permanently broken and reports that once. The stream detects a neighbour
 // that stops sending without closing it. Threads: one of its own, besides those of its part; Take and OnLost
 // from any thread. No lock is held during calls to other objects.
-#ifndef BFIO_CHAINS_PIPELINE_STAGE_H_
-#define BFIO_CHAINS_PIPELINE_STAGE_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -71,5 +70,3 @@ class Stage final : public Inlet {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_CHAINS_PIPELINE_STAGE_H_

@@ -1,7 +1,6 @@
 // Reads fields of hand-written JSON objects, with errors that name the position. Every mistake, a misspelt
 // field included, is reported as one line that names the field. Threads: any, no state.
-#ifndef BFIO_CHAINS_PLAN_JSON_READER_H_
-#define BFIO_CHAINS_PLAN_JSON_READER_H_
+#pragma once
 
 #include <optional>
 #include <string>
@@ -40,5 +39,3 @@ class JsonReader {
 };
 
 }  // namespace bfio::plan
-
-#endif  // BFIO_CHAINS_PLAN_JSON_READER_H_

@@ -4,8 +4,7 @@
 // Embeddings are not counted: state the servers' memory without them. Hand-written sizes: {"blocks": 70,
 // "block_gb": 1.32, "cache_gb": 0.11, "gflop_per_token": 5}, where cache_gb is for one job in one block, and
 // gflop_per_token, for one block, may be absent. GB are 10^9 bytes. Threads: any, no state.
-#ifndef BFIO_CHAINS_PLAN_MODEL_FILE_H_
-#define BFIO_CHAINS_PLAN_MODEL_FILE_H_
+#pragma once
 
 #include <optional>
 
@@ -32,5 +31,3 @@ absl::StatusOr<ModelSizes> ParseModel(absl::string_view text, absl::string_view 
                                       const StorageOptions& storage);
 
 }  // namespace bfio::plan
-
-#endif  // BFIO_CHAINS_PLAN_MODEL_FILE_H_

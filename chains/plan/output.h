@@ -1,6 +1,5 @@
 // Formats a plan as text for a terminal and as JSON. The output of bfio_plan. Threads: any, no state.
-#ifndef BFIO_CHAINS_PLAN_OUTPUT_H_
-#define BFIO_CHAINS_PLAN_OUTPUT_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -18,5 +17,3 @@ nlohmann::ordered_json PlanJson(const Problem& problem, const Plan& plan, const 
 nlohmann::ordered_json SweepJson(const std::vector<SweepPoint>& points);
 
 }  // namespace bfio::plan
-
-#endif  // BFIO_CHAINS_PLAN_OUTPUT_H_

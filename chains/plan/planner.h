@@ -1,7 +1,6 @@
 // A plan for one demand, and the effect of changes of the pool. The computations of bfio_plan, without files
 // and flags. Deterministic. Times in seconds, rates in jobs per second. Threads: any, no state.
-#ifndef BFIO_CHAINS_PLAN_PLANNER_H_
-#define BFIO_CHAINS_PLAN_PLANNER_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -80,5 +79,3 @@ absl::StatusOr<std::vector<SweepPoint>> SweepDemand(Problem problem, const std::
 absl::StatusOr<std::vector<double>> ParseDemands(absl::string_view text);
 
 }  // namespace bfio::plan
-
-#endif  // BFIO_CHAINS_PLAN_PLANNER_H_

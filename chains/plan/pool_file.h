@@ -3,8 +3,7 @@
 // "block_ms" (a mean job in one block) may replace tflops and memory_gb_per_s; the measured
 // "communication_ms" (of a mean job) may replace rtt_ms. `count` equal servers get numbers appended to their
 // name; no two names may be equal. Threads: any, no state.
-#ifndef BFIO_CHAINS_PLAN_POOL_FILE_H_
-#define BFIO_CHAINS_PLAN_POOL_FILE_H_
+#pragma once
 
 #include <vector>
 
@@ -27,5 +26,3 @@ absl::StatusOr<std::vector<core::ChainServer>> ParsePool(absl::string_view text,
                                                          const ModelSizes& model, const JobOptions& options);
 
 }  // namespace bfio::plan
-
-#endif  // BFIO_CHAINS_PLAN_POOL_FILE_H_

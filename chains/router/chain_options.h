@@ -1,6 +1,5 @@
 // Settings of the pool of servers that serve parts of a model. Plain data.
-#ifndef BFIO_CHAINS_ROUTER_CHAIN_OPTIONS_H_
-#define BFIO_CHAINS_ROUTER_CHAIN_OPTIONS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -39,5 +38,3 @@ struct ChainOptions {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_CHAINS_ROUTER_CHAIN_OPTIONS_H_

@@ -5,8 +5,7 @@
 // chains no longer fit the demand (chains/core/retune.h), all are drained and composed anew;
 // docs/design/chains.md describes it. A restarted router recovers the chains that all their servers announce.
 // Sessions belong to the caller and are identified by numbers. Threads: one. No gRPC and no clock.
-#ifndef BFIO_CHAINS_ROUTER_CHAIN_POOL_H_
-#define BFIO_CHAINS_ROUTER_CHAIN_POOL_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -154,5 +153,3 @@ class ChainPool {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_CHAINS_ROUTER_CHAIN_POOL_H_

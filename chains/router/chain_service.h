@@ -1,8 +1,7 @@
 // The ChainPool service: the pool's streams, and the one thread that owns the pool. Threads: Join runs on
 // gRPC's threads; everything else is posted to the pool's thread, which also writes the pool's files. Call
 // Stop once, before the server is shut down. Must outlive the server.
-#ifndef BFIO_CHAINS_ROUTER_CHAIN_SERVICE_H_
-#define BFIO_CHAINS_ROUTER_CHAIN_SERVICE_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -67,5 +66,3 @@ class ChainPoolService final : public WorkerPortService {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_CHAINS_ROUTER_CHAIN_SERVICE_H_

@@ -4,8 +4,7 @@
 // block from each server's trial of its own blocks, and the time of a hop from round trips between servers.
 // Trials are noisy, and placements should not depend on noise: times within kSameWithin of the median count
 // as the median. Threads: pure functions.
-#ifndef BFIO_CHAINS_ROUTER_SERVER_TIMES_H_
-#define BFIO_CHAINS_ROUTER_SERVER_TIMES_H_
+#pragma once
 
 #include <optional>
 #include <vector>
@@ -34,5 +33,3 @@ std::optional<std::vector<core::ServerTimes>> TimesOf(absl::Span<const ServerTel
                                                       const core::JobShape& job);
 
 }  // namespace bfio::router
-
-#endif  // BFIO_CHAINS_ROUTER_SERVER_TIMES_H_

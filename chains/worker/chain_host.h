@@ -2,8 +2,7 @@
 // (ChainStage, ChainStart, ChainDrop). A server's part is a stage, or the head, which is a rank of the
 // router's group like any other. Parts share the weights of the hosted blocks; weights and all KV caches
 // together stay within the memory limit. Threads: one; `on_broken` is called from any.
-#ifndef BFIO_CHAINS_WORKER_CHAIN_HOST_H_
-#define BFIO_CHAINS_WORKER_CHAIN_HOST_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -112,5 +111,3 @@ class ChainHost {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_CHAINS_WORKER_CHAIN_HOST_H_

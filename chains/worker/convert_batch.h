@@ -1,8 +1,7 @@
 // Converts micro-batches between chains/proto/bfio/v1/pipeline.proto and the plain struct. The only place
 // that parses a neighbour's bytes. FromProto returns lists of consistent lengths; whether they fit the chain
 // is checked by CheckMicroBatch. Threads: pure functions.
-#ifndef BFIO_CHAINS_WORKER_CONVERT_BATCH_H_
-#define BFIO_CHAINS_WORKER_CONVERT_BATCH_H_
+#pragma once
 
 #include "absl/status/statusor.h"
 #include "bfio/v1/pipeline.pb.h"
@@ -17,5 +16,3 @@ void ToProto(const MicroBatch& batch, v1::Activations& out);
 absl::StatusOr<MicroBatch> FromProto(const v1::Activations& message);
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_CHAINS_WORKER_CONVERT_BATCH_H_

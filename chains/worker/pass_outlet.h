@@ -3,8 +3,7 @@
 // and is final: a broken chain is not repaired but composed again. Threads: Send from the stage's or head's
 // thread; the others, and destruction, from the owner's thread, never from gRPC's, because destruction waits
 // for the end of the call.
-#ifndef BFIO_CHAINS_WORKER_PASS_OUTLET_H_
-#define BFIO_CHAINS_WORKER_PASS_OUTLET_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -47,5 +46,3 @@ class PassOutlet final : public Outlet {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_CHAINS_WORKER_PASS_OUTLET_H_

@@ -4,8 +4,7 @@
 // chain is unregistered its stream is ended, so that the failure also propagates upstream. Threads: Register
 // and Unregister from any thread but gRPC's; the callbacks run on gRPC's. Must outlive the server it is
 // registered with.
-#ifndef BFIO_CHAINS_WORKER_PASS_SERVICE_H_
-#define BFIO_CHAINS_WORKER_PASS_SERVICE_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -62,5 +61,3 @@ class PassService final : public v1::Pipeline::CallbackService {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_CHAINS_WORKER_PASS_SERVICE_H_

@@ -2,8 +2,7 @@
 // The measurements for PeerTimes. All peers concurrently, in several rounds; the first round, which connects,
 // is not counted, and the smallest of the others is taken. Threads: one of its own, which calls `on_times`;
 // Measure and destruction from the owner's thread, which never waits for a measurement.
-#ifndef BFIO_CHAINS_WORKER_PEER_PINGS_H_
-#define BFIO_CHAINS_WORKER_PEER_PINGS_H_
+#pragma once
 
 #include <functional>
 #include <memory>
@@ -49,5 +48,3 @@ class PeerPings {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_CHAINS_WORKER_PEER_PINGS_H_

@@ -8,8 +8,7 @@
 // are replayed); the pool composes again from the remaining servers. Without a router chains continue, and
 // are announced to the next router. Threads: blocks its caller; also the pool's reader, and for each chain a
 // stage's or a rank's thread.
-#ifndef BFIO_CHAINS_WORKER_PIPELINE_WORKER_H_
-#define BFIO_CHAINS_WORKER_PIPELINE_WORKER_H_
+#pragma once
 
 #include <memory>
 #include <utility>
@@ -36,5 +35,3 @@ class PipelineWorker final : public PartServer {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_CHAINS_WORKER_PIPELINE_WORKER_H_

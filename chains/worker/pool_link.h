@@ -1,8 +1,7 @@
 // A server's stream to the router's ChainPool. One Join stream at a time; messages are passed to the owner's
 // sinks. The owner opens it again after a loss. Threads: Open, Send and Close from the owner's thread; a
 // reader thread per stream calls the sinks.
-#ifndef BFIO_CHAINS_WORKER_POOL_LINK_H_
-#define BFIO_CHAINS_WORKER_POOL_LINK_H_
+#pragma once
 
 #include <functional>
 #include <memory>
@@ -45,5 +44,3 @@ class PoolLink {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_CHAINS_WORKER_POOL_LINK_H_

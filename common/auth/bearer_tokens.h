@@ -10,8 +10,7 @@
 // means its first instant in UTC. Tokens are stored as SHA-256 digests, and the digest of a presented token
 // is compared with all of them in constant time. No message of this module contains a token or a digest.
 // Pure; immutable after Parse, so any thread may use it.
-#ifndef BFIO_COMMON_AUTH_BEARER_TOKENS_H_
-#define BFIO_COMMON_AUTH_BEARER_TOKENS_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -86,5 +85,3 @@ class BearerTokens {
 absl::string_view BearerToken(absl::string_view authorization);
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_AUTH_BEARER_TOKENS_H_

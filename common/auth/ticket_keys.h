@@ -5,8 +5,7 @@
 // key per line, of 32 to 512 printable characters ('#' begins a comment). The first key signs and all verify,
 // so that a key can be replaced. No message of this module contains a key. Immutable after Open; any thread
 // may use it.
-#ifndef BFIO_COMMON_AUTH_TICKET_KEYS_H_
-#define BFIO_COMMON_AUTH_TICKET_KEYS_H_
+#pragma once
 
 #include <optional>
 #include <string>
@@ -45,5 +44,3 @@ class TicketKeys {
 std::string RandomId();
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_AUTH_TICKET_KEYS_H_

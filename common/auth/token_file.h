@@ -2,8 +2,7 @@
 // cannot be read or has an invalid line is rejected as a whole, with one log line, and the previous entries
 // stay in force. Threads: a thread of this object checks the file every kCheckPeriod; Find may be called from
 // any thread and does not access the file system.
-#ifndef BFIO_COMMON_AUTH_TOKEN_FILE_H_
-#define BFIO_COMMON_AUTH_TOKEN_FILE_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -57,5 +56,3 @@ absl::StatusOr<std::string> ReadTokenFile(const std::string& path);
 void WarnIfWorldReadable(const std::string& path);
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_AUTH_TOKEN_FILE_H_

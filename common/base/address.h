@@ -1,7 +1,6 @@
 // "HOST:PORT" as written on a command line. An invalid address is rejected at start with one line, instead of
 // showing later as a channel that never connects. Pure functions; any thread.
-#ifndef BFIO_COMMON_BASE_ADDRESS_H_
-#define BFIO_COMMON_BASE_ADDRESS_H_
+#pragma once
 
 #include <sys/socket.h>
 
@@ -53,5 +52,3 @@ std::string AccountOf(const sockaddr_storage& from);
 std::string AccountOf(absl::string_view peer);
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_BASE_ADDRESS_H_

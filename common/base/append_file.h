@@ -1,7 +1,6 @@
 // An append-only file, for logs. Open and append, with errors as values. When Append returns, the data is in
 // the file (in the system's cache, not necessarily on the disk). Threads: used by one thread at a time.
-#ifndef BFIO_COMMON_BASE_APPEND_FILE_H_
-#define BFIO_COMMON_BASE_APPEND_FILE_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -54,5 +53,3 @@ class AppendFile {
 bool IsSpecialFile(const std::string& path);
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_BASE_APPEND_FILE_H_

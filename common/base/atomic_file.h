@@ -1,7 +1,6 @@
 // Writes files atomically. A reader, or a second run, never sees an incomplete report. Threads: any. Two
 // writers of one path do not mix their texts; the last one wins.
-#ifndef BFIO_COMMON_BASE_ATOMIC_FILE_H_
-#define BFIO_COMMON_BASE_ATOMIC_FILE_H_
+#pragma once
 
 #include <string>
 
@@ -16,5 +15,3 @@ namespace bfio {
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view text);
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_BASE_ATOMIC_FILE_H_

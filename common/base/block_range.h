@@ -1,7 +1,6 @@
 // Consecutive blocks (layers) of a model, counted from 0. The blocks that a server of a chain hosts, or
 // computes for a chain; shared by the code that composes, plans and serves chains. Threads: plain data.
-#ifndef BFIO_COMMON_BASE_BLOCK_RANGE_H_
-#define BFIO_COMMON_BASE_BLOCK_RANGE_H_
+#pragma once
 
 #include <cstdint>
 
@@ -18,5 +17,3 @@ struct BlockRange {
 };
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_BASE_BLOCK_RANGE_H_

@@ -1,6 +1,5 @@
 // The mark that Windows editors put at the beginning of a UTF-8 file. Pure; any thread.
-#ifndef BFIO_COMMON_BASE_BYTE_ORDER_MARK_H_
-#define BFIO_COMMON_BASE_BYTE_ORDER_MARK_H_
+#pragma once
 
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
@@ -12,5 +11,3 @@ inline absl::string_view WithoutByteOrderMark(absl::string_view text) {
 }
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_BASE_BYTE_ORDER_MARK_H_

@@ -1,8 +1,7 @@
 // The monotonic clock as absl::Time. Deadlines and latencies that do not depend on changes of the wall clock.
 // The zero point is arbitrary (the machine's start): use only differences. Not for router/core, which must
 // not read clocks. Any thread.
-#ifndef BFIO_COMMON_BASE_CLOCK_H_
-#define BFIO_COMMON_BASE_CLOCK_H_
+#pragma once
 
 #include <time.h>
 
@@ -17,5 +16,3 @@ inline absl::Time MonotonicNow() {
 }
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_BASE_CLOCK_H_

@@ -3,8 +3,7 @@
 // receiver. PostBounded refuses beyond a limit. There are two lanes: events of PostAhead never wait behind
 // those of Post. Waits by the monotonic clock (see common/base/mutex.h), so that setting the clock back
 // delays no timeout.
-#ifndef BFIO_COMMON_BASE_EVENT_QUEUE_H_
-#define BFIO_COMMON_BASE_EVENT_QUEUE_H_
+#pragma once
 
 #include <algorithm>
 #include <condition_variable>
@@ -87,5 +86,3 @@ class EventQueue {
 };
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_BASE_EVENT_QUEUE_H_

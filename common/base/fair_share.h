@@ -6,8 +6,7 @@
 // groups leave, and a member half of what the other members leave of that (rounded up). So one greedy peer
 // never keeps a peer that holds nothing from getting something. Peers that wait take turns: first the groups,
 // and within each its members. Threads: one at a time; any for SharedCapacity.
-#ifndef BFIO_COMMON_BASE_FAIR_SHARE_H_
-#define BFIO_COMMON_BASE_FAIR_SHARE_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -235,5 +234,3 @@ class FairQueue {
 };
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_BASE_FAIR_SHARE_H_

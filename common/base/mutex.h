@@ -3,8 +3,7 @@
 // until a wall-clock time: if the clock is set back by an hour, its timed waits take an hour longer. The
 // waits below do not. Deadlines are times of MonotonicNow(). ThreadSanitizer supports this mutex, but not an
 // abseil that is not instrumented. Threads: any. As with absl's, the last user of a Mutex may destroy it.
-#ifndef BFIO_COMMON_BASE_MUTEX_H_
-#define BFIO_COMMON_BASE_MUTEX_H_
+#pragma once
 
 #include <algorithm>
 #include <condition_variable>
@@ -115,5 +114,3 @@ class CondVar {
 };
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_BASE_MUTEX_H_

@@ -1,6 +1,5 @@
 // The error for a value outside its limits. Pure; any thread.
-#ifndef BFIO_COMMON_BASE_OUT_OF_RANGE_H_
-#define BFIO_COMMON_BASE_OUT_OF_RANGE_H_
+#pragma once
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -15,5 +14,3 @@ absl::Status OutOfRange(absl::string_view field, const Value& value, const Limit
 }
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_BASE_OUT_OF_RANGE_H_

@@ -1,6 +1,5 @@
 // Combines lambdas to one visitor of a std::variant.
-#ifndef BFIO_COMMON_BASE_OVERLOADED_H_
-#define BFIO_COMMON_BASE_OVERLOADED_H_
+#pragma once
 
 namespace bfio {
 
@@ -13,5 +12,3 @@ template <typename... Fs>
 Overloaded(Fs...) -> Overloaded<Fs...>;
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_BASE_OVERLOADED_H_

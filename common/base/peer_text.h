@@ -1,8 +1,7 @@
 // Text from the network in log lines, statuses and metrics. A peer's string may be as long as its message, 16
 // MiB on the worker link. A string from a client, a worker or another server is truncated here before it is
 // put into a line. Pure functions; any thread.
-#ifndef BFIO_COMMON_BASE_PEER_TEXT_H_
-#define BFIO_COMMON_BASE_PEER_TEXT_H_
+#pragma once
 
 #include <cstddef>
 #include <string>
@@ -17,5 +16,3 @@ inline constexpr size_t kPeerTextBytes = 256;
 std::string PeerText(absl::string_view text, size_t most = kPeerTextBytes);
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_BASE_PEER_TEXT_H_

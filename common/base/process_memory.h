@@ -1,6 +1,5 @@
 // Memory use of this process. Any thread.
-#ifndef BFIO_COMMON_BASE_PROCESS_MEMORY_H_
-#define BFIO_COMMON_BASE_PROCESS_MEMORY_H_
+#pragma once
 
 #include <cstdint>
 
@@ -10,5 +9,3 @@ namespace bfio {
 uint64_t ResidentBytes();
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_BASE_PROCESS_MEMORY_H_

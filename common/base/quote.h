@@ -1,7 +1,6 @@
 // Quotes untrusted text in an error message. Gives one printable line of bounded length for any input.
 // Threads: pure functions.
-#ifndef BFIO_COMMON_BASE_QUOTE_H_
-#define BFIO_COMMON_BASE_QUOTE_H_
+#pragma once
 
 #include <string>
 
@@ -19,5 +18,3 @@ inline std::string Quote(absl::string_view text) {
 }
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_BASE_QUOTE_H_

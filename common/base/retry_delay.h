@@ -1,7 +1,6 @@
 // The delay before a retry, as a payload of an absl::Status. A refusal carries the delay without a wire type;
 // the edges convert it (common/net/status.h). Pure functions; any thread.
-#ifndef BFIO_COMMON_BASE_RETRY_DELAY_H_
-#define BFIO_COMMON_BASE_RETRY_DELAY_H_
+#pragma once
 
 #include <optional>
 
@@ -17,5 +16,3 @@ void SetRetryDelay(absl::Status& status, absl::Duration delay);
 std::optional<absl::Duration> GetRetryDelay(const absl::Status& status);
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_BASE_RETRY_DELAY_H_

@@ -2,8 +2,7 @@
 // a run is reproducible from its seed on any machine (the standard library's distributions differ between
 // implementations; these do not). Threads: an Rng belongs to one thread. Cost: a few nanoseconds per draw.
 // Not for secrets.
-#ifndef BFIO_COMMON_BASE_RNG_H_
-#define BFIO_COMMON_BASE_RNG_H_
+#pragma once
 
 #include <cmath>
 #include <cstdint>
@@ -64,5 +63,3 @@ class Rng {
 };
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_BASE_RNG_H_

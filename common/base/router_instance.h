@@ -1,7 +1,6 @@
 // Identifier of a router process on the worker link (Epoch.router_instance, Hello.router_instance). A worker
 // that has followed an elected router rejects routers that were elected earlier. Pure.
-#ifndef BFIO_COMMON_BASE_ROUTER_INSTANCE_H_
-#define BFIO_COMMON_BASE_ROUTER_INSTANCE_H_
+#pragma once
 
 #include <cstdint>
 
@@ -18,5 +17,3 @@ constexpr bool MayFollow(uint64_t known, uint64_t next) {
 }
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_BASE_ROUTER_INSTANCE_H_

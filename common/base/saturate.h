@@ -1,7 +1,6 @@
 // Sums and products that saturate at the largest number instead of wrapping. For sizes computed from
 // configured or received numbers, before they are compared with a limit. Threads: pure functions.
-#ifndef BFIO_COMMON_BASE_SATURATE_H_
-#define BFIO_COMMON_BASE_SATURATE_H_
+#pragma once
 
 #include <cstdint>
 #include <initializer_list>
@@ -26,5 +25,3 @@ inline int64_t SaturatedSum(int64_t a, int64_t b) {
 }
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_BASE_SATURATE_H_

@@ -1,8 +1,7 @@
 // SIGTERM and SIGINT as an event to wait for. Lets programs stop cleanly. Threads: call Install once from
 // main before other threads start (the signals are blocked in all threads and received by a dedicated one);
 // the other functions may be called from any thread.
-#ifndef BFIO_COMMON_BASE_SHUTDOWN_H_
-#define BFIO_COMMON_BASE_SHUTDOWN_H_
+#pragma once
 
 #include "absl/time/time.h"
 
@@ -25,5 +24,3 @@ class ShutdownSignal {
 };
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_BASE_SHUTDOWN_H_

@@ -1,8 +1,7 @@
 // Includes spdlog; every file that logs includes this instead of <spdlog/spdlog.h>. spdlog's log calls use a
 // function template of fmt that libfmt already contains. Without the declaration below each file that logs
 // would compile fmt's formatting of every type again, 7 of its 9 seconds.
-#ifndef BFIO_COMMON_BASE_SPDLOG_H_
-#define BFIO_COMMON_BASE_SPDLOG_H_
+#pragma once
 
 #include <spdlog/spdlog.h>  // IWYU pragma: export
 
@@ -14,5 +13,3 @@ extern template void vformat_to<char>(buffer<char>&, basic_string_view<char>,
 }  // namespace detail
 FMT_END_NAMESPACE
 #endif
-
-#endif  // BFIO_COMMON_BASE_SPDLOG_H_

@@ -1,6 +1,5 @@
 // Early returns of errors, in functions that return absl::Status or absl::StatusOr.
-#ifndef BFIO_COMMON_BASE_STATUS_MACROS_H_
-#define BFIO_COMMON_BASE_STATUS_MACROS_H_
+#pragma once
 
 #include <utility>
 
@@ -26,5 +25,3 @@
 
 #define BFIO_STATUS_OR_NAME_(prefix, line) BFIO_STATUS_OR_JOIN_(prefix, line)
 #define BFIO_STATUS_OR_JOIN_(prefix, line) prefix##line
-
-#endif  // BFIO_COMMON_BASE_STATUS_MACROS_H_

@@ -1,6 +1,5 @@
 // A token bucket that fills at `rate` per second up to `depth`; its level may be negative. Plain data.
-#ifndef BFIO_COMMON_BASE_TOKEN_BUCKET_H_
-#define BFIO_COMMON_BASE_TOKEN_BUCKET_H_
+#pragma once
 
 #include <algorithm>
 
@@ -36,5 +35,3 @@ class TokenBucket {
 };
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_BASE_TOKEN_BUCKET_H_

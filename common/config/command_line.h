@@ -1,7 +1,6 @@
 // Parses the command line without exiting; used by InitProgram and by tests. Sets a program's options from
 // `--config=FILE` and from arguments, with errors as values. Threads: call before threads are started.
-#ifndef BFIO_COMMON_CONFIG_COMMAND_LINE_H_
-#define BFIO_COMMON_CONFIG_COMMAND_LINE_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -25,5 +24,3 @@ struct CommandLine {
 absl::StatusOr<CommandLine> ParseCommandLine(absl::Span<const std::string> args, OptionTable& options);
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_CONFIG_COMMAND_LINE_H_

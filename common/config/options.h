@@ -6,8 +6,7 @@
 // The command line (command_line.h), the config file and --help are derived from it. The value of the
 // variable when the option is added is the default. Threads: fill and read the table before threads are
 // started; the variables must outlive reading.
-#ifndef BFIO_COMMON_CONFIG_OPTIONS_H_
-#define BFIO_COMMON_CONFIG_OPTIONS_H_
+#pragma once
 
 #include <functional>
 #include <string>
@@ -158,5 +157,3 @@ class OptionTable {
 std::string NearestOption(absl::string_view name, const OptionTable& options);
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_CONFIG_OPTIONS_H_

@@ -2,8 +2,7 @@
 // sets options by name; flags on the command line override it. `--some-flag` and `--some_flag`
 // are equivalent. An error ends the program with one line on standard error and exit code 2. Threads: call
 // once from main, before threads are started.
-#ifndef BFIO_COMMON_CONFIG_PROGRAM_H_
-#define BFIO_COMMON_CONFIG_PROGRAM_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -34,5 +33,3 @@ void InitWithoutArguments(int argc, char** argv, const ProgramInfo& info, Option
 int ExitWith(const ProgramInfo& info, const absl::Status& status);
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_CONFIG_PROGRAM_H_

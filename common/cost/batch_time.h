@@ -3,8 +3,7 @@
 // reading the weights, a slope beyond the load at which compute dominates, and optionally its appendix's
 // terms for long contexts (A.1, A.2). In contrast, step_time.h models decode alone, by resident tokens. Pure.
 // Tokens in, seconds out. Any thread.
-#ifndef BFIO_COMMON_COST_BATCH_TIME_H_
-#define BFIO_COMMON_COST_BATCH_TIME_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -74,5 +73,3 @@ inline BatchCost LongContextLlama70B() {
 }
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_COST_BATCH_TIME_H_

@@ -12,8 +12,7 @@
 // The step k steps ago has the weight exp(-k / memory), or less while the fit is young. A time of more than
 // kCut times the fit's (a preempted step) is reduced to that. Pure. Threads: belongs to its caller. Cost: a
 // microsecond per step and some per rank, and up to some hundred every kMinSteps; allocates while young.
-#ifndef BFIO_COMMON_COST_GROUP_FIT_H_
-#define BFIO_COMMON_COST_GROUP_FIT_H_
+#pragma once
 
 #include <array>
 #include <cstddef>
@@ -104,5 +103,3 @@ class GroupFit {
 };
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_COST_GROUP_FIT_H_

@@ -11,8 +11,7 @@
 //
 // with rows = those of the rank with most if padded, otherwise each rank's own, inside the maximum. Pure.
 // Tokens in, seconds out. Any thread.
-#ifndef BFIO_COMMON_COST_GROUP_TIME_H_
-#define BFIO_COMMON_COST_GROUP_TIME_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -78,5 +77,3 @@ struct GroupCost {
 };
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_COST_GROUP_TIME_H_

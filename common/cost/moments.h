@@ -1,8 +1,7 @@
 // Weighted means and co-moments of some quantities, one observation at a time. The data of a regression,
 // without storing the observations and without the cancellation of plain sums: loads of a million tokens that
 // vary by a thousand keep their digits (West, 1979). Pure. Any thread.
-#ifndef BFIO_COMMON_COST_MOMENTS_H_
-#define BFIO_COMMON_COST_MOMENTS_H_
+#pragma once
 
 #include <array>
 #include <cstddef>
@@ -49,5 +48,3 @@ struct BasicMoments {
 using Moments = BasicMoments<3>;
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_COST_MOMENTS_H_

@@ -13,8 +13,7 @@
 // separate column: rows and load are too strongly correlated to be separated online, so it is part of C and
 // t_l. Threads: none; belongs to its caller. Pure. Units: tokens and seconds. Add costs tens of nanoseconds,
 // and about ten microseconds for the last step of a block; allocates nothing.
-#ifndef BFIO_COMMON_COST_ONLINE_FIT_H_
-#define BFIO_COMMON_COST_ONLINE_FIT_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -118,5 +117,3 @@ class OnlineStepFit {
 };
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_COST_ONLINE_FIT_H_

@@ -2,8 +2,7 @@
 // The router plans with it (router/core/prefill) and a worker executes the plan with it
 // (worker/scheduler/batch_planner.h), so both interpret a level in the same way. Pure. Units: tokens,
 // seconds. Any thread.
-#ifndef BFIO_COMMON_COST_PROMPT_WORK_H_
-#define BFIO_COMMON_COST_PROMPT_WORK_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -80,5 +79,3 @@ double WholePromptSeconds(const BatchCost& cost, const PromptLeft& prompt, int64
 int64_t PromptPartWithin(const BatchCost& cost, const PromptLeft& prompt, int64_t free_rows, double seconds);
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_COST_PROMPT_WORK_H_

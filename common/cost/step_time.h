@@ -1,7 +1,6 @@
 // The time of one decode step, by the linear model of the BF-IO paper (docs/research/papers.md, equation
 // (6)). One formula for the simulator, the sim engine and reports. Pure. Tokens in, seconds out.
-#ifndef BFIO_COMMON_COST_STEP_TIME_H_
-#define BFIO_COMMON_COST_STEP_TIME_H_
+#pragma once
 
 #include <cstdint>
 
@@ -26,5 +25,3 @@ struct StepCost {
 };
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_COST_STEP_TIME_H_

@@ -5,8 +5,7 @@
 // a share; beyond that the address's oldest one ends. Then it waits for its address's turn: once two ask,
 // each has a share of the requests that are served at once. Ownership: owns the sockets that it has. Threads:
 // any, plus one of its own.
-#ifndef BFIO_COMMON_HTTP_AWAITED_REQUESTS_H_
-#define BFIO_COMMON_HTTP_AWAITED_REQUESTS_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -74,5 +73,3 @@ class AwaitedRequests {
 };
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_HTTP_AWAITED_REQUESTS_H_

@@ -1,8 +1,7 @@
 // The threads of an HTTP server: a bounded number of them, and of connections that wait for one. Httplib's
 // own pool is unbounded. Beyond both bounds the kernel's queue fills and callers wait to be connected.
 // Threads: any.
-#ifndef BFIO_COMMON_HTTP_BOUNDED_POOL_H_
-#define BFIO_COMMON_HTTP_BOUNDED_POOL_H_
+#pragma once
 
 // Debian's library is compiled with this, and the layout of its classes depends on it.
 #define CPPHTTPLIB_OPENSSL_SUPPORT
@@ -79,5 +78,3 @@ class BoundedPool final : public httplib::TaskQueue {
 };
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_HTTP_BOUNDED_POOL_H_

@@ -7,8 +7,7 @@
 // function between accept and the first read. SSLServer overrides it too, but reads its files once.
 // Ownership: owns the TLS files; the handlers' owner outlives listen_after_bind. Threads: listen_after_bind
 // runs on a thread of the owner; connections and handlers run on the pool's.
-#ifndef BFIO_COMMON_HTTP_BOUNDED_SERVER_H_
-#define BFIO_COMMON_HTTP_BOUNDED_SERVER_H_
+#pragma once
 
 #include <memory>
 
@@ -55,5 +54,3 @@ class BoundedServer final : public httplib::Server {
 };
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_HTTP_BOUNDED_SERVER_H_

@@ -4,8 +4,7 @@
 // process_request, which parses the request and calls the handlers, reads from that interface; httplib's own
 // streams (SocketStream, SSLSocketStream) have no bound for a whole request. Ownership: the socket is the
 // caller's, and the server's state outlives the connection. Threads: the connection's thread.
-#ifndef BFIO_COMMON_HTTP_CONNECTION_H_
-#define BFIO_COMMON_HTTP_CONNECTION_H_
+#pragma once
 
 #include <array>
 #include <atomic>
@@ -132,5 +131,3 @@ class HttpConnection final : public httplib::Stream {
 };
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_HTTP_CONNECTION_H_

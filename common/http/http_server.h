@@ -2,8 +2,7 @@
 // reachable without gRPC. cpp-httplib serves it on its own threads; headers, bodies, connections, waiting
 // requests and the time that callers may take are bounded. A handler runs on one of those threads and must
 // not block for long. Threads: Start, Handle and destruction from one thread; handlers run concurrently.
-#ifndef BFIO_COMMON_HTTP_HTTP_SERVER_H_
-#define BFIO_COMMON_HTTP_HTTP_SERVER_H_
+#pragma once
 
 #include <functional>
 #include <map>
@@ -95,5 +94,3 @@ class HttpServer {
 };
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_HTTP_HTTP_SERVER_H_

@@ -2,8 +2,7 @@
 // files only once. Here the files are checked when connections arrive, at most every kTlsReload. While they
 // are unusable (half a pair, not PEM) the previous ones stay in force, and that is logged. TLS 1.2 and 1.3. A
 // failed handshake is logged (RefusalLog). Threads: any.
-#ifndef BFIO_COMMON_HTTP_RELOADED_TLS_H_
-#define BFIO_COMMON_HTTP_RELOADED_TLS_H_
+#pragma once
 
 #include <openssl/ssl.h>
 
@@ -48,5 +47,3 @@ class ReloadedTls {
 };
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_HTTP_RELOADED_TLS_H_

@@ -1,7 +1,6 @@
 // TLS on accepted connections. Httplib's own TLS server has none of connection.h's bounds. Threads: the
 // connection's thread.
-#ifndef BFIO_COMMON_HTTP_TLS_SESSION_H_
-#define BFIO_COMMON_HTTP_TLS_SESSION_H_
+#pragma once
 
 #include <openssl/ssl.h>
 #include <sys/types.h>
@@ -58,5 +57,3 @@ class TlsSession {
 };
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_HTTP_TLS_SESSION_H_

@@ -2,8 +2,7 @@
 // length of strings before the JSON library sees it, and a tree holds only the members that are wanted, of
 // bounded number. Neither reading nor destroying recurses further than kMaxJsonDepth. Threads: pure
 // functions.
-#ifndef BFIO_COMMON_JSON_JSON_READER_H_
-#define BFIO_COMMON_JSON_JSON_READER_H_
+#pragma once
 
 #include <cstddef>
 #include <initializer_list>
@@ -56,5 +55,3 @@ absl::StatusOr<nlohmann::json> ReadJsonObject(absl::string_view text, absl::stri
                                               std::initializer_list<absl::string_view> fields = {});
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_JSON_JSON_READER_H_

@@ -1,8 +1,7 @@
 // A protobuf message of any type, so that the code of calls is compiled once for all messages. GRPC's calls
 // are templates over their messages. A call of AnyMessage sends and receives the bytes of the message in it.
 // Ownership: owns the message. Threads: one at a time.
-#ifndef BFIO_COMMON_NET_ANY_MESSAGE_H_
-#define BFIO_COMMON_NET_ANY_MESSAGE_H_
+#pragma once
 
 #include <google/protobuf/message.h>
 #include <grpcpp/grpcpp.h>
@@ -52,5 +51,3 @@ class SerializationTraits<bfio::AnyMessage, void> {
 };
 
 }  // namespace grpc
-
-#endif  // BFIO_COMMON_NET_ANY_MESSAGE_H_

@@ -2,8 +2,7 @@
 // before it does anything else, and before its message is received. Without a tokens file every caller is
 // accepted under any name and may do everything. A refusal is a status for the caller, is counted, and is
 // logged at a limited rate; neither status nor log line contains the token. Threads: any.
-#ifndef BFIO_COMMON_NET_AUTHENTICATOR_H_
-#define BFIO_COMMON_NET_AUTHENTICATOR_H_
+#pragma once
 
 #include <grpcpp/grpcpp.h>
 
@@ -123,5 +122,3 @@ class Authenticator {
 };
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_NET_AUTHENTICATOR_H_

@@ -1,6 +1,5 @@
 // A client's call that its owner destroys at any time: gRPC uses a reactor until OnDone. Threads: any.
-#ifndef BFIO_COMMON_NET_AWAITED_CALL_H_
-#define BFIO_COMMON_NET_AWAITED_CALL_H_
+#pragma once
 
 #include <grpcpp/grpcpp.h>
 
@@ -40,5 +39,3 @@ class AwaitedCall : public Reactor {
 };
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_NET_AWAITED_CALL_H_

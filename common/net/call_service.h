@@ -3,8 +3,7 @@
 // could fill memory before it is authenticated. Methods that are added here are bidirectional streams for the
 // server; the bytes on the wire are the same for the client. The method decides when the message is received
 // (FirstMessages). Threads: constructors only.
-#ifndef BFIO_COMMON_NET_CALL_SERVICE_H_
-#define BFIO_COMMON_NET_CALL_SERVICE_H_
+#pragma once
 
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/impl/codegen/proto_utils.h>
@@ -108,5 +107,3 @@ class CallService : public grpc::Service {
 };
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_NET_CALL_SERVICE_H_

@@ -3,8 +3,7 @@
 // (the death of a process on a live host at once, by its closed connection). gRPC's defaults would take two
 // hours, and with keepalive configured only on the client, its server would answer such frequent pings with
 // GOAWAY. Encryption is set by the credentials (common/net/tls.h). Threads: any.
-#ifndef BFIO_COMMON_NET_CHANNEL_H_
-#define BFIO_COMMON_NET_CHANNEL_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -52,5 +51,3 @@ void ConfigureServer(grpc::ServerBuilder& builder, int max_streams = 16384);
 absl::Status CheckHeaders(const grpc::CallbackServerContext& context);
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_NET_CHANNEL_H_

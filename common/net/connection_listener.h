@@ -9,8 +9,7 @@
 // ended by TCP keepalive. Ownership: gRPC owns the sockets; this object has a second descriptor of each, to
 // see its end and to end it: two for each connection, for which InitProgram raises the limit. Threads: Bind,
 // Serve, Stop and destruction from one thread; the others from any.
-#ifndef BFIO_COMMON_NET_CONNECTION_LISTENER_H_
-#define BFIO_COMMON_NET_CONNECTION_LISTENER_H_
+#pragma once
 
 #include <grpcpp/grpcpp.h>
 #include <sys/socket.h>
@@ -162,5 +161,3 @@ class ConnectionListener {
 };
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_NET_CONNECTION_LISTENER_H_

@@ -5,8 +5,7 @@
 // Threads: one at a time. Only the destructor blocks, until gRPC has ended a call that it cancels.
 //
 //   for (ConnectionWait wait(channel); !wait.Connected();) SleepFor(wait.pause());
-#ifndef BFIO_COMMON_NET_CONNECTION_WAIT_H_
-#define BFIO_COMMON_NET_CONNECTION_WAIT_H_
+#pragma once
 
 #include <memory>
 
@@ -41,5 +40,3 @@ class ConnectionWait {
 };
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_NET_CONNECTION_WAIT_H_

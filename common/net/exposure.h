@@ -1,7 +1,6 @@
 // Checks whether a port may be opened with its settings. Prevents that a port that other machines can reach
 // is unencrypted or unauthenticated by accident. Pure functions.
-#ifndef BFIO_COMMON_NET_EXPOSURE_H_
-#define BFIO_COMMON_NET_EXPOSURE_H_
+#pragma once
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -32,5 +31,3 @@ struct PortSetup {
 absl::Status CheckExposure(const Address& address, const PortSetup& port);
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_NET_EXPOSURE_H_

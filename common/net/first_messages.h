@@ -5,8 +5,7 @@
 // message that does not arrive in time ends its call, earlier when it keeps a peer without a slot waiting.
 // Ownership: gRPC keeps calls alive; this object has weak references. Threads: any, plus one for the
 // deadlines.
-#ifndef BFIO_COMMON_NET_FIRST_MESSAGES_H_
-#define BFIO_COMMON_NET_FIRST_MESSAGES_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -134,5 +133,3 @@ class FirstMessages {
 };
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_NET_FIRST_MESSAGES_H_

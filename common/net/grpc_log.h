@@ -4,8 +4,7 @@
 // (RefusalLog) with the reason, but without the peer, which gRPC does not report. Protobuf's lines, of which
 // any peer can cause one with each message, appear only with --log_level=debug, too. Threads: call
 // InstallGrpcLog once, early, from main.
-#ifndef BFIO_COMMON_NET_GRPC_LOG_H_
-#define BFIO_COMMON_NET_GRPC_LOG_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -27,5 +26,3 @@ std::optional<std::string> TlsRefusal(absl::string_view grpc_message);
 bool IsUnusableCertificate(absl::string_view grpc_message);
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_NET_GRPC_LOG_H_

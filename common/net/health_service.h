@@ -3,8 +3,7 @@
 // usual: Check and Watch of "" and of each service. From other callers it receives no message: they get the
 // status of the port's first service. Threads: any. Lifetime: destroyed after the server, before its
 // dependencies.
-#ifndef BFIO_COMMON_NET_HEALTH_SERVICE_H_
-#define BFIO_COMMON_NET_HEALTH_SERVICE_H_
+#pragma once
 
 #include <map>
 #include <memory>
@@ -65,5 +64,3 @@ class HealthService final : public CallService {
 };
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_NET_HEALTH_SERVICE_H_

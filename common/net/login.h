@@ -1,7 +1,6 @@
 // A program's credentials for the router's APIs: certificates and a bearer token. The client side of the
 // router's --X_tls and --X_tokens, with the same checks in every tool. Threads: immutable once made; any.
-#ifndef BFIO_COMMON_NET_LOGIN_H_
-#define BFIO_COMMON_NET_LOGIN_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -31,5 +30,3 @@ absl::StatusOr<Login> MakeLogin(const std::string& address, absl::string_view ap
                                 const std::string& token_file);
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_NET_LOGIN_H_

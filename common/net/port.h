@@ -1,7 +1,6 @@
 // A listening port of a gRPC server: bounded connections, memory and first messages. The common settings of
 // every port. Threads: one.
-#ifndef BFIO_COMMON_NET_PORT_H_
-#define BFIO_COMMON_NET_PORT_H_
+#pragma once
 
 #include <grpcpp/grpcpp.h>
 
@@ -54,5 +53,3 @@ struct Port {
 absl::StatusOr<Port> OpenPort(const PortSpec& spec);
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_NET_PORT_H_

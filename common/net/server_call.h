@@ -3,8 +3,7 @@
 // FirstMessages permits. A message that is invalid or late ends the call. Each message is passed to the
 // subclass and not kept here. Ownership, writes and the end of the call: StreamWriter. Threads: gRPC's; any
 // for Close, HasEnded and what the subclass adds.
-#ifndef BFIO_COMMON_NET_SERVER_CALL_H_
-#define BFIO_COMMON_NET_SERVER_CALL_H_
+#pragma once
 
 #include <grpcpp/grpcpp.h>
 
@@ -103,5 +102,3 @@ class ServerCall : public StreamWriter<grpc::ServerBidiReactor<In, Out>, Out>,
 };
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_NET_SERVER_CALL_H_

@@ -2,8 +2,7 @@
 // conversion for all programs. The codes have the same numbers on both sides. A retry delay is a payload
 // inside (common/base/retry_delay.h) and google.rpc.RetryInfo in `grpc-status-details-bin` on the wire, where
 // any gRPC client expects it. Pure functions; any thread.
-#ifndef BFIO_COMMON_NET_STATUS_H_
-#define BFIO_COMMON_NET_STATUS_H_
+#pragma once
 
 #include <optional>
 #include <string>
@@ -30,5 +29,3 @@ std::optional<absl::Duration> GetRetryDelay(const grpc::Status& status);
 std::string StatusCodeName(grpc::StatusCode code);
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_NET_STATUS_H_

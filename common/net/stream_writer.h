@@ -5,8 +5,7 @@
 // cancels a call whose peer does not read. Ownership: the stream owns itself from Open until OnDone; others
 // share it. Threads: mutex_ guards everything, including the subclass's source. gRPC's callbacks run on its
 // threads.
-#ifndef BFIO_COMMON_NET_STREAM_WRITER_H_
-#define BFIO_COMMON_NET_STREAM_WRITER_H_
+#pragma once
 
 #include <grpcpp/grpcpp.h>
 
@@ -167,5 +166,3 @@ class StreamWriter : public Reactor {
 };
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_NET_STREAM_WRITER_H_

@@ -3,8 +3,7 @@
 // the last version read. While the files are unusable (half a pair, not PEM), new connections fail and that
 // is logged (grpc_log.h): no connection is accepted by mistake. Open connections are not affected. TLS 1.2
 // and 1.3, otherwise OpenSSL's defaults. Threads: any; gRPC has a thread for each set of files.
-#ifndef BFIO_COMMON_NET_TLS_H_
-#define BFIO_COMMON_NET_TLS_H_
+#pragma once
 
 #include <memory>
 #include <optional>
@@ -55,5 +54,3 @@ std::shared_ptr<grpc::ChannelCredentials> ChannelCredentials(const TlsFiles& fil
 std::vector<std::string> PeerNames(const grpc::AuthContext& peer);
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_NET_TLS_H_

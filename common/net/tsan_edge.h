@@ -4,8 +4,7 @@
 // a race. Reactors therefore mark where an object is passed to gRPC and where it comes back. A mark is
 // correct only where gRPC guarantees the order; elsewhere it would hide a race. No effect in other builds.
 // Threads: any.
-#ifndef BFIO_COMMON_NET_TSAN_EDGE_H_
-#define BFIO_COMMON_NET_TSAN_EDGE_H_
+#pragma once
 
 #ifdef __SANITIZE_THREAD__
 extern "C" void __tsan_acquire(void* address);
@@ -41,5 +40,3 @@ class GrpcReaction {
 };
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_NET_TSAN_EDGE_H_

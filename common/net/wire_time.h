@@ -1,6 +1,5 @@
 // Converts between absl's and protobuf's times. Pure functions; any thread.
-#ifndef BFIO_COMMON_NET_WIRE_TIME_H_
-#define BFIO_COMMON_NET_WIRE_TIME_H_
+#pragma once
 
 #include <cstdint>
 
@@ -30,5 +29,3 @@ inline void SetTimestamp(absl::Time time, google::protobuf::Timestamp* out) {
 }
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_NET_WIRE_TIME_H_

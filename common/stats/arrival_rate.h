@@ -2,8 +2,7 @@
 // the weight exp(-x / tau) / tau, divided by 1 - exp(-T / tau) where T is the time since the start. The
 // relative error is about 1 / sqrt(2 rate tau). Times ascend, in any unit; rates are per that unit. Threads:
 // one.
-#ifndef BFIO_COMMON_STATS_ARRIVAL_RATE_H_
-#define BFIO_COMMON_STATS_ARRIVAL_RATE_H_
+#pragma once
 
 #include <cmath>
 
@@ -56,5 +55,3 @@ class ArrivalRate {
 };
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_STATS_ARRIVAL_RATE_H_

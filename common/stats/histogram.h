@@ -3,8 +3,7 @@
 // sample at that rank (the idea of DDSketch, Masson et al., VLDB 2019); count, sum, mean, min and max are
 // exact. Two histograms merge without further error. Threads: one thread per histogram; merge them
 // afterwards. Cost: one logarithm per sample, at most about 30 kB per histogram.
-#ifndef BFIO_COMMON_STATS_HISTOGRAM_H_
-#define BFIO_COMMON_STATS_HISTOGRAM_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -45,5 +44,3 @@ class Histogram {
 };
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_STATS_HISTOGRAM_H_

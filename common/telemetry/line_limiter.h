@@ -2,8 +2,7 @@
 // each kind of line, the first `burst` of every `period` are written. The others are only counted, and the
 // next line of that kind contains their number. A kind is a short text of the program ("no token"), never one
 // from a caller. Threads: any.
-#ifndef BFIO_COMMON_TELEMETRY_LINE_LIMITER_H_
-#define BFIO_COMMON_TELEMETRY_LINE_LIMITER_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -63,5 +62,3 @@ class RefusalLog {
 };
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_TELEMETRY_LINE_LIMITER_H_

@@ -3,8 +3,7 @@
 // dedicated thread writes the lines, and lines are dropped when a stopped reader has filled the queue
 // (log_queue.h). Only spdlog::critical (the reason why a program ends), flush() and the end of the process
 // wait for the writes, for at most a second. Threads: InitLogging once from main; logging from any thread.
-#ifndef BFIO_COMMON_TELEMETRY_LOG_H_
-#define BFIO_COMMON_TELEMETRY_LOG_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -24,5 +23,3 @@ void FlushLog();
 uint64_t DroppedLogLines();
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_TELEMETRY_LOG_H_

@@ -7,8 +7,7 @@
 //
 // Names in use: request_id, tenant, trace_id, handle; worker, group, epoch, rank, step. Threads: a scope
 // belongs to the thread that made it, and must end there.
-#ifndef BFIO_COMMON_TELEMETRY_LOG_FIELDS_H_
-#define BFIO_COMMON_TELEMETRY_LOG_FIELDS_H_
+#pragma once
 
 #include <cstdint>
 #include <initializer_list>
@@ -60,5 +59,3 @@ class ScopedLogFields {
 };
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_TELEMETRY_LOG_FIELDS_H_

@@ -2,8 +2,7 @@
 // line: control characters of a message are escaped (`\n`, `\x1b`), in JSON also quotes and backslashes. A
 // message is truncated after kMaxMessageBytes, with a mark, because messages may contain text from peers.
 // Times are UTC with microseconds. Pure functions; any thread.
-#ifndef BFIO_COMMON_TELEMETRY_LOG_FORMAT_H_
-#define BFIO_COMMON_TELEMETRY_LOG_FORMAT_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -35,5 +34,3 @@ std::string TextLine(const LogLine& line);
 std::string JsonLine(const LogLine& line);
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_TELEMETRY_LOG_FORMAT_H_

@@ -3,8 +3,7 @@
 // queue writes it. A line that does not fit is dropped and counted. Once half of the queue is free again, a
 // line that reports the number of dropped lines is added. Threads: any; the writing thread receives no
 // signals.
-#ifndef BFIO_COMMON_TELEMETRY_LOG_QUEUE_H_
-#define BFIO_COMMON_TELEMETRY_LOG_QUEUE_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -72,5 +71,3 @@ class LogQueue {
 };
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_TELEMETRY_LOG_QUEUE_H_

@@ -1,8 +1,7 @@
 // W3C trace context, for programs that create no spans of their own. Validates a traceparent before it is
 // passed on, and extracts its trace id for log lines (https://www.w3.org/TR/trace-context/, version 00; later
 // versions may append fields). Pure functions; any thread.
-#ifndef BFIO_COMMON_TELEMETRY_TRACE_CONTEXT_H_
-#define BFIO_COMMON_TELEMETRY_TRACE_CONTEXT_H_
+#pragma once
 
 #include "absl/strings/string_view.h"
 
@@ -13,5 +12,3 @@ namespace bfio {
 absl::string_view TraceIdOf(absl::string_view traceparent);
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_TELEMETRY_TRACE_CONTEXT_H_

@@ -1,7 +1,6 @@
 // The files of a model's tokenizer, read from the model's folder. Gateways fetch these files. The router
 // reads them from --tokenizer=DIR, or gets them from a worker. Weights are not touched. Threads: any.
-#ifndef BFIO_COMMON_TOKENIZER_TOKENIZER_FILES_H_
-#define BFIO_COMMON_TOKENIZER_TOKENIZER_FILES_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -28,5 +27,3 @@ bool IsTokenizerFile(absl::string_view name, bool* needed = nullptr);
 absl::StatusOr<TokenizerFiles> ReadTokenizerFiles(const std::string& directory, int64_t max_bytes);
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_TOKENIZER_TOKENIZER_FILES_H_

@@ -1,8 +1,7 @@
 // Arrival times of requests: from a trace, or from a renewal process. One source of intended send times for
 // the traffic generator and the simulator. Pure and seeded; one thread. Times in seconds from the start,
 // rates in requests per second.
-#ifndef BFIO_COMMON_WORKLOAD_ARRIVALS_H_
-#define BFIO_COMMON_WORKLOAD_ARRIVALS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -55,5 +54,3 @@ class ArrivalProcess {
 };
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_WORKLOAD_ARRIVALS_H_

@@ -2,8 +2,7 @@
 // file tells them, what prompts share and which request follows which. One reader for all common formats,
 // used by the traffic generator and the simulator. Pure except for the file that it reads. Lengths in tokens,
 // times in seconds from the first request.
-#ifndef BFIO_COMMON_WORKLOAD_TRACE_H_
-#define BFIO_COMMON_WORKLOAD_TRACE_H_
+#pragma once
 
 #include <cstdint>
 #include <istream>
@@ -80,5 +79,3 @@ std::vector<std::string> ProfileNames();
 Trace DrawWithReplacement(const Trace& trace, int64_t requests, uint64_t seed);
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_WORKLOAD_TRACE_H_

@@ -1,7 +1,6 @@
 // Parses one row of a trace, for each format. The format-specific part of the reader; trace.cc has the loop
 // over lines. Pure; one thread per parser.
-#ifndef BFIO_COMMON_WORKLOAD_TRACE_ROW_H_
-#define BFIO_COMMON_WORKLOAD_TRACE_ROW_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -49,5 +48,3 @@ absl::Status ParseSession(absl::string_view text, uint64_t sessions, const Trace
 void DropRow(Trace& trace, absl::string_view where, absl::string_view reason);
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_WORKLOAD_TRACE_ROW_H_

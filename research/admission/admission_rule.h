@@ -8,8 +8,7 @@
 // Sizes in tokens, time in rounds: a round is one decode step of the worker. A request of s prompt tokens
 // that starts in round p and generates o tokens holds s + (t - p) tokens at the beginning of round t, up to t
 // = p + o.
-#ifndef BFIO_TOOLS_SIM_ADMISSION_ADMISSION_RULE_H_
-#define BFIO_TOOLS_SIM_ADMISSION_ADMISSION_RULE_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -92,5 +91,3 @@ absl::StatusOr<std::unique_ptr<AdmissionRule>> MakeAdmissionRule(absl::string_vi
                                                                  const AdmissionOptions& options);
 
 }  // namespace bfio::sim
-
-#endif  // BFIO_TOOLS_SIM_ADMISSION_ADMISSION_RULE_H_

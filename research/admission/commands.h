@@ -2,8 +2,7 @@
 //
 // Purpose: each describes its options in a table of its own, reads them and runs (tools/sim/commands.h). It
 // prints one JSON object on a line (`hindsight`: one per instance of its file). research/kv.py runs them.
-#ifndef BFIO_RESEARCH_ADMISSION_COMMANDS_H_
-#define BFIO_RESEARCH_ADMISSION_COMMANDS_H_
+#pragma once
 
 #include "absl/status/status.h"
 #include "tools/sim/commands.h"
@@ -21,5 +20,3 @@ inline constexpr char kAdmissionRules[] =
     "watermark:share=W,block=K; hindsight takes several, separated by commas";
 
 }  // namespace bfio::sim
-
-#endif  // BFIO_RESEARCH_ADMISSION_COMMANDS_H_

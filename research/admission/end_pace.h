@@ -7,8 +7,7 @@
 // to a quarter of their length. Further requests wait, and longer ones may overtake them; requests of mixed
 // lengths are rarely delayed. The pace applies only while more than half the memory is reserved. Not in the
 // paper. Not thread-safe.
-#ifndef BFIO_RESEARCH_ADMISSION_END_PACE_H_
-#define BFIO_RESEARCH_ADMISSION_END_PACE_H_
+#pragma once
 
 #include <cstdint>
 #include <set>
@@ -41,5 +40,3 @@ class EndPace {
 double TokenSteps(int64_t prompt, int64_t output);
 
 }  // namespace bfio::sim
-
-#endif  // BFIO_RESEARCH_ADMISSION_END_PACE_H_

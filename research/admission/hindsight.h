@@ -6,8 +6,7 @@
 // may start it) in CPLEX LP format for an external solver. The program's linear relaxation is weak: CBC takes
 // minutes for ten requests of thirty rounds. Pure functions; any thread. Tokens and rounds as in
 // research/admission/admission_rule.h.
-#ifndef BFIO_RESEARCH_ADMISSION_HINDSIGHT_H_
-#define BFIO_RESEARCH_ADMISSION_HINDSIGHT_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -44,5 +43,3 @@ std::string HindsightLp(const std::vector<KvArrival>& arrivals, const AdmissionO
 int64_t HindsightHorizon(const std::vector<KvArrival>& arrivals, int64_t total_latency);
 
 }  // namespace bfio::sim
-
-#endif  // BFIO_RESEARCH_ADMISSION_HINDSIGHT_H_

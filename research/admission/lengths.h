@@ -3,8 +3,7 @@
 // Purpose: lets an admission rule plan with a predictor that learns (router/core/lookahead) instead of a
 // length that is given with the request. Ownership: borrowed by the rule, outlives it. Threads: the rule's.
 // Unit: tokens; a request generates one per round.
-#ifndef BFIO_RESEARCH_ADMISSION_LENGTHS_H_
-#define BFIO_RESEARCH_ADMISSION_LENGTHS_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -42,5 +41,3 @@ class LookaheadLengths final : public Lengths {
 };
 
 }  // namespace bfio::sim
-
-#endif  // BFIO_RESEARCH_ADMISSION_LENGTHS_H_

@@ -14,8 +14,7 @@
 // memory is exceeded nevertheless, the requests that started last are preempted and resume with their
 // generated tokens. The oldest is never preempted while it fits alone, so every request ends. A request that
 // ends early releases what was reserved for it.
-#ifndef BFIO_RESEARCH_ADMISSION_MEMORY_RULE_H_
-#define BFIO_RESEARCH_ADMISSION_MEMORY_RULE_H_
+#pragma once
 
 #include <limits>
 #include <set>
@@ -101,5 +100,3 @@ class MemoryRule final : public AdmissionRule {
 };
 
 }  // namespace bfio::sim
-
-#endif  // BFIO_RESEARCH_ADMISSION_MEMORY_RULE_H_

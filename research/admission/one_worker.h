@@ -5,8 +5,7 @@
 // duration of a round follows from a cost function (or is 1, for the paper's integer rounds). A request ends
 // by its true length, which the rule can only predict. This is the paper's discrete model, not the engines':
 // a round has no token budget, and no prompt is split. Deterministic. Threads: any, no state.
-#ifndef BFIO_RESEARCH_ADMISSION_ONE_WORKER_H_
-#define BFIO_RESEARCH_ADMISSION_ONE_WORKER_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -69,5 +68,3 @@ absl::StatusOr<KvRun> RunOneWorker(absl::string_view rule, const std::vector<KvA
                                    const KvRunOptions& options);
 
 }  // namespace bfio::sim
-
-#endif  // BFIO_RESEARCH_ADMISSION_ONE_WORKER_H_

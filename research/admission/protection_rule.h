@@ -7,8 +7,7 @@
 // requests are evicted and start again: all of them, or each with probability beta, repeated until the rest
 // fits. For small alpha, greedy repeats itself endlessly with known lengths (research/tests/unit/admission
 // has the loop).
-#ifndef BFIO_RESEARCH_ADMISSION_PROTECTION_RULE_H_
-#define BFIO_RESEARCH_ADMISSION_PROTECTION_RULE_H_
+#pragma once
 
 #include <map>
 #include <optional>
@@ -51,5 +50,3 @@ class ProtectionRule final : public AdmissionRule {
 };
 
 }  // namespace bfio::sim
-
-#endif  // BFIO_RESEARCH_ADMISSION_PROTECTION_RULE_H_

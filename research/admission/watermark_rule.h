@@ -5,8 +5,7 @@
 // running requests no longer fit, the one that started last is preempted, repeatedly until the rest fits. It
 // is the first to be started again, with its generated tokens as part of the prompt. The oldest is never
 // preempted while it fits alone, so every request ends. Threads: the rule's.
-#ifndef BFIO_RESEARCH_ADMISSION_WATERMARK_RULE_H_
-#define BFIO_RESEARCH_ADMISSION_WATERMARK_RULE_H_
+#pragma once
 
 #include <map>
 #include <utility>
@@ -43,5 +42,3 @@ class WatermarkRule final : public AdmissionRule {
 };
 
 }  // namespace bfio::sim
-
-#endif  // BFIO_RESEARCH_ADMISSION_WATERMARK_RULE_H_

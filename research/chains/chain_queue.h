@@ -4,8 +4,7 @@
 // size r takes r / mu on a chain. When one ends, the head of the chain's own queue starts, or else the head
 // of the central queue. Of events at the same time, ends come before arrivals, and ends in the order in which
 // the jobs started. Deterministic for jobs and policy. Times in seconds. Threads: one at a time.
-#ifndef BFIO_RESEARCH_CHAINS_CHAIN_QUEUE_H_
-#define BFIO_RESEARCH_CHAINS_CHAIN_QUEUE_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -42,5 +41,3 @@ std::vector<ServedJob> ServeOnChains(absl::Span<const core::ChainRate> chains,
                                      const JobOnChain& time = {});
 
 }  // namespace bfio::sim
-
-#endif  // BFIO_RESEARCH_CHAINS_CHAIN_QUEUE_H_

@@ -6,8 +6,7 @@
 // chain waits in that chain's own queue, first come first served; a job without a chain waits in a central
 // queue, whose head goes to the first chain with a free slot. jffc is also a policy of the router
 // (router/core/policy/baselines). Deterministic for the seed. Threads: one at a time.
-#ifndef BFIO_RESEARCH_CHAINS_DISPATCHER_H_
-#define BFIO_RESEARCH_CHAINS_DISPATCHER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -52,5 +51,3 @@ const std::vector<std::string>& ChainDispatcherNames();
 absl::StatusOr<std::unique_ptr<ChainDispatcher>> MakeChainDispatcher(absl::string_view name, uint64_t seed);
 
 }  // namespace bfio::core
-
-#endif  // BFIO_RESEARCH_CHAINS_DISPATCHER_H_

@@ -4,8 +4,7 @@
 // (chains/core/retune.h) gains, with its pause: all chains end their jobs, and then load other blocks, while
 // arriving jobs wait. Jobs that have not ended in time continue in the new chains; computing their tokens
 // again costs nothing here. Deterministic for the seed. Times in seconds. Threads: any, no state.
-#ifndef BFIO_RESEARCH_CHAINS_DRIFT_H_
-#define BFIO_RESEARCH_CHAINS_DRIFT_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -33,5 +32,3 @@ struct DriftRun {
 absl::StatusOr<nlohmann::ordered_json> RunDrift(const DriftRun& run, const std::string& tuning);
 
 }  // namespace bfio::sim
-
-#endif  // BFIO_RESEARCH_CHAINS_DRIFT_H_

@@ -8,8 +8,7 @@
 //   - By Little's law jobs hold demand x T_min x y_j cache slots of server j on average, beside at least y_j
 //     blocks: y_j (s_m + s_c demand T_min) <= M_j, for the means y_j over jobs.
 // The bound is the least time for means within these limits. Pure. Threads: any, no state.
-#ifndef BFIO_RESEARCH_CHAINS_RESPONSE_BOUND_H_
-#define BFIO_RESEARCH_CHAINS_RESPONSE_BOUND_H_
+#pragma once
 
 #include "absl/types/span.h"
 #include "chains/core/server_pool.h"
@@ -22,5 +21,3 @@ double LeastResponse(absl::Span<const core::ChainServer> servers, const core::Ch
                      double demand);
 
 }  // namespace bfio::sim
-
-#endif  // BFIO_RESEARCH_CHAINS_RESPONSE_BOUND_H_

@@ -3,8 +3,7 @@
 // Purpose: placements to compare GBP-CR with. Both implement the rules as summarised in the paper and in its
 // simulator, not those systems' own code; choices that the description leaves open are stated at each. Pure
 // functions. Threads: any, no state.
-#ifndef BFIO_RESEARCH_CHAINS_RIVAL_PLACEMENT_H_
-#define BFIO_RESEARCH_CHAINS_RIVAL_PLACEMENT_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -53,5 +52,3 @@ BprrPlacement PlaceByBprr(absl::Span<const core::ChainServer> servers, const cor
                           double demand_rate);
 
 }  // namespace bfio::sim
-
-#endif  // BFIO_RESEARCH_CHAINS_RIVAL_PLACEMENT_H_

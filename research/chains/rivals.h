@@ -1,8 +1,7 @@
 // Serves jobs with the PETALS-like and BPRR-like baselines of composed chains.
 //
 // Purpose: the same pool and jobs for each system. Times in seconds. Threads: any, no state.
-#ifndef BFIO_RESEARCH_CHAINS_RIVALS_H_
-#define BFIO_RESEARCH_CHAINS_RIVALS_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -36,5 +35,3 @@ absl::StatusOr<std::vector<ServedJob>> ServeByBprr(const WideAreaPool& pool, con
                                                    double rate, absl::Span<const ChainJob> jobs);
 
 }  // namespace bfio::sim
-
-#endif  // BFIO_RESEARCH_CHAINS_RIVALS_H_

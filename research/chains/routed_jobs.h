@@ -5,8 +5,7 @@
 // cache is freed, waiting jobs are checked in the order of arrival, and each that fits starts: none waits
 // behind a job that needs a full server. A policy's estimate of the wait at a server counts the jobs that run
 // and wait there, one after the other. Deterministic. Times in seconds. Threads: one at a time.
-#ifndef BFIO_RESEARCH_CHAINS_ROUTED_JOBS_H_
-#define BFIO_RESEARCH_CHAINS_ROUTED_JOBS_H_
+#pragma once
 
 #include <functional>
 #include <vector>
@@ -49,5 +48,3 @@ absl::StatusOr<std::vector<ServedJob>> ServeByRoutes(const RoutedSystem& system,
                                                      absl::Span<const ChainJob> jobs);
 
 }  // namespace bfio::sim
-
-#endif  // BFIO_RESEARCH_CHAINS_ROUTED_JOBS_H_

@@ -3,8 +3,7 @@
 // Purpose: the setting of "Serving Chain-structured Jobs with Large Memory Footprints", section 4.1:
 // BLOOM-176B on servers of a wide-area network (wide_area.h), Poisson jobs. Values that a run cannot give are
 // null. Deterministic for the seed. Times in seconds. Threads: any, no state.
-#ifndef BFIO_RESEARCH_CHAINS_RUNS_H_
-#define BFIO_RESEARCH_CHAINS_RUNS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -59,5 +58,3 @@ struct MeanTimes {
 MeanTimes MeansOf(absl::Span<const ServedJob> jobs);
 
 }  // namespace bfio::sim
-
-#endif  // BFIO_RESEARCH_CHAINS_RUNS_H_

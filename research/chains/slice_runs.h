@@ -4,8 +4,7 @@
 // Purpose: research/chains.py makes the table from it. Lengths are drawn from a trace; gaps follow the Azure
 // code trace: bursts of about 150 requests at 11 per second, then silence. Deterministic for the seed. Times
 // in seconds. Threads: any, no state.
-#ifndef BFIO_RESEARCH_CHAINS_SLICE_RUNS_H_
-#define BFIO_RESEARCH_CHAINS_SLICE_RUNS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -31,5 +30,3 @@ absl::StatusOr<nlohmann::ordered_json> RunOnSlices(const SliceRun& run, const st
                                                    const Trace& trace);
 
 }  // namespace bfio::sim
-
-#endif  // BFIO_RESEARCH_CHAINS_SLICE_RUNS_H_

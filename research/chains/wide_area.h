@@ -5,8 +5,7 @@
 // Purpose: shared by the chain experiments. The paper takes round-trip times from RIPE Atlas, which is not
 // included; EuropeanRtts generates similar ones, ParseRtts reads any. Deterministic for the seed. Times in
 // seconds unless named otherwise. Threads: any, no state.
-#ifndef BFIO_RESEARCH_CHAINS_WIDE_AREA_H_
-#define BFIO_RESEARCH_CHAINS_WIDE_AREA_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -60,5 +59,3 @@ struct WideAreaPool {
 WideAreaPool DrawPool(const RttMatrix& rtts, int64_t count, double fast, uint64_t seed);
 
 }  // namespace bfio::sim
-
-#endif  // BFIO_RESEARCH_CHAINS_WIDE_AREA_H_

@@ -1,6 +1,5 @@
 // Solves LP files with the cbc program (Debian coinor-cbc) and parses its solutions.
-#ifndef BFIO_RESEARCH_SOLVER_CBC_H_
-#define BFIO_RESEARCH_SOLVER_CBC_H_
+#pragma once
 
 #include <string>
 
@@ -37,5 +36,3 @@ struct CbcAnswer {
 absl::StatusOr<CbcAnswer> SolveWithCbc(absl::string_view lp, const core::Instance& instance, double seconds);
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_RESEARCH_SOLVER_CBC_H_

@@ -10,8 +10,7 @@
 //          each worker's KV capacity, where its free KV is less than all items together reserve
 // Numbers have 17 digits, so that the optimum of the file is the optimum of the instance.
 // Pure: text in, text out. Threads: any, no state.
-#ifndef BFIO_RESEARCH_SOLVER_LP_EXPORT_H_
-#define BFIO_RESEARCH_SOLVER_LP_EXPORT_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -38,5 +37,3 @@ absl::Status AppendLp(const core::Instance& instance, core::ObjectiveKind object
                       std::string& text);
 
 }  // namespace bfio::sim
-
-#endif  // BFIO_RESEARCH_SOLVER_LP_EXPORT_H_

@@ -4,8 +4,7 @@
 // token each, complete) whose decisions are Instances with oracle lookahead: every present request's loads
 // and every waiting request's end are known for H steps. The decision is a function, so that the solver, CBC
 // or any other method can be used. Deterministic.
-#ifndef BFIO_RESEARCH_SOLVER_OVERLOAD_H_
-#define BFIO_RESEARCH_SOLVER_OVERLOAD_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -54,5 +53,3 @@ class Overload {
 };
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_RESEARCH_SOLVER_OVERLOAD_H_

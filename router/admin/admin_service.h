@@ -3,8 +3,7 @@
 // operator's name. Threads: methods run on gRPC's threads and never block; states are converted on a thread
 // of this object, as `extras` may read files. The constructor's arguments outlive the server with which the
 // service is registered.
-#ifndef BFIO_ROUTER_ADMIN_ADMIN_SERVICE_H_
-#define BFIO_ROUTER_ADMIN_ADMIN_SERVICE_H_
+#pragma once
 
 #include <grpcpp/grpcpp.h>
 
@@ -94,5 +93,3 @@ class AdminService final : public CallService {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_ADMIN_ADMIN_SERVICE_H_

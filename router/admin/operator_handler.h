@@ -3,8 +3,7 @@
 // thread and never blocks; `done` runs on the decision thread and must not block either. A method that
 // returns an error (RESOURCE_EXHAUSTED: too many calls wait; UNAVAILABLE: the router is shutting down) does
 // not call `done`.
-#ifndef BFIO_ROUTER_ADMIN_OPERATOR_HANDLER_H_
-#define BFIO_ROUTER_ADMIN_OPERATOR_HANDLER_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -49,5 +48,3 @@ class OperatorHandler {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_ADMIN_OPERATOR_HANDLER_H_

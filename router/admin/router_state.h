@@ -1,7 +1,6 @@
 // The router's state at one moment, for operators. Filled by the decision thread on request, and converted to
 // the wire (ToProto) on the requesting thread. Plain data. Threads: any.
-#ifndef BFIO_ROUTER_ADMIN_ROUTER_STATE_H_
-#define BFIO_ROUTER_ADMIN_ROUTER_STATE_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -107,5 +106,3 @@ v1::ClusterState ToProto(const RouterState& state);
 v1::StepSummary ToProto(const StepSummary& summary);
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_ADMIN_ROUTER_STATE_H_

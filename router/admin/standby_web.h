@@ -7,8 +7,7 @@
 //   /metrics   bfio:is_leader 0, version and uptime
 // They contain no secrets, so callers are not authenticated. TLS is the admin API's. Threads:
 // Standby any; OpenStandbyWeb from one thread.
-#ifndef BFIO_ROUTER_ADMIN_STANDBY_WEB_H_
-#define BFIO_ROUTER_ADMIN_STANDBY_WEB_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -53,5 +52,3 @@ absl::StatusOr<std::unique_ptr<HttpServer>> OpenStandbyWeb(const std::string& li
                                                            std::shared_ptr<const Standby> standby);
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_ADMIN_STANDBY_WEB_H_

@@ -3,8 +3,7 @@
 // keeps nothing for this. Names follow the dashboards of vLLM, under the prefix "bfio:"; metrics of the
 // barrier exist only here. The number of series grows with the ranks (at most a dozen each) and the first 64
 // tenants. Pure.
-#ifndef BFIO_ROUTER_ADMIN_STATE_METRICS_H_
-#define BFIO_ROUTER_ADMIN_STATE_METRICS_H_
+#pragma once
 
 #include <string>
 
@@ -25,5 +24,3 @@ std::string MetricsText(const v1::ClusterState& state);
 std::string StandbyMetricsText(absl::string_view version, double uptime_s);
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_ADMIN_STATE_METRICS_H_

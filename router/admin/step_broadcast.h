@@ -1,8 +1,7 @@
 // Streams of step summaries to watchers. Publish costs the decision thread one lock and one pointer per
 // watcher. A watcher that reads too slowly loses the oldest summaries, counted in `dropped`. Threads: Publish
 // from the decision thread, Subscribe and Close from any; each watcher's stream is gRPC's.
-#ifndef BFIO_ROUTER_ADMIN_STEP_BROADCAST_H_
-#define BFIO_ROUTER_ADMIN_STEP_BROADCAST_H_
+#pragma once
 
 #include <grpcpp/grpcpp.h>
 
@@ -56,5 +55,3 @@ class StepBroadcast {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_ADMIN_STEP_BROADCAST_H_

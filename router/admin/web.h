@@ -1,8 +1,7 @@
 // The router's HTTP port: the live page and /metrics (router/admin/live/live_page.h), authenticated like the
 // admin API. Threads: OpenWeb from one thread. The server's threads query the decision thread and wait at
 // most kWebPatience for its answer.
-#ifndef BFIO_ROUTER_ADMIN_WEB_H_
-#define BFIO_ROUTER_ADMIN_WEB_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -39,5 +38,3 @@ absl::StatusOr<std::unique_ptr<HttpServer>> OpenWeb(const WebOptions& options, O
                                                     StateExtras extras = nullptr);
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_ADMIN_WEB_H_

@@ -5,8 +5,7 @@
 // lane in the mailbox and are taken first, so they never wait behind a flood of arrivals. Threads: the
 // constructor starts the thread, Stop ends it. The handlers' methods may be called from any thread and never
 // block.
-#ifndef BFIO_ROUTER_APP_DECISION_THREAD_H_
-#define BFIO_ROUTER_APP_DECISION_THREAD_H_
+#pragma once
 
 #include <atomic>
 #include <functional>
@@ -187,5 +186,3 @@ class DecisionThread final : public RequestHandler, public WorkerHandler, public
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_APP_DECISION_THREAD_H_

@@ -1,7 +1,6 @@
 // The engines of a router: their clients, and the check of them before a router is started (--check_config).
 // Threads: any.
-#ifndef BFIO_ROUTER_APP_ENGINES_H_
-#define BFIO_ROUTER_APP_ENGINES_H_
+#pragma once
 
 #include <functional>
 #include <memory>
@@ -37,5 +36,3 @@ struct EngineCheckMeans {
 EngineCheck CheckEngines(const RouterOptions& options, const EngineCheckMeans& means = {});
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_APP_ENGINES_H_

@@ -1,8 +1,7 @@
 // bfio_router's options as an OptionTable, with one record per option. Defines each option's flag, config
 // field and --help line, and which settings exclude each other. Threads: call from main, before threads are
 // started.
-#ifndef BFIO_ROUTER_APP_FLAGS_H_
-#define BFIO_ROUTER_APP_FLAGS_H_
+#pragma once
 
 #include <string>
 
@@ -34,5 +33,3 @@ void AddRouterOptions(OptionTable& table, RouterSettings& settings);
 absl::Status FinishRouterOptions(const OptionTable& table, RouterSettings& settings);
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_APP_FLAGS_H_

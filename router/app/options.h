@@ -1,6 +1,5 @@
 // Settings of the router, checked once at startup. Threads: plain data.
-#ifndef BFIO_ROUTER_APP_OPTIONS_H_
-#define BFIO_ROUTER_APP_OPTIONS_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -120,5 +119,3 @@ struct RouterOptions {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_APP_OPTIONS_H_

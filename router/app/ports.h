@@ -1,7 +1,6 @@
 // The router's listening ports: how each one is protected, and checks that this is enough. Three APIs for
 // three kinds of callers (clients, workers, operators), with separate credentials. Threads: one.
-#ifndef BFIO_ROUTER_APP_PORTS_H_
-#define BFIO_ROUTER_APP_PORTS_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -34,5 +33,3 @@ inline constexpr int kMaxAdminMessageBytes = 64 << 10;
 int MaxClientMessageBytes(const RequestLimits& limits);
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_APP_PORTS_H_

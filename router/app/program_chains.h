@@ -1,7 +1,6 @@
 // Adds chains of servers to the program: the only place where bfio_router refers to chains/.
 // chains/router/program_chains.cc implements it, or router/app/no_chains.cc in a build without BFIO_CHAINS.
-#ifndef BFIO_ROUTER_APP_PROGRAM_CHAINS_H_
-#define BFIO_ROUTER_APP_PROGRAM_CHAINS_H_
+#pragma once
 
 #include <functional>
 
@@ -18,5 +17,3 @@ using SetChains = std::function<void(RouterOptions& options)>;
 SetChains AddChainOptions(OptionTable& table);
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_APP_PROGRAM_CHAINS_H_

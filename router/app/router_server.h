@@ -1,7 +1,6 @@
 // The router as one object: decision thread, services, listening ports. Main and in-process tests start and
 // stop it. Threads: Start, Shutdown and destruction from one thread.
-#ifndef BFIO_ROUTER_APP_ROUTER_SERVER_H_
-#define BFIO_ROUTER_APP_ROUTER_SERVER_H_
+#pragma once
 
 #include <grpcpp/grpcpp.h>
 
@@ -100,5 +99,3 @@ class RouterServer {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_APP_ROUTER_SERVER_H_

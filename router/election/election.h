@@ -13,8 +13,7 @@
 // once, without a final message on its streams: the next leader recovers what its workers hold, as after a
 // crash. When a loop stops checking, the renewing thread releases the lease and ends the process. Threads:
 // Campaign, Resign and destruction from one; a separate thread renews the lease.
-#ifndef BFIO_ROUTER_ELECTION_ELECTION_H_
-#define BFIO_ROUTER_ELECTION_ELECTION_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -102,5 +101,3 @@ class Election {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_ELECTION_ELECTION_H_

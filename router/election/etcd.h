@@ -3,8 +3,7 @@
 // to the others. Errors: UNAVAILABLE when no endpoint answers in time or etcd has no leader, INVALID_ARGUMENT
 // for malformed endpoints, PERMISSION_DENIED and other errors of etcd with its message. Threads: one at a
 // time.
-#ifndef BFIO_ROUTER_ELECTION_ETCD_H_
-#define BFIO_ROUTER_ELECTION_ETCD_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -96,5 +95,3 @@ class Etcd {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_ELECTION_ETCD_H_

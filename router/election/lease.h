@@ -3,8 +3,7 @@
 // decisions. The renewing thread detects when the decision thread stops checking. Times are those of
 // CLOCK_BOOTTIME, which continues while a program or a machine sleeps. A virtual machine cannot detect that
 // it was paused: there only terms protect (worker/link/router_link.cc). Threads: any.
-#ifndef BFIO_ROUTER_ELECTION_LEASE_H_
-#define BFIO_ROUTER_ELECTION_LEASE_H_
+#pragma once
 
 #include <time.h>
 
@@ -49,5 +48,3 @@ class Lease {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_ELECTION_LEASE_H_

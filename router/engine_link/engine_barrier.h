@@ -1,7 +1,6 @@
 // What the router infers about ranks that meet in a barrier inside their engines: the cost of their steps,
 // whether there is a barrier, and the prompts that hold all of them up. Pure. Threads: one. Tokens, seconds.
-#ifndef BFIO_ROUTER_ENGINE_LINK_ENGINE_BARRIER_H_
-#define BFIO_ROUTER_ENGINE_LINK_ENGINE_BARRIER_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -104,5 +103,3 @@ struct EngineBarrier {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_ENGINE_LINK_ENGINE_BARRIER_H_

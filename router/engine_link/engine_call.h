@@ -1,8 +1,7 @@
 // One request to an engine with an API of its own, and the engine's answers. The types between the ranks
 // (engine_rank.h) and the protocols of engines (engine_client.h), which convert them. Plain data; lengths in
 // tokens. Threads: any.
-#ifndef BFIO_ROUTER_ENGINE_LINK_ENGINE_CALL_H_
-#define BFIO_ROUTER_ENGINE_LINK_ENGINE_CALL_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -116,5 +115,3 @@ struct EngineEnd {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_ENGINE_LINK_ENGINE_CALL_H_

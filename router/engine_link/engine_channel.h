@@ -1,8 +1,7 @@
 // The WorkerChannel of a connection of an engine's rank. The router's messages become events of the rank's
 // server, on the link's thread. Ownership: shared by the server and the router; does not keep the server
 // alive. Threads: as WorkerChannel.
-#ifndef BFIO_ROUTER_ENGINE_LINK_ENGINE_CHANNEL_H_
-#define BFIO_ROUTER_ENGINE_LINK_ENGINE_CHANNEL_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -66,5 +65,3 @@ class EngineChannel final : public WorkerChannel {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_ENGINE_LINK_ENGINE_CHANNEL_H_

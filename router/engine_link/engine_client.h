@@ -3,8 +3,7 @@
 // server, and replaces one whose calls get no answer; calls own what they need to end on their own. Threads:
 // every method may be called from any thread and does not block; callbacks come on gRPC's threads, those of
 // one call in order and the last one once.
-#ifndef BFIO_ROUTER_ENGINE_LINK_ENGINE_CLIENT_H_
-#define BFIO_ROUTER_ENGINE_LINK_ENGINE_CLIENT_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -83,5 +82,3 @@ class EngineClient {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_ENGINE_LINK_ENGINE_CLIENT_H_

@@ -10,8 +10,7 @@
 // Ownership: owns clients and ranks; borrows the handler, which must outlive Stop. Threads: one thread owns
 // all state; callbacks of clients and calls of the router post to it. Another thread reads the list if it may
 // change. Stop waits for neither a call nor a lookup; the destructor waits for a lookup that has begun.
-#ifndef BFIO_ROUTER_ENGINE_LINK_ENGINE_LINK_H_
-#define BFIO_ROUTER_ENGINE_LINK_ENGINE_LINK_H_
+#pragma once
 
 #include <functional>
 #include <map>
@@ -93,5 +92,3 @@ class EngineLink {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_ENGINE_LINK_ENGINE_LINK_H_

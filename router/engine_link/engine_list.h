@@ -4,8 +4,7 @@
 // cannot be read or is invalid, and a name that does not resolve, change nothing: an outage of either removes
 // no engine. If a name has IPv4 addresses, its IPv6 addresses are not used, because they reach the same
 // servers. Threads: one. Resolve blocks while the resolver does.
-#ifndef BFIO_ROUTER_ENGINE_LINK_ENGINE_LIST_H_
-#define BFIO_ROUTER_ENGINE_LINK_ENGINE_LIST_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -111,5 +110,3 @@ class EngineList {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_ENGINE_LINK_ENGINE_LIST_H_

@@ -9,8 +9,7 @@
 // docs/design/engine-ranks.md has the rules. Epochs: the group takes no reports between EpochReady and the
 // epoch's first plan; what comes is kept. Ownership: owns its state; borrows the barrier's; no I/O. Threads:
 // one. Deterministic: the same events at the same times give the same outputs.
-#ifndef BFIO_ROUTER_ENGINE_LINK_ENGINE_RANK_H_
-#define BFIO_ROUTER_ENGINE_LINK_ENGINE_RANK_H_
+#pragma once
 
 #include <cstdint>
 #include <limits>
@@ -216,5 +215,3 @@ class EngineRank {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_ENGINE_LINK_ENGINE_RANK_H_

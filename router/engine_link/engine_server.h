@@ -1,7 +1,6 @@
 // The link's state of one engine server: its connection, its health, and its ranks. The part of engine_link.h
 // that concerns one server. Ownership: the link owns it. Threads: the link's.
-#ifndef BFIO_ROUTER_ENGINE_LINK_ENGINE_SERVER_H_
-#define BFIO_ROUTER_ENGINE_LINK_ENGINE_SERVER_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -196,5 +195,3 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_ENGINE_LINK_ENGINE_SERVER_H_

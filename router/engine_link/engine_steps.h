@@ -1,8 +1,7 @@
 // Step reports of an engine with bfio's scheduler class (bfio/v1/engine_steps.proto), independent of the
 // wire. The boundary between the stream's service (steps/) and the ranks' accounts. Plain data and pure
 // functions. Tokens; durations carry their unit. Threads: any.
-#ifndef BFIO_ROUTER_ENGINE_LINK_ENGINE_STEPS_H_
-#define BFIO_ROUTER_ENGINE_LINK_ENGINE_STEPS_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -57,5 +56,3 @@ struct EngineStep {
 using AnswerStep = std::function<void(std::optional<int64_t> prompt_tokens)>;
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_ENGINE_LINK_ENGINE_STEPS_H_

@@ -2,8 +2,7 @@
 // time to time what the engine counts. A step is the time in which a running request generates a token, which
 // follows from the tokens counted and the requests that ran meanwhile; a report covers the steps since the
 // last one, none or many. docs/design/engine-ranks.md has the rules. Ownership and threads: as EngineRank.
-#ifndef BFIO_ROUTER_ENGINE_LINK_PLACED_RANK_H_
-#define BFIO_ROUTER_ENGINE_LINK_PLACED_RANK_H_
+#pragma once
 
 #include <algorithm>
 
@@ -56,5 +55,3 @@ class PlacedRank final : public EngineRank {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_ENGINE_LINK_PLACED_RANK_H_

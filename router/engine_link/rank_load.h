@@ -1,7 +1,6 @@
 // What an engine's reports say of one of its ranks: requests of other clients, memory that prompts share, and
 // whether it works. docs/design/engine-ranks.md has the rules. Pure. Threads: one. Tokens.
-#ifndef BFIO_ROUTER_ENGINE_LINK_RANK_LOAD_H_
-#define BFIO_ROUTER_ENGINE_LINK_RANK_LOAD_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -70,5 +69,3 @@ class RankLoad {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_ENGINE_LINK_RANK_LOAD_H_

@@ -2,8 +2,7 @@
 // load of a request is its prompt and the tokens received, and a request without its first token is a prompt
 // that is not computed. The steps that an engine reports (OnStep) replace the estimates until it has been
 // silent for kFollows. docs/design/engine-ranks.md has the rules. Ownership and threads: as EngineRank.
-#ifndef BFIO_ROUTER_ENGINE_LINK_STREAMED_RANK_H_
-#define BFIO_ROUTER_ENGINE_LINK_STREAMED_RANK_H_
+#pragma once
 
 #include "common/cost/batch_time.h"
 #include "router/engine_link/engine_rank.h"
@@ -93,5 +92,3 @@ class StreamedRank final : public EngineRank {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_ENGINE_LINK_STREAMED_RANK_H_

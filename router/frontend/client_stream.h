@@ -3,8 +3,7 @@
 // Tokens that come during a write are combined into the next one, so a slow reader costs few writes and one
 // bounded vector. Deliver reports a client that reads nothing for too long; it never slows the group.
 // Ownership, writes and the end of the call: RequestCall. Threads: as above; OnX are gRPC's.
-#ifndef BFIO_ROUTER_FRONTEND_CLIENT_STREAM_H_
-#define BFIO_ROUTER_FRONTEND_CLIENT_STREAM_H_
+#pragma once
 
 #include <grpcpp/grpcpp.h>
 
@@ -92,5 +91,3 @@ class ClientStream final : public RequestCall<ClientStream, v1::GenerateRequest,
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_FRONTEND_CLIENT_STREAM_H_

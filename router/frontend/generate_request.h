@@ -1,7 +1,6 @@
 // bfio.v1.GenerateRequest as a ClientRequest: checked and converted here, and nowhere else. All values that
 // are accepted here are in range. Fields unknown to this version are dropped. Pure; any thread.
-#ifndef BFIO_ROUTER_FRONTEND_GENERATE_REQUEST_H_
-#define BFIO_ROUTER_FRONTEND_GENERATE_REQUEST_H_
+#pragma once
 
 #include <string>
 
@@ -23,5 +22,3 @@ inline absl::StatusOr<ClientRequest> ToClientRequest(const v1::GenerateRequest& 
 }
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_FRONTEND_GENERATE_REQUEST_H_

@@ -1,8 +1,7 @@
 // bfio.v1.Inference: what clients call, on the callback API. Authenticates by the headers, before any message
 // is received; then receives, checks and converts. Threads: methods run on gRPC's threads and never block.
 // Handler and authenticator outlive the server that the service is registered with.
-#ifndef BFIO_ROUTER_FRONTEND_INFERENCE_SERVICE_H_
-#define BFIO_ROUTER_FRONTEND_INFERENCE_SERVICE_H_
+#pragma once
 
 #include <grpcpp/grpcpp.h>
 
@@ -66,5 +65,3 @@ class InferenceService final : public CallService {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_FRONTEND_INFERENCE_SERVICE_H_

@@ -2,8 +2,7 @@
 // protocols' Generate calls. The request is received (ServerCall), handed over once and freed, so that no
 // copy of a prompt is kept for as long as the call lasts. A cancelled call ends itself before the handover;
 // after it, its owner is notified. Ownership, writes and the end of the call: ServerCall. Threads: gRPC's.
-#ifndef BFIO_ROUTER_FRONTEND_REQUEST_CALL_H_
-#define BFIO_ROUTER_FRONTEND_REQUEST_CALL_H_
+#pragma once
 
 #include <grpcpp/grpcpp.h>
 
@@ -154,5 +153,3 @@ class RequestCall : public ServerCall<Derived, In, Out> {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_FRONTEND_REQUEST_CALL_H_

@@ -2,8 +2,7 @@
 // router's decision thread. Client protocols submit checked requests, and sinks for their tokens; router/app
 // implements it. Threads: every method may be called from any thread and never blocks; `done` runs on the
 // decision thread and must not block either.
-#ifndef BFIO_ROUTER_FRONTEND_REQUEST_HANDLER_H_
-#define BFIO_ROUTER_FRONTEND_REQUEST_HANDLER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -96,5 +95,3 @@ class RequestHandler {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_FRONTEND_REQUEST_HANDLER_H_

@@ -5,8 +5,7 @@
 // names the model of the tokens, since another model would continue differently. It is valid for the call's
 // time, at most kLongest, plus --client_timeout. The keys are in --resume_key_file, which all routers that
 // may succeed each other share; without keys there are no tickets. Pure; any thread.
-#ifndef BFIO_ROUTER_FRONTEND_RESUME_TICKETS_H_
-#define BFIO_ROUTER_FRONTEND_RESUME_TICKETS_H_
+#pragma once
 
 #include <functional>
 #include <memory>
@@ -52,5 +51,3 @@ class ResumeTickets {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_FRONTEND_RESUME_TICKETS_H_

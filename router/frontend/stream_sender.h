@@ -1,8 +1,7 @@
 // The thread that writes to the clients. A step touches every active stream, and starting hundreds of writes
 // takes milliseconds (docs/results.md), which the decision thread must not spend. Threads: Submit from any
 // thread.
-#ifndef BFIO_ROUTER_FRONTEND_STREAM_SENDER_H_
-#define BFIO_ROUTER_FRONTEND_STREAM_SENDER_H_
+#pragma once
 
 #include <memory>
 #include <thread>
@@ -34,5 +33,3 @@ class StreamSender {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_FRONTEND_STREAM_SENDER_H_

@@ -2,8 +2,7 @@
 // rank delays the others, which rank the others cannot reach, and the deadlines of a step that all ranks make
 // together. The ranks themselves report a failed barrier; a rank that reports nothing afterwards is left out
 // of the next epoch. Ownership and threads: as Group.
-#ifndef BFIO_ROUTER_GROUP_BARRIER_GROUP_H_
-#define BFIO_ROUTER_GROUP_BARRIER_GROUP_H_
+#pragma once
 
 #include <cstdint>
 
@@ -72,5 +71,3 @@ class BarrierGroup final : public Group {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_GROUP_BARRIER_GROUP_H_

@@ -3,8 +3,7 @@
 // (router/app/decision_thread.h). Spans borrow from the event that caused the command. So carry the commands
 // out before that event is destroyed, and before the next event: the groups then read state of the
 // RequestBook that these commands change. Plain data. Threads: any.
-#ifndef BFIO_ROUTER_GROUP_COMMANDS_H_
-#define BFIO_ROUTER_GROUP_COMMANDS_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -114,5 +113,3 @@ using Command = std::variant<SendEpoch, SendPlan, SendNotice, SendShutdown, Clos
 using Commands = std::vector<Command>;
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_GROUP_COMMANDS_H_

@@ -1,8 +1,7 @@
 // The energy of the workers' devices, summed over the router. Each worker reports the energy (joules) of its
 // device since the worker started; several workers may report the same device. Owned by the decision thread;
 // not thread-safe.
-#ifndef BFIO_ROUTER_GROUP_ENERGY_BOOK_H_
-#define BFIO_ROUTER_GROUP_ENERGY_BOOK_H_
+#pragma once
 
 #include <optional>
 
@@ -34,5 +33,3 @@ class EnergyBook {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_GROUP_ENERGY_BOOK_H_

@@ -10,8 +10,7 @@
 // with a new connection. A member's reports count only for the epoch that its last EpochReady named; after
 // its CloseMember its messages are ignored. A group that has no members and no placed requests may get
 // another key. Borrows the cluster and the request book. Threads: one; no locks, no clock. Deterministic.
-#ifndef BFIO_ROUTER_GROUP_GROUP_H_
-#define BFIO_ROUTER_GROUP_GROUP_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -366,5 +365,3 @@ class Group {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_GROUP_GROUP_H_

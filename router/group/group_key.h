@@ -11,8 +11,7 @@
 //   slots, KV tokens, longest sequence, --token_budget, scheduler: may differ. The router places requests by
 //   each worker's own values, and they change tokens only by rounding.
 // Pure. Threads: any.
-#ifndef BFIO_ROUTER_GROUP_GROUP_KEY_H_
-#define BFIO_ROUTER_GROUP_GROUP_KEY_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -69,5 +68,3 @@ inline std::string BaseName(absl::string_view name, const GroupKey& key) {
 }
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_GROUP_GROUP_KEY_H_

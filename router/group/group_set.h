@@ -15,8 +15,7 @@
 //     that a rolling update switches to the new model once it has the majority; with `models`, at once.
 // A request that has generated tokens continues only on its model. models() are the models for which such
 // requests may wait: one is removed when no group has served it for restart_settle while another serves.
-#ifndef BFIO_ROUTER_GROUP_GROUP_SET_H_
-#define BFIO_ROUTER_GROUP_GROUP_SET_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -135,5 +134,3 @@ class GroupSet {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_GROUP_GROUP_SET_H_

@@ -3,8 +3,7 @@
 // membership changes, every rank ends its step, and all continue together once the slowest has ended its own.
 // A rank that takes several times as long as the longest step so far is left out. Ownership and threads: as
 // Group.
-#ifndef BFIO_ROUTER_GROUP_INDEPENDENT_GROUP_H_
-#define BFIO_ROUTER_GROUP_INDEPENDENT_GROUP_H_
+#pragma once
 
 #include <cstdint>
 
@@ -34,5 +33,3 @@ class IndependentGroup final : public Group {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_GROUP_INDEPENDENT_GROUP_H_

@@ -1,7 +1,6 @@
 // The record that a group keeps of one worker. Shared by Group and its two kinds; no other code uses it
 // (MemberView is for operators). Threads: the group's.
-#ifndef BFIO_ROUTER_GROUP_MEMBER_H_
-#define BFIO_ROUTER_GROUP_MEMBER_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -87,5 +86,3 @@ struct Member {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_GROUP_MEMBER_H_

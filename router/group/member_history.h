@@ -3,8 +3,7 @@
 // process returns. Keyed by worker_id, bounded. It also counts how often new workers of any name have left
 // while an epoch formed with them: each time the whole group stopped without effect, so later ones wait
 // longer. Threads: the group's. Pure.
-#ifndef BFIO_ROUTER_GROUP_MEMBER_HISTORY_H_
-#define BFIO_ROUTER_GROUP_MEMBER_HISTORY_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -67,5 +66,3 @@ class MemberHistory {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_GROUP_MEMBER_HISTORY_H_

@@ -2,8 +2,7 @@
 // scheduler identify a model by a number. A request that has generated tokens continues only on its model; it
 // ends when no group has served that model for some time. Numbers are never reused. Bounded, because workers
 // name the models. Pure. Threads: one.
-#ifndef BFIO_ROUTER_GROUP_MODEL_BOOK_H_
-#define BFIO_ROUTER_GROUP_MODEL_BOOK_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -54,5 +53,3 @@ class ModelBook {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_GROUP_MODEL_BOOK_H_

@@ -1,8 +1,7 @@
 // Statistics of a group's steps: sums, a summary per complete step, token rates per rank. Turns the ranks'
 // reports into the measurements that operators read. Pure: time is passed in, summaries are passed out as
 // commands. Owned by the group's thread; not thread-safe.
-#ifndef BFIO_ROUTER_GROUP_STEP_STATISTICS_H_
-#define BFIO_ROUTER_GROUP_STEP_STATISTICS_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -145,5 +144,3 @@ class StepStatistics {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_GROUP_STEP_STATISTICS_H_

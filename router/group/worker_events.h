@@ -1,8 +1,7 @@
 // Events of the connections to workers, for the router's state. The boundary between an edge to workers and
 // the decision thread. The edge checks messages, converts them and posts them; router/app implements
 // WorkerHandler. Threads: gRPC's; per channel one at a time and in order.
-#ifndef BFIO_ROUTER_GROUP_WORKER_EVENTS_H_
-#define BFIO_ROUTER_GROUP_WORKER_EVENTS_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -74,5 +73,3 @@ class WorkerHandler {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_GROUP_WORKER_EVENTS_H_

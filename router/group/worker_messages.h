@@ -1,8 +1,7 @@
 // The messages between workers and the router about a group, independent of the protocol. The domain types of
 // the second edge. router/worker_link checks what arrives and makes these; router/group reads them and
 // answers with commands (commands.h). Plain data. Tokens, steps; durations carry their unit. Threads: any.
-#ifndef BFIO_ROUTER_GROUP_WORKER_MESSAGES_H_
-#define BFIO_ROUTER_GROUP_WORKER_MESSAGES_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -219,5 +218,3 @@ struct PlanPart {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_GROUP_WORKER_MESSAGES_H_

@@ -3,8 +3,7 @@
 // and absent values are omitted, and a 0 ends the struct. Integers are varints, doubles are varints of their
 // reversed bytes (short where they are exactly floats), and request ids are differences to the id before.
 // Pure; one thread.
-#ifndef BFIO_ROUTER_RECORD_ARCHIVE_H_
-#define BFIO_ROUTER_RECORD_ARCHIVE_H_
+#pragma once
 
 #include <bit>
 #include <cmath>
@@ -367,5 +366,3 @@ class JsonWriter : public Archive<JsonWriter, false> {
 };
 
 }  // namespace bfio::record
-
-#endif  // BFIO_ROUTER_RECORD_ARCHIVE_H_

@@ -1,8 +1,7 @@
 // Records of the decision log, as structs and as bytes. A log holds the events of a core::Cluster with their
 // outcomes, as the core has them; fields.h says what of each struct. Decoding rejects any value that the core
 // cannot have had, whatever the file contains. Pure. Any thread.
-#ifndef BFIO_ROUTER_RECORD_CODEC_H_
-#define BFIO_ROUTER_RECORD_CODEC_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -83,5 +82,3 @@ std::string ToJson(const Record& record);
 std::string ToJson(const core::Outcome& outcome);
 
 }  // namespace bfio::record
-
-#endif  // BFIO_ROUTER_RECORD_CODEC_H_

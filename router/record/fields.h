@@ -3,8 +3,7 @@
 // struct: older logs then read as 0, absent or empty. Any other change needs a new kMagic (log_format.h).
 // Ranges are what the core can have had; they are checked when a log is read, so that no value of a log
 // overflows or has no meaning. Pure.
-#ifndef BFIO_ROUTER_RECORD_FIELDS_H_
-#define BFIO_ROUTER_RECORD_FIELDS_H_
+#pragma once
 
 #include <limits>
 #include <memory>
@@ -392,5 +391,3 @@ void Fields(A& a, Of<A, EventTimes> times) {
 }
 
 }  // namespace bfio::record
-
-#endif  // BFIO_ROUTER_RECORD_FIELDS_H_

@@ -9,8 +9,7 @@
 // and the payloads of its blocks hold records (codec.h), each after its size as a varint; no record is split
 // between blocks. The first record of a segment is its header. A session that was closed ends with an end
 // record; one that was killed ends anywhere. Pure. Any thread.
-#ifndef BFIO_ROUTER_RECORD_LOG_FORMAT_H_
-#define BFIO_ROUTER_RECORD_LOG_FORMAT_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -59,5 +58,3 @@ uint32_t LittleEndian32(const char* bytes);
 std::string SegmentPath(const std::string& path, uint64_t number);
 
 }  // namespace bfio::record
-
-#endif  // BFIO_ROUTER_RECORD_LOG_FORMAT_H_

@@ -1,8 +1,7 @@
 // Reads one session of a decision log, record by record. Finds the segments of a session, checks frames,
 // checksums and sizes, and distinguishes a log that was cut off (its router was killed) from a damaged one.
 // Memory: one block. Threads: one.
-#ifndef BFIO_ROUTER_RECORD_LOG_READER_H_
-#define BFIO_ROUTER_RECORD_LOG_READER_H_
+#pragma once
 
 #include <cstdint>
 #include <fstream>
@@ -75,5 +74,3 @@ class LogReader {
 };
 
 }  // namespace bfio::record
-
-#endif  // BFIO_ROUTER_RECORD_LOG_READER_H_

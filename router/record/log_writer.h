@@ -5,8 +5,7 @@
 // LogSink's methods from one thread; they share a lock with the writer's thread only while some kilobytes are
 // copied. The writer checks for work every kPoll, so a killed router loses the records of at most that
 // interval.
-#ifndef BFIO_ROUTER_RECORD_LOG_WRITER_H_
-#define BFIO_ROUTER_RECORD_LOG_WRITER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -67,5 +66,3 @@ class LogWriter final : public LogSink {
 };
 
 }  // namespace bfio::record
-
-#endif  // BFIO_ROUTER_RECORD_LOG_WRITER_H_

@@ -2,8 +2,7 @@
 // passes the bytes to a sink, cut into segments. Cost: a few hundred nanoseconds per event, no lock except in
 // Flush, and nothing once the sink has stopped. It reads the clock, because the duration of decisions is part
 // of the log. Threads: the cluster's.
-#ifndef BFIO_ROUTER_RECORD_RECORDER_H_
-#define BFIO_ROUTER_RECORD_RECORDER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -75,5 +74,3 @@ class Recorder final : public core::EventObserver {
 };
 
 }  // namespace bfio::record
-
-#endif  // BFIO_ROUTER_RECORD_RECORDER_H_

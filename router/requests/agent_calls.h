@@ -2,8 +2,7 @@
 // ordered in the pool by its parent (docs/design/agents.md). It ends with DEADLINE_EXCEEDED when the parent's
 // deadline passes or can no longer be met. Keeps the parents (router/core/agents). Time and steps are passed
 // in. Threads: the decision thread's.
-#ifndef BFIO_ROUTER_REQUESTS_AGENT_CALLS_H_
-#define BFIO_ROUTER_REQUESTS_AGENT_CALLS_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -44,5 +43,3 @@ class AgentCalls {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_REQUESTS_AGENT_CALLS_H_

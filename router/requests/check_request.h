@@ -1,8 +1,7 @@
 // Checks a request against the router's limits, independent of its protocol. Every edge that makes a
 // ClientRequest calls this, so every request behind an edge is in range. Errors that only a wire message can
 // have (a malformed duration, a missing prompt) are checked by its edge. Pure; any thread.
-#ifndef BFIO_ROUTER_REQUESTS_CHECK_REQUEST_H_
-#define BFIO_ROUTER_REQUESTS_CHECK_REQUEST_H_
+#pragma once
 
 #include <optional>
 
@@ -32,5 +31,3 @@ absl::StatusOr<absl::Duration> TtftObjectiveOf(absl::string_view text);
 absl::Status CheckRequest(const ClientRequest& request, const RequestLimits& limits);
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_REQUESTS_CHECK_REQUEST_H_

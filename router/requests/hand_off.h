@@ -2,8 +2,7 @@
 // first rank until the second has fetched it. It is sent to one rank only: once fetched, or after the lease
 // of the engine that keeps it, its blocks are used for other prompts, and an engine that fetches them
 // generates wrong tokens without an error. Plain data. Threads: any; never changed.
-#ifndef BFIO_ROUTER_REQUESTS_HAND_OFF_H_
-#define BFIO_ROUTER_REQUESTS_HAND_OFF_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -25,5 +24,3 @@ struct RequestHandOff {
 using HandOffPtr = std::shared_ptr<const RequestHandOff>;
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_REQUESTS_HAND_OFF_H_

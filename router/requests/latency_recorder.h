@@ -1,8 +1,7 @@
 // Distributions of request latencies and lengths: queue time, first token, between tokens, whole request.
 // Metrics and the live page. Costs one bucket search per request and step. Owned by the decision thread; not
 // thread-safe.
-#ifndef BFIO_ROUTER_REQUESTS_LATENCY_RECORDER_H_
-#define BFIO_ROUTER_REQUESTS_LATENCY_RECORDER_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -50,5 +49,3 @@ class LatencyRecorder {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_REQUESTS_LATENCY_RECORDER_H_

@@ -1,6 +1,5 @@
 // Limits of one request and of one client's stream. Plain data.
-#ifndef BFIO_ROUTER_REQUESTS_LIMITS_H_
-#define BFIO_ROUTER_REQUESTS_LIMITS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -34,5 +33,3 @@ struct StreamLimits {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_REQUESTS_LIMITS_H_

@@ -1,8 +1,7 @@
 // Log-probabilities of a request's tokens. The form in which they pass from the worker's report to the
 // client's stream. Consecutive tokens, packed; every token of a request has equally many alternatives
 // (Sampling::logprobs). Natural logarithms. Plain data. Threads: any.
-#ifndef BFIO_ROUTER_REQUESTS_LOGPROBS_H_
-#define BFIO_ROUTER_REQUESTS_LOGPROBS_H_
+#pragma once
 
 #include <algorithm>
 #include <cstddef>
@@ -59,5 +58,3 @@ struct Logprobs {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_REQUESTS_LOGPROBS_H_

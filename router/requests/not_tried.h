@@ -2,8 +2,7 @@
 // (EngineRank::Options::on_trial) returns requests without having tried them. These do not count as refusals,
 // whose number and time are bounded. The mark is a payload of the status, so every layer in between passes it
 // on unchanged.
-#ifndef BFIO_ROUTER_REQUESTS_NOT_TRIED_H_
-#define BFIO_ROUTER_REQUESTS_NOT_TRIED_H_
+#pragma once
 
 #include "absl/status/status.h"
 #include "absl/strings/cord.h"
@@ -24,5 +23,3 @@ inline bool WasNotTried(const absl::Status& status) {
 }
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_REQUESTS_NOT_TRIED_H_

@@ -2,8 +2,7 @@
 // requests (the scheduler's pool), bytes of prompts, and the KV tokens that accepted requests may need. Only
 // counts: the caller charges a request when it is accepted and discharges it when it ends. Threads: CheckPool
 // and refused_early: any; all others: the decision thread's.
-#ifndef BFIO_ROUTER_REQUESTS_OVERLOAD_H_
-#define BFIO_ROUTER_REQUESTS_OVERLOAD_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -75,5 +74,3 @@ class OverloadControl {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_REQUESTS_OVERLOAD_H_

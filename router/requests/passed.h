@@ -2,8 +2,7 @@
 // that implement it. One edge stores a message of its protocol here, and the other edge retrieves it; this
 // works in both directions. The modules between them do not depend on the message's type. An edge that asks
 // for the type of another protocol gets null. Ownership: shared, and never changed. Threads: any.
-#ifndef BFIO_ROUTER_REQUESTS_PASSED_H_
-#define BFIO_ROUTER_REQUESTS_PASSED_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -58,5 +57,3 @@ struct Passing {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_REQUESTS_PASSED_H_

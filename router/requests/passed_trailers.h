@@ -1,8 +1,7 @@
 // The trailing metadata that an engine sends with an error, for the client of a request that passes. Gateways
 // read details from it that the code does not have, such as whether a grammar could not be followed. It is
 // stored as payloads of the status, which no other edge converts. Pure functions; any thread.
-#ifndef BFIO_ROUTER_REQUESTS_PASSED_TRAILERS_H_
-#define BFIO_ROUTER_REQUESTS_PASSED_TRAILERS_H_
+#pragma once
 
 #include <string>
 
@@ -30,5 +29,3 @@ inline void ForEachTrailer(const absl::Status& status,
 }
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_REQUESTS_PASSED_TRAILERS_H_

@@ -1,8 +1,7 @@
 // A request of which the router only chooses the rank: someone else, such as Envoy, sends it there and
 // carries its tokens. The edge that is asked for a place makes one; the edge of the ranks calls it when the
 // request has been placed. Ownership: shared (Passed). Threads: any.
-#ifndef BFIO_ROUTER_REQUESTS_PLACED_REQUEST_H_
-#define BFIO_ROUTER_REQUESTS_PLACED_REQUEST_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -34,5 +33,3 @@ class PlacedRequest : public Passed {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_REQUESTS_PLACED_REQUEST_H_

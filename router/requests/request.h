@@ -2,8 +2,7 @@
 // to and from. router/frontend makes a ClientRequest from a wire message after checking every field;
 // router/requests keeps it; router/worker_link writes it to a worker. Plain data. Lengths are in tokens.
 // Threads: any.
-#ifndef BFIO_ROUTER_REQUESTS_REQUEST_H_
-#define BFIO_ROUTER_REQUESTS_REQUEST_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -182,5 +181,3 @@ struct HeldRequest {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_REQUESTS_REQUEST_H_

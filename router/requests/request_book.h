@@ -1,7 +1,6 @@
 // The interface by which a group reaches requests: recovery when an epoch opens, and lost workers. A group
 // refers to requests by id only. Implemented by RequestLifecycle. Threads: the decision thread's.
-#ifndef BFIO_ROUTER_REQUESTS_REQUEST_BOOK_H_
-#define BFIO_ROUTER_REQUESTS_REQUEST_BOOK_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -56,5 +55,3 @@ class RequestBook {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_REQUESTS_REQUEST_BOOK_H_

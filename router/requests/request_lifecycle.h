@@ -5,8 +5,7 @@
 // resume_store.h, tenants.h, overload.h, agent_calls.h. Ownership: borrows cluster, tenants and overload
 // control. flushes() collects the sinks that need a Flush. Threads: one, the decision thread's; time is
 // passed in (MonotonicNow).
-#ifndef BFIO_ROUTER_REQUESTS_REQUEST_LIFECYCLE_H_
-#define BFIO_ROUTER_REQUESTS_REQUEST_LIFECYCLE_H_
+#pragma once
 
 #include <algorithm>
 #include <atomic>
@@ -329,5 +328,3 @@ class RequestLifecycle final : public RequestBook {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_REQUESTS_REQUEST_LIFECYCLE_H_

@@ -1,8 +1,7 @@
 // The requests that the router has accepted and not yet removed. The state of a request that the scheduling
 // core does not need: the client's stream, the prompt (for the assignment and for a replay), delivered
 // tokens, times. Owned by the decision thread; not thread-safe.
-#ifndef BFIO_ROUTER_REQUESTS_REQUEST_TABLE_H_
-#define BFIO_ROUTER_REQUESTS_REQUEST_TABLE_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -241,5 +240,3 @@ class QueueDeadlines {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_REQUESTS_REQUEST_TABLE_H_

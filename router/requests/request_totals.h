@@ -1,7 +1,6 @@
 // Counts of requests by outcome since the router started. Plain data; the fields are those of
 // v1::RequestTotals, where each is explained.
-#ifndef BFIO_ROUTER_REQUESTS_REQUEST_TOTALS_H_
-#define BFIO_ROUTER_REQUESTS_REQUEST_TOTALS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -48,5 +47,3 @@ struct RequestTotals {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_REQUESTS_REQUEST_TOTALS_H_

@@ -1,7 +1,6 @@
 // Authorization to resume or abort a live request: tenant and secret must match. The one place that compares
 // secrets; it takes constant time for strings of equal length. Pure; any thread.
-#ifndef BFIO_ROUTER_REQUESTS_RESUME_RIGHTS_H_
-#define BFIO_ROUTER_REQUESTS_RESUME_RIGHTS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -21,5 +20,3 @@ bool MayAbort(const ClientRequest& request, absl::string_view resume_token);
 uint64_t SeedOfName(absl::string_view request_id);
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_REQUESTS_RESUME_RIGHTS_H_

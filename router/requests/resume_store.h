@@ -3,8 +3,7 @@
 // without a client; ended streams whose clients may still have to read; and resumes that arrived before the
 // workers that hold the request. Bounded: bytes by the budget, early resumes by number and bytes. It ends no
 // request itself; its caller (RequestLifecycle) does. Threads: the decision thread's.
-#ifndef BFIO_ROUTER_REQUESTS_RESUME_STORE_H_
-#define BFIO_ROUTER_REQUESTS_RESUME_STORE_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -136,5 +135,3 @@ class ResumeStore {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_REQUESTS_RESUME_STORE_H_

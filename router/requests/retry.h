@@ -1,7 +1,6 @@
 // Retry delays for clients that cannot be served now. One place for the delays in refusals and in errors of
 // lost requests. Pure; any thread.
-#ifndef BFIO_ROUTER_REQUESTS_RETRY_H_
-#define BFIO_ROUTER_REQUESTS_RETRY_H_
+#pragma once
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -26,5 +25,3 @@ inline absl::Status ShuttingDown() {
 }
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_REQUESTS_RETRY_H_

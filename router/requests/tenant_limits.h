@@ -5,8 +5,7 @@
 // outputs of a call enter together or not at all. Bounded: beyond max_tenants names, further tenants share
 // as many accounts, by their hash. Threads: any. A ticket may be destroyed on any thread, but not after its
 // limiter.
-#ifndef BFIO_ROUTER_REQUESTS_TENANT_LIMITS_H_
-#define BFIO_ROUTER_REQUESTS_TENANT_LIMITS_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -114,5 +113,3 @@ class TenantLimiter {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_REQUESTS_TENANT_LIMITS_H_

@@ -1,8 +1,7 @@
 // Totals per tenant, for metrics. A bounded number of time series, whatever names clients choose: the first
 // kNamed tenants have their own totals; all later ones (and a tenant of that name) share those of "other".
 // Owned by the decision thread; not thread-safe. Costs one array access per request and step.
-#ifndef BFIO_ROUTER_REQUESTS_TENANT_TOTALS_H_
-#define BFIO_ROUTER_REQUESTS_TENANT_TOTALS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -44,5 +43,3 @@ class TenantTotals {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_REQUESTS_TENANT_TOTALS_H_

@@ -2,8 +2,7 @@
 // clients choose. Each of the first kMaxTenants names has its own number and account while the router runs;
 // later ones share as many, by their hash. The core uses numbers only. Threads: Enter and Prepare: any; all
 // others: the decision thread's.
-#ifndef BFIO_ROUTER_REQUESTS_TENANTS_H_
-#define BFIO_ROUTER_REQUESTS_TENANTS_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -83,5 +82,3 @@ class Tenants {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_REQUESTS_TENANTS_H_

@@ -3,8 +3,7 @@
 // shared by the request and the protocol's call object. Threads: Deliver, CatchUp and End are the decision
 // thread's, never block and never write; Flush may write and is the sender thread's; BreakOff must not be
 // called under a lock.
-#ifndef BFIO_ROUTER_REQUESTS_TOKEN_SINK_H_
-#define BFIO_ROUTER_REQUESTS_TOKEN_SINK_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -64,5 +63,3 @@ class TokenSink {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_REQUESTS_TOKEN_SINK_H_

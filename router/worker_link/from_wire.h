@@ -1,8 +1,7 @@
 // Converts a worker's messages to domain types; the only place that checks them. The results are in range and
 // do not contradict themselves, whatever a worker sends. An invalid measurement is dropped; the worker stays
 // a member. Held requests: held_request.h. Pure; any thread.
-#ifndef BFIO_ROUTER_WORKER_LINK_FROM_WIRE_H_
-#define BFIO_ROUTER_WORKER_LINK_FROM_WIRE_H_
+#pragma once
 
 #include <optional>
 
@@ -35,5 +34,3 @@ std::optional<BatchLoad> ToBatch(const v1::Batch& batch);
 std::optional<EnergyReading> ToEnergy(const v1::Energy& energy);
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_WORKER_LINK_FROM_WIRE_H_

@@ -3,8 +3,7 @@
 // of a placement is the request's id, encrypted with a key that is drawn for the link. A request that the
 // worker holds from an earlier router keeps the handle by which the worker knows it, and gets an id of this
 // router. Threads: any.
-#ifndef BFIO_ROUTER_WORKER_LINK_HANDLES_H_
-#define BFIO_ROUTER_WORKER_LINK_HANDLES_H_
+#pragma once
 
 #include <array>
 #include <bit>
@@ -97,5 +96,3 @@ class Handles {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_WORKER_LINK_HANDLES_H_

@@ -4,8 +4,7 @@
 // the router's signature, if the router has keys: a worker returns only what some router gave to that worker.
 // What the signature does not cover are the tokens, about which a worker is believed in its reports too.
 // Every field is checked as if a client had sent it. Pure; any thread.
-#ifndef BFIO_ROUTER_WORKER_LINK_HELD_REQUEST_H_
-#define BFIO_ROUTER_WORKER_LINK_HELD_REQUEST_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -42,5 +41,3 @@ bool OriginIsProven(const TicketKeys& keys, absl::string_view worker_id, absl::T
 absl::StatusOr<HeldRequest> FromHeld(const v1::HeldRequest& held, const RequestLimits& limits);
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_WORKER_LINK_HELD_REQUEST_H_

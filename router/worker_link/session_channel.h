@@ -2,8 +2,7 @@
 // directions. Ownership: shared by the session's callbacks and by code that holds the channel; it does not
 // keep the session alive. Threads: OnMessage and OnGone are gRPC's, one at a time; WorkerChannel's methods
 // come from any thread once an event has been posted.
-#ifndef BFIO_ROUTER_WORKER_LINK_SESSION_CHANNEL_H_
-#define BFIO_ROUTER_WORKER_LINK_SESSION_CHANNEL_H_
+#pragma once
 
 #include <memory>
 #include <optional>
@@ -76,5 +75,3 @@ class SessionChannel final : public WorkerChannel, public std::enable_shared_fro
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_WORKER_LINK_SESSION_CHANNEL_H_

@@ -1,6 +1,5 @@
 // Converts the router's messages for workers to the wire. Pure; any thread.
-#ifndef BFIO_ROUTER_WORKER_LINK_TO_WIRE_H_
-#define BFIO_ROUTER_WORKER_LINK_TO_WIRE_H_
+#pragma once
 
 #include "absl/types/span.h"
 #include "bfio/v1/worker.pb.h"
@@ -15,5 +14,3 @@ void ToWire(const PlanPart& plan, absl::Span<const Assignment> assignments, v1::
 void ToWire(const Assignment& assignment, v1::Assignment& out);
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_WORKER_LINK_TO_WIRE_H_

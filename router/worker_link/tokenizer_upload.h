@@ -2,8 +2,7 @@
 // the model of its hello. Receives the files within bounds, checks their names, and hands them over when all
 // have come. No file is written here: names are checked because gateways unpack the files. Ownership,
 // threads: ServerCall.
-#ifndef BFIO_ROUTER_WORKER_LINK_TOKENIZER_UPLOAD_H_
-#define BFIO_ROUTER_WORKER_LINK_TOKENIZER_UPLOAD_H_
+#pragma once
 
 #include <grpcpp/grpcpp.h>
 
@@ -108,5 +107,3 @@ class TokenizerUpload final : public ServerCall<TokenizerUpload, v1::TokenizerPa
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_WORKER_LINK_TOKENIZER_UPLOAD_H_

@@ -1,8 +1,7 @@
 // The service bfio.v1.WorkerLink, to which bfio's workers attach. A call is authorized by its certificate
 // (TLS) before any message of it is received; a call without a hello in time is closed. Threads: methods run
 // on gRPC's threads and never block. The handler outlives the server with which the service is registered.
-#ifndef BFIO_ROUTER_WORKER_LINK_WORKER_LINK_SERVICE_H_
-#define BFIO_ROUTER_WORKER_LINK_WORKER_LINK_SERVICE_H_
+#pragma once
 
 #include <grpcpp/grpcpp.h>
 
@@ -47,5 +46,3 @@ class WorkerLinkService final : public WorkerPortService {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_WORKER_LINK_WORKER_LINK_SERVICE_H_

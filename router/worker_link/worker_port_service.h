@@ -2,8 +2,7 @@
 // router the service's metrics and its shutdown. The router registers it, and adds up the streams and
 // messages of all. Threads: Stop once, from the thread that ends the router, before the server is shut down;
 // the rest from any.
-#ifndef BFIO_ROUTER_WORKER_LINK_WORKER_PORT_SERVICE_H_
-#define BFIO_ROUTER_WORKER_LINK_WORKER_PORT_SERVICE_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -49,5 +48,3 @@ struct WorkerPortSetup {
 using MakeWorkerPortService = std::function<std::unique_ptr<WorkerPortService>(WorkerPortSetup)>;
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_WORKER_LINK_WORKER_PORT_SERVICE_H_

@@ -5,8 +5,7 @@
 // cut off. A worker may answer pings, and so appear healthy, and never read: the owner calls BreakOffIfStuck
 // against that. Ownership, writes, the first message and the end of the call: ServerCall. Threads: Send,
 // Close, Consumed and BreakOffIfStuck from the owning thread; OnX are gRPC's.
-#ifndef BFIO_ROUTER_WORKER_LINK_WORKER_SESSION_H_
-#define BFIO_ROUTER_WORKER_LINK_WORKER_SESSION_H_
+#pragma once
 
 #include <grpcpp/grpcpp.h>
 
@@ -195,5 +194,3 @@ class MessageSession final : public ServerCall<MessageSession<In, Out>, In, Out>
 using WorkerSession = MessageSession<v1::WorkerMessage, v1::RouterMessage>;
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_WORKER_LINK_WORKER_SESSION_H_

@@ -1,7 +1,6 @@
 // The duration of single calls in a benchmark, in processor time, which other processes on the machine do not
 // affect.
-#ifndef BFIO_TESTS_BENCH_CALL_TIMES_H_
-#define BFIO_TESTS_BENCH_CALL_TIMES_H_
+#pragma once
 
 #include <benchmark/benchmark.h>
 #include <time.h>
@@ -39,5 +38,3 @@ void Measure(benchmark::State& state, Prepare prepare, Call call) {
 }
 
 }  // namespace bfio::bench
-
-#endif  // BFIO_TESTS_BENCH_CALL_TIMES_H_

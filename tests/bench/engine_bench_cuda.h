@@ -2,8 +2,7 @@
 //
 // Purpose: keeps CUDA out of the other part; in a build without CUDA it prints that there is none. Threads:
 // none.
-#ifndef BFIO_TESTS_BENCH_ENGINE_BENCH_CUDA_H_
-#define BFIO_TESTS_BENCH_ENGINE_BENCH_CUDA_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -28,5 +27,3 @@ struct CudaBench {
 int RunCudaBench(const CudaBench& bench);
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_TESTS_BENCH_ENGINE_BENCH_CUDA_H_

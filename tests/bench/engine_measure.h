@@ -2,8 +2,7 @@
 //
 // Purpose: brings sequences to a context in untimed prefill and times steps of one token each; used by both
 // parts of bfio_engine_bench. Threads: none.
-#ifndef BFIO_TESTS_BENCH_ENGINE_MEASURE_H_
-#define BFIO_TESTS_BENCH_ENGINE_MEASURE_H_
+#pragma once
 
 #include <algorithm>
 #include <chrono>
@@ -104,5 +103,3 @@ inline Measured MeasureSteps(Engine& engine, const Course& course) {
 }
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_TESTS_BENCH_ENGINE_MEASURE_H_

@@ -2,8 +2,7 @@
 //
 // Purpose: one small class each, behind one interface; faults that do affect the group (signals, links,
 // disks) are in ChaosGroup. Threads: one; attacks that need more have their own.
-#ifndef BFIO_TESTS_CHAOS_ATTACK_H_
-#define BFIO_TESTS_CHAOS_ATTACK_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -96,5 +95,3 @@ class Flood final : public Attack {
 };
 
 }  // namespace bfio::chaos
-
-#endif  // BFIO_TESTS_CHAOS_ATTACK_H_

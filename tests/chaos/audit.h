@@ -1,8 +1,7 @@
 // The audit of a chaos run.
 //
 // Purpose: a verdict from the ledger, the faults and the memory samples; a short table. Pure.
-#ifndef BFIO_TESTS_CHAOS_AUDIT_H_
-#define BFIO_TESTS_CHAOS_AUDIT_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -54,5 +53,3 @@ std::vector<Gap> Hangs(const std::vector<Gap>& gaps, const std::vector<Disturban
                        absl::Duration patience);
 
 }  // namespace bfio::chaos
-
-#endif  // BFIO_TESTS_CHAOS_AUDIT_H_

@@ -3,8 +3,7 @@
 // Purpose: starts the programs, each worker behind its own proxy and, where the machine allows it, in its own
 // network namespace. Where etcd is installed, the router leads by a lease there, also through a proxy. Begin
 // and End carry out one fault. Threads: one (the proxies have theirs).
-#ifndef BFIO_TESTS_CHAOS_CHAOS_GROUP_H_
-#define BFIO_TESTS_CHAOS_CHAOS_GROUP_H_
+#pragma once
 
 #include <map>
 #include <memory>
@@ -155,5 +154,3 @@ class ChaosGroup {
 };
 
 }  // namespace bfio::chaos
-
-#endif  // BFIO_TESTS_CHAOS_CHAOS_GROUP_H_

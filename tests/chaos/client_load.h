@@ -4,8 +4,7 @@
 // resume_from_index where a stream breaks, cancels some requests, and records how each request ended.
 //
 // Threads: Run blocks the caller's thread; gRPC's threads deliver messages. The ledger is read after Run.
-#ifndef BFIO_TESTS_CHAOS_CLIENT_LOAD_H_
-#define BFIO_TESTS_CHAOS_CLIENT_LOAD_H_
+#pragma once
 
 #include <grpcpp/grpcpp.h>
 
@@ -134,5 +133,3 @@ class ClientLoad {
 };
 
 }  // namespace bfio::chaos
-
-#endif  // BFIO_TESTS_CHAOS_CLIENT_LOAD_H_

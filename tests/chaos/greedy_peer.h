@@ -3,8 +3,7 @@
 // nothing, want outputs whole, attach and report nonsense, and cancel calls as fast as they begin them; an
 // engine behind Envoy counts wrongly. Every other peer must be served as without them. Threads: one of its
 // own; gRPC's for the calls.
-#ifndef BFIO_TESTS_CHAOS_GREEDY_PEER_H_
-#define BFIO_TESTS_CHAOS_GREEDY_PEER_H_
+#pragma once
 
 #include <grpcpp/grpcpp.h>
 
@@ -81,5 +80,3 @@ struct PortProbe {
 std::vector<PortProbe> ProbesOf(const Ports& ports);
 
 }  // namespace bfio::chaos
-
-#endif  // BFIO_TESTS_CHAOS_GREEDY_PEER_H_

@@ -3,8 +3,7 @@
 // Purpose: finds the intervals of a run in which only harmless faults (IsHarmless) are under way and the
 // group has recovered from earlier faults. It compares the group at the beginning of an interval with its
 // later states: its epoch, its ranks, its router, and the router's memory. Pure.
-#ifndef BFIO_TESTS_CHAOS_HARMLESS_WATCH_H_
-#define BFIO_TESTS_CHAOS_HARMLESS_WATCH_H_
+#pragma once
 
 #include <sys/types.h>
 
@@ -68,5 +67,3 @@ class HarmlessWatch {
 };
 
 }  // namespace bfio::chaos
-
-#endif  // BFIO_TESTS_CHAOS_HARMLESS_WATCH_H_

@@ -2,8 +2,7 @@
 //
 // Purpose: shows that memory is bounded: a CSV row per sample, and whether the last third of the run uses
 // more than the first. Threads: one.
-#ifndef BFIO_TESTS_CHAOS_MEMORY_WATCH_H_
-#define BFIO_TESTS_CHAOS_MEMORY_WATCH_H_
+#pragma once
 
 #include <sys/types.h>
 
@@ -46,5 +45,3 @@ class MemoryWatch {
 };
 
 }  // namespace bfio::chaos
-
-#endif  // BFIO_TESTS_CHAOS_MEMORY_WATCH_H_

@@ -5,8 +5,7 @@
 // wrong token for a request that the worker holds and may still generate tokens for, because the router
 // cannot check these.
 // Threads: two of its own; the methods are called by the owner's thread.
-#ifndef BFIO_TESTS_CHAOS_MISBEHAVING_WORKER_H_
-#define BFIO_TESTS_CHAOS_MISBEHAVING_WORKER_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -52,5 +51,3 @@ class MisbehavingWorker {
 };
 
 }  // namespace bfio::chaos
-
-#endif  // BFIO_TESTS_CHAOS_MISBEHAVING_WORKER_H_

@@ -4,8 +4,7 @@
 // blackhole route or a link that is down, so that packets vanish and connections stay open, as when a switch
 // fails. Requires the permission to create namespaces (root) and ip(8); Create returns the reason if it
 // fails. Threads: one.
-#ifndef BFIO_TESTS_CHAOS_NETWORK_H_
-#define BFIO_TESTS_CHAOS_NETWORK_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -41,5 +40,3 @@ class Network {
 };
 
 }  // namespace bfio::chaos
-
-#endif  // BFIO_TESTS_CHAOS_NETWORK_H_

@@ -1,7 +1,6 @@
 // The commands of bfio_chaos. Each prints its results and returns the exit code: 1 when a guarantee or a
 // bound is violated.
-#ifndef BFIO_TESTS_CHAOS_RUNS_H_
-#define BFIO_TESTS_CHAOS_RUNS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -82,5 +81,3 @@ struct GreedyOptions {
 int MeasureGreedyPeers(const GreedyOptions& options);
 
 }  // namespace bfio::chaos
-
-#endif  // BFIO_TESTS_CHAOS_RUNS_H_

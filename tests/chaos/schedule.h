@@ -2,8 +2,7 @@
 //
 // Purpose: the whole schedule is drawn from a seed before the run begins, so that it can be printed and
 // repeated. Pure.
-#ifndef BFIO_TESTS_CHAOS_SCHEDULE_H_
-#define BFIO_TESTS_CHAOS_SCHEDULE_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -86,5 +85,3 @@ std::vector<Fault> DrawSchedule(const ScheduleOptions& options);
 std::string Describe(const Fault& fault);
 
 }  // namespace bfio::chaos
-
-#endif  // BFIO_TESTS_CHAOS_SCHEDULE_H_

@@ -4,8 +4,7 @@
 // half-closes connections, which signals to the processes cannot do. Threads: one of its own; any thread may
 // call the methods. Memory: at most 1 MiB per direction and connection; beyond it the sender is blocked, as
 // on a real network.
-#ifndef BFIO_TESTS_CHAOS_TCP_PROXY_H_
-#define BFIO_TESTS_CHAOS_TCP_PROXY_H_
+#pragma once
 
 #include <deque>
 #include <list>
@@ -82,5 +81,3 @@ class TcpProxy {
 };
 
 }  // namespace bfio::chaos
-
-#endif  // BFIO_TESTS_CHAOS_TCP_PROXY_H_

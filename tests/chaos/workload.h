@@ -2,8 +2,7 @@
 //
 // Purpose: an exact reference. The tokens of a request do not depend on what happens to the group, so every
 // token of every stream has one correct value. Threads: any thread may call const methods.
-#ifndef BFIO_TESTS_CHAOS_WORKLOAD_H_
-#define BFIO_TESTS_CHAOS_WORKLOAD_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -35,5 +34,3 @@ class Workload {
 };
 
 }  // namespace bfio::chaos
-
-#endif  // BFIO_TESTS_CHAOS_WORKLOAD_H_

@@ -4,8 +4,7 @@
 // status, keeps the guarantees of its header (Check), and neither crashes, hangs nor leaks. tests/fuzz/run
 // builds the targets with libFuzzer; everywhere else they are linked with replay_main.cc and run over their
 // corpus. Threads: one.
-#ifndef BFIO_TESTS_FUZZ_FUZZ_H_
-#define BFIO_TESTS_FUZZ_FUZZ_H_
+#pragma once
 
 #include <algorithm>
 #include <cstddef>
@@ -67,5 +66,3 @@ class Input {
 };
 
 }  // namespace bfio::fuzz
-
-#endif  // BFIO_TESTS_FUZZ_FUZZ_H_

@@ -1,6 +1,5 @@
 // Requests of gateways: every accepted request is within the limits.
-#ifndef BFIO_TESTS_FUZZ_GATEWAY_REQUEST_H_
-#define BFIO_TESTS_FUZZ_GATEWAY_REQUEST_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -39,5 +38,3 @@ bool Accepted(const router::gateway::Protocol& protocol, const uint8_t* data, si
 }
 
 }  // namespace bfio::fuzz
-
-#endif  // BFIO_TESTS_FUZZ_GATEWAY_REQUEST_H_

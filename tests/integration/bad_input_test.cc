@@ -1,6 +1,5 @@
 // User errors on the command line or in a file give one clear line and the right exit code.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <filesystem>

@@ -1,6 +1,5 @@
 // Prompts computed by one server and handed over to another (disaggregated prefill), in vLLM's form.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <functional>
 #include <memory>

@@ -1,6 +1,5 @@
 // Requests of gateways that pass through a router to engines unchanged.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <map>

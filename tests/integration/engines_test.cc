@@ -1,7 +1,6 @@
 // A router in front of engines that have no bfio code (--engines), correct and faulty ones. Typed tests run
 // with each protocol, the others with vLLM's.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <signal.h>
 
 #include <algorithm>

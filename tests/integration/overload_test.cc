@@ -1,7 +1,6 @@
 // Overload: slow readers, floods, tenants beyond their limits, workers that do not read. Refusals have clear
 // messages, and other requests are not affected.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <atomic>
 #include <memory>

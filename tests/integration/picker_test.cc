@@ -2,7 +2,6 @@
 // wire.
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <map>

@@ -2,7 +2,6 @@
 // of the recorded sessions (tests/integration/vllm_sessions, made by tests/real/vllm --record).
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
-#include <gtest/gtest.h>
 
 #include <fstream>
 #include <map>

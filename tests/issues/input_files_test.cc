@@ -1,6 +1,5 @@
 // Files from elsewhere that were replayed wrongly, or ended a program in a way that a supervisor repeats.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>

@@ -1,10 +1,8 @@
 // Helpers for tests of bad input: files to be refused, and the one-line error. Headers only; GoogleTest's
 // thread.
-#ifndef BFIO_TESTS_TESTING_BAD_INPUT_H_
-#define BFIO_TESTS_TESTING_BAD_INPUT_H_
+#pragma once
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <fstream>
@@ -33,5 +31,3 @@ inline void ExpectOneLine(const std::string& program, const std::vector<std::str
 }
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_TESTING_BAD_INPUT_H_

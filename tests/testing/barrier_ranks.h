@@ -1,8 +1,7 @@
 // Ranks as threads that meet in a barrier of a named kind.
 //
 // Purpose: tests that hold for every barrier that runs without a GPU.
-#ifndef BFIO_TESTS_TESTING_BARRIER_RANKS_H_
-#define BFIO_TESTS_TESTING_BARRIER_RANKS_H_
+#pragma once
 
 #include <functional>
 #include <memory>
@@ -83,5 +82,3 @@ class BarrierRanks {
 };
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_TESTING_BARRIER_RANKS_H_

@@ -1,6 +1,5 @@
 // A client's stream without a protocol, which keeps what it gets. Threads: one.
-#ifndef BFIO_TESTS_TESTING_CLIENT_H_
-#define BFIO_TESTS_TESTING_CLIENT_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -96,5 +95,3 @@ class Client final : public TokenSink {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_TESTS_TESTING_CLIENT_H_

@@ -1,8 +1,7 @@
 // A router and its workers as real processes on free loopback ports.
 //
 // Purpose: integration tests that use the programs as users do.
-#ifndef BFIO_TESTS_TESTING_CLUSTER_H_
-#define BFIO_TESTS_TESTING_CLUSTER_H_
+#pragma once
 
 #include <grpcpp/grpcpp.h>
 
@@ -83,5 +82,3 @@ class Cluster {
 };
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_TESTING_CLUSTER_H_

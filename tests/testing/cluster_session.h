@@ -5,8 +5,7 @@
 // agree with the model: no request is placed twice or lost, none continues with a model other than the one it
 // started with, slots and KV limits hold, a more urgent request is not passed over, the clock never goes
 // back. The same seed gives the same session. Threads: one.
-#ifndef BFIO_TESTS_TESTING_CLUSTER_SESSION_H_
-#define BFIO_TESTS_TESTING_CLUSTER_SESSION_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -594,5 +593,3 @@ class ClusterSession {
 };
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_TESTING_CLUSTER_SESSION_H_

@@ -1,6 +1,5 @@
 // Logits of the CUDA engine for golden cases, under the emulator or on a GPU.
-#ifndef BFIO_TESTS_TESTING_CUDA_LOGITS_H_
-#define BFIO_TESTS_TESTING_CUDA_LOGITS_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -74,5 +73,3 @@ inline void ExpectWithinBf16(const Golden& golden, const std::vector<float>& log
 }
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_TESTING_CUDA_LOGITS_H_

@@ -2,8 +2,7 @@
 //
 // Purpose: checks that a request's tokens do not depend on the other requests in its batch: with joins,
 // leaves, chunked prefill, cancellations and replays. For any engine with a model; see RunSchedule.
-#ifndef BFIO_TESTS_TESTING_DECODE_SCHEDULE_H_
-#define BFIO_TESTS_TESTING_DECODE_SCHEDULE_H_
+#pragma once
 
 #include <functional>
 #include <map>
@@ -190,5 +189,3 @@ inline int RunSchedule(uint64_t seed, const std::function<std::unique_ptr<worker
 }
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_TESTING_DECODE_SCHEDULE_H_

@@ -6,8 +6,7 @@
 // (tests/testing/simt/stream.h): pinned memory that is changed before its copy has run causes a device error,
 // and the target of a copy to the host is poison until then. Faults can be injected. Threads: as
 // device_ops.h.
-#ifndef BFIO_TESTS_TESTING_EMULATED_DEVICE_OPS_H_
-#define BFIO_TESTS_TESTING_EMULATED_DEVICE_OPS_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdlib>
@@ -215,5 +214,3 @@ class EmulatedDeviceOps final : public worker::gpu::DeviceOps {
 };
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_TESTING_EMULATED_DEVICE_OPS_H_

@@ -2,8 +2,7 @@
 // run.
 //
 // Purpose: the expected tokens for tests with real processes.
-#ifndef BFIO_TESTS_TESTING_ENGINE_ALONE_H_
-#define BFIO_TESTS_TESTING_ENGINE_ALONE_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -44,5 +43,3 @@ inline std::vector<std::vector<uint32_t>> TokensAlone(const std::string& model,
 }
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_TESTING_ENGINE_ALONE_H_

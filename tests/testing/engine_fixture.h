@@ -1,8 +1,7 @@
 // A router in front of engines that have no bfio code (--engines), with each protocol.
 //
 // Purpose: starts the router as a process; the test provides the engines. Threads: the test's.
-#ifndef BFIO_TESTS_TESTING_ENGINE_FIXTURE_H_
-#define BFIO_TESTS_TESTING_ENGINE_FIXTURE_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -85,5 +84,3 @@ class EnginesOf : public ::testing::Test {
 using EnginesTest = EnginesOf<Vllm>;
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_TESTING_ENGINE_FIXTURE_H_

@@ -2,8 +2,7 @@
 //
 // Purpose: a protocol is a type with its messages and service, and functions for the fields that differ.
 // `for (const auto& p : ...)` does not work with types, so such tests are typed: EngineProtocols lists all.
-#ifndef BFIO_TESTS_TESTING_ENGINE_PROTOCOLS_H_
-#define BFIO_TESTS_TESTING_ENGINE_PROTOCOLS_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -167,5 +166,3 @@ struct ProtocolNames {
 };
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_TESTING_ENGINE_PROTOCOLS_H_

@@ -1,8 +1,7 @@
 // A real etcd with one member on loopback, as a child process.
 //
 // Purpose: tests elections with the etcd that users run (Debian: etcd-server). Threads: one.
-#ifndef BFIO_TESTS_TESTING_ETCD_SERVER_H_
-#define BFIO_TESTS_TESTING_ETCD_SERVER_H_
+#pragma once
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -74,5 +73,3 @@ class EtcdServer {
 };
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_TESTING_ETCD_SERVER_H_

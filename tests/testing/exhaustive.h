@@ -4,8 +4,7 @@
 // capacity allow, the most urgent class first, the one with the least objective: the BF-IO paper's Algorithm
 // 1, solved literally. Any horizon, any objective. Cost: (G + 1)^|items| evaluations of O((G + |items|) H);
 // meant for G <= 3 and up to a dozen items. Threads: any, no state.
-#ifndef BFIO_TESTS_TESTING_EXHAUSTIVE_H_
-#define BFIO_TESTS_TESTING_EXHAUSTIVE_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -26,5 +25,3 @@ struct ExactAnswer {
 ExactAnswer SolveExhaustively(const Instance& instance, const SolverSettings& settings);
 
 }  // namespace bfio::core
-
-#endif  // BFIO_TESTS_TESTING_EXHAUSTIVE_H_

@@ -1,8 +1,7 @@
 // Messages in protobuf's text format, so that a test shows a whole message in a line or two.
 //
 // Purpose: makes them; EXPECT_EQ(message.ShortDebugString(), "...") compares all fields. Threads: any.
-#ifndef BFIO_TESTS_TESTING_FROM_TEXT_H_
-#define BFIO_TESTS_TESTING_FROM_TEXT_H_
+#pragma once
 
 #include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
@@ -19,5 +18,3 @@ Message FromText(const std::string& text, Message message = Message()) {
 }
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_TESTING_FROM_TEXT_H_

@@ -1,6 +1,5 @@
 // Calls of engines' APIs in the way that a gateway makes them.
-#ifndef BFIO_TESTS_TESTING_GATEWAY_CALLS_H_
-#define BFIO_TESTS_TESTING_GATEWAY_CALLS_H_
+#pragma once
 
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
@@ -224,5 +223,3 @@ OutputsOf<P> GenerateAs(typename P::Service::Stub& stub, const typename P::Gener
 }
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_TESTING_GATEWAY_CALLS_H_

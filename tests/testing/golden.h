@@ -1,8 +1,7 @@
 // A golden case of tests/golden: the results of transformers, and the distance of logits from them.
 //
 // Purpose: shared by the tests of all engines. Run from the repository's root. Threads: plain data.
-#ifndef BFIO_TESTS_TESTING_GOLDEN_H_
-#define BFIO_TESTS_TESTING_GOLDEN_H_
+#pragma once
 
 #include <algorithm>
 #include <cmath>
@@ -90,5 +89,3 @@ inline GoldenDistance DistanceTo(const Golden& golden, const std::vector<float>&
 }
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_TESTING_GOLDEN_H_

@@ -3,8 +3,7 @@
 // Purpose: a simple reference model. It reads the commands in their order, records only which member holds
 // which request and what each member was sent last, and compares that with the state of groups and scheduler.
 // Threads: one.
-#ifndef BFIO_TESTS_TESTING_GROUP_CHECKER_H_
-#define BFIO_TESTS_TESTING_GROUP_CHECKER_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -168,5 +167,3 @@ class GroupChecker {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_TESTS_TESTING_GROUP_CHECKER_H_

@@ -3,8 +3,7 @@
 // Purpose: after a program ends, the kernel could give its port to another test's program or connection. A
 // socket that is bound to the port and does not listen reserves it against programs that take any port, but
 // not against the program that asks for this one (SO_REUSEADDR on both, and one listener). Threads: one.
-#ifndef BFIO_TESTS_TESTING_HELD_PORT_H_
-#define BFIO_TESTS_TESTING_HELD_PORT_H_
+#pragma once
 
 #include <unistd.h>
 
@@ -30,5 +29,3 @@ class HeldPort {
 };
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_TESTING_HELD_PORT_H_

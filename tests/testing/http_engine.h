@@ -1,7 +1,6 @@
 // What a router reads of an engine behind Envoy: a server of /v1/models, /metrics and /health. The test plays
 // Envoy, and says what runs there.
-#ifndef BFIO_TESTS_TESTING_HTTP_ENGINE_H_
-#define BFIO_TESTS_TESTING_HTTP_ENGINE_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -69,5 +68,3 @@ class HttpEngine {
 };
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_TESTING_HTTP_ENGINE_H_

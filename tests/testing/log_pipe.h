@@ -3,8 +3,7 @@
 // Purpose: tests programs while no process reads their log. The pipe holds one page; Block fills it, so that
 // the program's next write does not fit. It outlives the program, and several programs one after the other
 // may write to it. Threads: one.
-#ifndef BFIO_TESTS_TESTING_LOG_PIPE_H_
-#define BFIO_TESTS_TESTING_LOG_PIPE_H_
+#pragma once
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -75,5 +74,3 @@ class LogPipe {
 };
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_TESTING_LOG_PIPE_H_

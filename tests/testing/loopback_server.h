@@ -1,8 +1,7 @@
 // A gRPC service on a loopback port, and a channel to it with small flow-control windows.
 //
 // Purpose: tests of one service without the programs. Threads: any.
-#ifndef BFIO_TESTS_TESTING_LOOPBACK_SERVER_H_
-#define BFIO_TESTS_TESTING_LOOPBACK_SERVER_H_
+#pragma once
 
 #include <grpcpp/grpcpp.h>
 
@@ -43,5 +42,3 @@ class LoopbackServer {
 };
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_TESTING_LOOPBACK_SERVER_H_

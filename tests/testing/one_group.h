@@ -2,8 +2,7 @@
 //
 // Purpose: makes tests of a single group short. The group has index 0 and the given kind; its policy may be
 // an object created by the test. Threads: one.
-#ifndef BFIO_TESTS_TESTING_ONE_GROUP_H_
-#define BFIO_TESTS_TESTING_ONE_GROUP_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -81,5 +80,3 @@ class OneGroup {
 };
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_TESTING_ONE_GROUP_H_

@@ -1,8 +1,7 @@
 // The contract of policy.h as assertions: what every plan of every policy must fulfil.
 //
 // Purpose: one statement of the contract for unit and property tests.
-#ifndef BFIO_TESTS_TESTING_PLAN_CONTRACT_H_
-#define BFIO_TESTS_TESTING_PLAN_CONTRACT_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -86,5 +85,3 @@ inline void CheckContract(const Snapshot& snapshot, const std::vector<Assignment
 }
 
 }  // namespace bfio::core
-
-#endif  // BFIO_TESTS_TESTING_PLAN_CONTRACT_H_

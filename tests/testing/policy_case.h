@@ -1,8 +1,7 @@
 // Snapshots in one or two lines, and a policy's decision in a form that is easy to compare.
 //
 // Purpose: tests of policies contain only the case and the expected decision.
-#ifndef BFIO_TESTS_TESTING_POLICY_CASE_H_
-#define BFIO_TESTS_TESTING_POLICY_CASE_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -200,5 +199,3 @@ inline PolicyCase CaseOf(const std::vector<std::pair<int64_t, int32_t>>& workers
 }
 
 }  // namespace bfio::core
-
-#endif  // BFIO_TESTS_TESTING_POLICY_CASE_H_

@@ -2,8 +2,7 @@
 //
 // Purpose: starts a built program with its output in a file, reads what it printed, ends it. A Process that
 // goes out of scope kills its child, so that a failing test leaves no process behind. One thread.
-#ifndef BFIO_TESTS_TESTING_PROCESS_H_
-#define BFIO_TESTS_TESTING_PROCESS_H_
+#pragma once
 
 #include <sys/types.h>
 
@@ -91,5 +90,3 @@ std::vector<int64_t> StepLogColumn(const std::string& path, const std::string& n
 std::string TestDirectory();
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_TESTING_PROCESS_H_

@@ -1,6 +1,5 @@
 // Recorded sessions in memory, for tests of the decision log.
-#ifndef BFIO_TESTS_TESTING_RECORDED_SESSION_H_
-#define BFIO_TESTS_TESTING_RECORDED_SESSION_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -110,5 +109,3 @@ inline void RunRecorded(const SessionSetup& setup, uint64_t seed, int turns,
 }
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_TESTING_RECORDED_SESSION_H_

@@ -4,8 +4,7 @@
 // how many messages are read, and when. When a test stops reading, the router sees a client that never reads:
 // only a bounded number of messages is read ahead.
 // Threads: one; any thread may call Cancel.
-#ifndef BFIO_TESTS_TESTING_REQUEST_STREAM_H_
-#define BFIO_TESTS_TESTING_REQUEST_STREAM_H_
+#pragma once
 
 #include <grpcpp/grpcpp.h>
 
@@ -67,5 +66,3 @@ GenerateResult Generate(v1::Inference::Stub& stub, const v1::GenerateRequest& re
                         absl::Duration deadline = absl::Seconds(60));
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_TESTING_REQUEST_STREAM_H_

@@ -2,8 +2,7 @@
 //
 // Purpose: the behaviour of a careful client, for tests that kill routers and connections. Checks every
 // index. Threads: one thread calls Join; any thread may call Break and tokens_seen.
-#ifndef BFIO_TESTS_TESTING_RESUMING_CLIENT_H_
-#define BFIO_TESTS_TESTING_RESUMING_CLIENT_H_
+#pragma once
 
 #include <grpcpp/grpcpp.h>
 
@@ -94,5 +93,3 @@ class ResumingClient {
 };
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_TESTING_RESUMING_CLIENT_H_

@@ -1,6 +1,5 @@
 // Hand-made safetensors files, valid and invalid, for tests.
-#ifndef BFIO_TESTS_TESTING_SAFETENSORS_BYTES_H_
-#define BFIO_TESTS_TESTING_SAFETENSORS_BYTES_H_
+#pragma once
 
 #include <cstdint>
 #include <cstring>
@@ -59,5 +58,3 @@ inline std::string ReadBytes(const std::string& path) {
 }
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_TESTING_SAFETENSORS_BYTES_H_

@@ -7,8 +7,7 @@
 // names begin with its name. Log-probabilities are arbitrary, and every message with log-probabilities has an
 // unknown field. A prompt that begins with a Fault's number gets that fault. Threads: the test's; the server
 // has its own.
-#ifndef BFIO_TESTS_TESTING_SCRIPTED_ENGINE_H_
-#define BFIO_TESTS_TESTING_SCRIPTED_ENGINE_H_
+#pragma once
 
 #include <grpcpp/grpcpp.h>
 
@@ -190,5 +189,3 @@ extern template class ScriptedEngineOf<Sglang>;
 using ScriptedEngine = ScriptedEngineOf<Vllm>;
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_TESTING_SCRIPTED_ENGINE_H_

@@ -1,8 +1,7 @@
 // A client of WorkerLink that sends the messages that a test chooses, to a real router.
 //
 // Threads: one.
-#ifndef BFIO_TESTS_TESTING_SCRIPTED_WORKER_H_
-#define BFIO_TESTS_TESTING_SCRIPTED_WORKER_H_
+#pragma once
 
 #include <grpcpp/grpcpp.h>
 
@@ -89,5 +88,3 @@ class ScriptedWorker {
 };
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_TESTING_SCRIPTED_WORKER_H_

@@ -1,7 +1,6 @@
 // A worker for tests of groups, without a process: the messages it was sent, the requests it holds, its
 // reports of steps. Threads: one.
-#ifndef BFIO_TESTS_TESTING_SIM_WORKER_H_
-#define BFIO_TESTS_TESTING_SIM_WORKER_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -183,5 +182,3 @@ struct SimWorker {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_TESTS_TESTING_SIM_WORKER_H_

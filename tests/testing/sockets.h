@@ -1,6 +1,5 @@
 // Plain sockets of tests, to and from HOST:PORT, an IPv4 address, and one GET over HTTP/1.0. Threads: any.
-#ifndef BFIO_TESTS_TESTING_SOCKETS_H_
-#define BFIO_TESTS_TESTING_SOCKETS_H_
+#pragma once
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -72,5 +71,3 @@ inline std::optional<std::string> HttpGet(const std::string& address, const std:
 }
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_TESTING_SOCKETS_H_

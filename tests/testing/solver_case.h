@@ -1,8 +1,7 @@
 // Random instances of the integer program, and a feasibility check that is independent of the solver.
 //
 // Purpose: inputs and checks for the tests of the solver.
-#ifndef BFIO_TESTS_TESTING_SOLVER_CASE_H_
-#define BFIO_TESTS_TESTING_SOLVER_CASE_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -51,5 +50,3 @@ void AddHorizon(Instance& instance, int32_t horizon, int32_t curves, bool steps,
 std::string Infeasibility(const Instance& instance, const Solution& solution);
 
 }  // namespace bfio::core
-
-#endif  // BFIO_TESTS_TESTING_SOLVER_CASE_H_

@@ -1,8 +1,7 @@
 // The step loop with the local barrier, the sim engine without real time, and a router made of test code.
 //
 // Purpose: shared by all tests of the step loop. Threads: the test's own, and one for each rank's loop.
-#ifndef BFIO_TESTS_TESTING_STEP_LOOP_RANKS_H_
-#define BFIO_TESTS_TESTING_STEP_LOOP_RANKS_H_
+#pragma once
 
 #include <algorithm>
 #include <deque>
@@ -197,5 +196,3 @@ class StepLoopTest : public ::testing::Test {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_TESTS_TESTING_STEP_LOOP_RANKS_H_

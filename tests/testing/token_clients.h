@@ -2,8 +2,7 @@
 //
 // Purpose: compares the tokens that many clients receive with the expected ones while a test disturbs the
 // cluster. Threads: one for each request, joined by Join.
-#ifndef BFIO_TESTS_TESTING_TOKEN_CLIENTS_H_
-#define BFIO_TESTS_TESTING_TOKEN_CLIENTS_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -92,5 +91,3 @@ inline void ExpectWhole(const std::vector<GenerateResult>& results, uint32_t out
 }
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_TESTING_TOKEN_CLIENTS_H_

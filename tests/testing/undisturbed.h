@@ -2,8 +2,7 @@
 //
 // Purpose: clients that resume when their streams break, and the check that each receives, once and in order,
 // the tokens of a run without faults. Threads: one; each client has its own.
-#ifndef BFIO_TESTS_TESTING_UNDISTURBED_H_
-#define BFIO_TESTS_TESTING_UNDISTURBED_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -72,5 +71,3 @@ inline void ExpectUndisturbed(Clients& clients, uint32_t output) {
 }
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_TESTING_UNDISTURBED_H_

@@ -3,8 +3,7 @@
 // Purpose: measures what a server stores for a peer that has not yet sent a complete message. gRPC's own
 // clients send whole messages only, so this implements HTTP/2 itself: calls with a message whose last byte is
 // never sent, as far as the server's flow control allows. Threads: one.
-#ifndef BFIO_TESTS_TESTING_UNFINISHED_CALLS_H_
-#define BFIO_TESTS_TESTING_UNFINISHED_CALLS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -90,5 +89,3 @@ class UnfinishedCalls {
 };
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_TESTING_UNFINISHED_CALLS_H_

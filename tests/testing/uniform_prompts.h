@@ -2,8 +2,7 @@
 //
 // Purpose: runs whose growth or optimum the theorems of the BF-IO paper state. The same seed gives the same
 // trace. Lengths in tokens. Threads: any, no state.
-#ifndef BFIO_TESTS_TESTING_UNIFORM_PROMPTS_H_
-#define BFIO_TESTS_TESTING_UNIFORM_PROMPTS_H_
+#pragma once
 
 #include <cmath>
 #include <cstddef>
@@ -37,5 +36,3 @@ inline Trace UniformPromptsGeometricOutputs(int64_t lo, int64_t hi, double p, in
 }
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_TESTING_UNIFORM_PROMPTS_H_

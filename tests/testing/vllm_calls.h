@@ -1,6 +1,5 @@
 // Calls of vLLM's engine API in the way that a gateway makes them.
-#ifndef BFIO_TESTS_TESTING_VLLM_CALLS_H_
-#define BFIO_TESTS_TESTING_VLLM_CALLS_H_
+#pragma once
 
 #include "tests/testing/gateway_calls.h"
 
@@ -28,5 +27,3 @@ inline Outputs Generate(pb::VllmEngine::Stub& stub, const pb::GenerateRequest& r
 }
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_TESTING_VLLM_CALLS_H_

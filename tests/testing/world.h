@@ -6,8 +6,7 @@
 // checked (group_checker.h) and carried out as router/app does. Tokens are a function of the client's
 // request, their index and the worker's model, so clients notice missing, duplicate, misordered and foreign
 // tokens. Threads: one.
-#ifndef BFIO_TESTS_TESTING_WORLD_H_
-#define BFIO_TESTS_TESTING_WORLD_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -594,5 +593,3 @@ class World : private RequestBook {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_TESTS_TESTING_WORLD_H_

@@ -4,8 +4,7 @@
 // values of a tensor depend only on the seed and its name, so dtype and number of shards change only the
 // rounding.
 // Threads: one at a time per directory.
-#ifndef BFIO_TOOLS_CHECKPOINT_GENERATE_H_
-#define BFIO_TOOLS_CHECKPOINT_GENERATE_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -36,5 +35,3 @@ absl::Status WriteRandomCheckpoint(const CheckpointOptions& options, const std::
 std::string ConfigJson(const CheckpointOptions& options);
 
 }  // namespace bfio::checkpoint
-
-#endif  // BFIO_TOOLS_CHECKPOINT_GENERATE_H_

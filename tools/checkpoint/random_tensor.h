@@ -3,8 +3,7 @@
 // Purpose: the same values on every machine. They come from integer draws, one multiplication and one
 // addition in double; they are uniform rather than normal because implementations of the logarithm differ.
 // Threads: each object is used by one thread.
-#ifndef BFIO_TOOLS_CHECKPOINT_RANDOM_TENSOR_H_
-#define BFIO_TOOLS_CHECKPOINT_RANDOM_TENSOR_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -38,5 +37,3 @@ uint16_t RoundToBF16(float value);
 uint16_t RoundToF16(float value);
 
 }  // namespace bfio::checkpoint
-
-#endif  // BFIO_TOOLS_CHECKPOINT_RANDOM_TENSOR_H_

@@ -12,8 +12,7 @@
 //
 // Ownership: a client outlives its streams; its destructor waits until gRPC has released the cancelled ones.
 // Threads: any number at the same time.
-#ifndef BFIO_TOOLS_CLIENT_CLIENT_H_
-#define BFIO_TOOLS_CLIENT_CLIENT_H_
+#pragma once
 
 #include <functional>
 #include <memory>
@@ -86,5 +85,3 @@ class Client {
 };
 
 }  // namespace bfio::client
-
-#endif  // BFIO_TOOLS_CLIENT_CLIENT_H_

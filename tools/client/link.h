@@ -2,8 +2,7 @@
 //
 // Purpose: a thread of gRPC must not destroy a channel, so the destructor waits here until the last call has
 // released it. Threads: any.
-#ifndef BFIO_TOOLS_CLIENT_LINK_H_
-#define BFIO_TOOLS_CLIENT_LINK_H_
+#pragma once
 
 #include <memory>
 
@@ -50,5 +49,3 @@ class Link {
 };
 
 }  // namespace bfio::client
-
-#endif  // BFIO_TOOLS_CLIENT_LINK_H_

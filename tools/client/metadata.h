@@ -1,8 +1,7 @@
 // The headers of a call.
 //
 // Purpose: gRPC aborts the process on an invalid header, so headers are checked before. Pure.
-#ifndef BFIO_TOOLS_CLIENT_METADATA_H_
-#define BFIO_TOOLS_CLIENT_METADATA_H_
+#pragma once
 
 #include <string>
 #include <utility>
@@ -21,5 +20,3 @@ Metadata BearerToken(const std::string& token);
 absl::Status CheckMetadata(const Metadata& metadata);
 
 }  // namespace bfio::client
-
-#endif  // BFIO_TOOLS_CLIENT_METADATA_H_

@@ -7,8 +7,7 @@
 // Ownership: shared_ptrs, one of which the call itself holds from Start until OnEnd has returned.
 // Threads: OnMessage and OnEnd are called by gRPC's threads, one at a time, and must not block; Cancel may be
 // called by any thread.
-#ifndef BFIO_TOOLS_CLIENT_STREAM_CALL_H_
-#define BFIO_TOOLS_CLIENT_STREAM_CALL_H_
+#pragma once
 
 #include <memory>
 
@@ -61,5 +60,3 @@ class StreamCall : public std::enable_shared_from_this<StreamCall>,
 };
 
 }  // namespace bfio::client
-
-#endif  // BFIO_TOOLS_CLIENT_STREAM_CALL_H_

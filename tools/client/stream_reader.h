@@ -2,8 +2,7 @@
 //
 // Purpose: at most kReadAhead messages wait for a slow caller; then gRPC's flow control stops the router.
 // Threads: Take and Abandon on one thread; Cancel on any.
-#ifndef BFIO_TOOLS_CLIENT_STREAM_READER_H_
-#define BFIO_TOOLS_CLIENT_STREAM_READER_H_
+#pragma once
 
 #include <deque>
 #include <optional>
@@ -44,5 +43,3 @@ class StreamReader : public StreamCall {
 };
 
 }  // namespace bfio::client
-
-#endif  // BFIO_TOOLS_CLIENT_STREAM_READER_H_

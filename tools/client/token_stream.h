@@ -4,8 +4,7 @@
 // thread, so the library has no threads of its own. When a caller does not pull, the router's messages stop
 // too, and the router disconnects it after --client_timeout.
 // Threads: one thread at a time calls Next; any thread may call Cancel, also while Next waits.
-#ifndef BFIO_TOOLS_CLIENT_TOKEN_STREAM_H_
-#define BFIO_TOOLS_CLIENT_TOKEN_STREAM_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -148,5 +147,3 @@ class TokenStream {
 };
 
 }  // namespace bfio::client
-
-#endif  // BFIO_TOOLS_CLIENT_TOKEN_STREAM_H_

@@ -3,8 +3,7 @@
 // Purpose: decides the calls of an agent before anything is sent, and which calls may be sent next as others
 // end. Pure; used by one thread at a time (the runner guards AgentsUnderWay). Lengths are in tokens, times in
 // seconds after the start of the run.
-#ifndef BFIO_TOOLS_LOADGEN_AGENTS_H_
-#define BFIO_TOOLS_LOADGEN_AGENTS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -106,5 +105,3 @@ class AgentsUnderWay {
 };
 
 }  // namespace bfio::loadgen
-
-#endif  // BFIO_TOOLS_LOADGEN_AGENTS_H_

@@ -1,8 +1,7 @@
 // Statistics of the group's steps during the run, from two readings of the router's cumulative sums.
 //
 // Purpose: reports how long ranks wait for each other, next to the latencies that clients see. Pure.
-#ifndef BFIO_TOOLS_LOADGEN_BARRIER_H_
-#define BFIO_TOOLS_LOADGEN_BARRIER_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -44,5 +43,3 @@ struct BarrierMeasurements {
 absl::StatusOr<BarrierMeasurements> Between(const v1::ClusterState& before, const v1::ClusterState& after);
 
 }  // namespace bfio::loadgen
-
-#endif  // BFIO_TOOLS_LOADGEN_BARRIER_H_

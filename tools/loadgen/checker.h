@@ -3,8 +3,7 @@
 // Purpose: the load generator is also a test of the router. Tokens must arrive in order without gap or
 // repetition, as many as requested (or fewer, where the model may end them), followed by exactly one `finish`
 // whose usage agrees. Pure; one checker per stream, one thread at a time.
-#ifndef BFIO_TOOLS_LOADGEN_CHECKER_H_
-#define BFIO_TOOLS_LOADGEN_CHECKER_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -56,5 +55,3 @@ class StreamChecker {
 };
 
 }  // namespace bfio::loadgen
-
-#endif  // BFIO_TOOLS_LOADGEN_CHECKER_H_

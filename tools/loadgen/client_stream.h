@@ -2,8 +2,7 @@
 //
 // Purpose: turns the messages of a client::StreamCall into one AttemptResult. Threads: gRPC's threads deliver
 // messages, one at a time per stream, and call `done`.
-#ifndef BFIO_TOOLS_LOADGEN_CLIENT_STREAM_H_
-#define BFIO_TOOLS_LOADGEN_CLIENT_STREAM_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -70,5 +69,3 @@ struct Attempt {
 std::shared_ptr<client::StreamCall> StartStream(v1::Inference::Stub& stub, Attempt attempt);
 
 }  // namespace bfio::loadgen
-
-#endif  // BFIO_TOOLS_LOADGEN_CLIENT_STREAM_H_

@@ -1,8 +1,7 @@
 // The final result of one request (no retry will follow), as the runner reports it.
 //
 // Purpose: the input of every count and measurement of a run. Pure values. Seconds throughout.
-#ifndef BFIO_TOOLS_LOADGEN_ENDED_REQUEST_H_
-#define BFIO_TOOLS_LOADGEN_ENDED_REQUEST_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -57,5 +56,3 @@ struct EndedRequest {
 };
 
 }  // namespace bfio::loadgen
-
-#endif  // BFIO_TOOLS_LOADGEN_ENDED_REQUEST_H_

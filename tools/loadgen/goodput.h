@@ -3,8 +3,7 @@
 // Purpose: limits on TTFT, TPOT and E2E ("ttft:0.5,tpot:0.05,e2e:30", in seconds; vLLM's benchmark uses
 // milliseconds), and the number of requests that meet all of them. A request of one token has no TPOT and
 // meets any limit on it; a failed request meets no limit. Pure; one thread at a time.
-#ifndef BFIO_TOOLS_LOADGEN_GOODPUT_H_
-#define BFIO_TOOLS_LOADGEN_GOODPUT_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -47,5 +46,3 @@ class Goodput {
 };
 
 }  // namespace bfio::loadgen
-
-#endif  // BFIO_TOOLS_LOADGEN_GOODPUT_H_

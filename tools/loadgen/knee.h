@@ -9,8 +9,7 @@
 // level. It is computed from mean TTFT and mean time per token, so that different request lengths in the
 // halves do not matter. Failed and unsent requests count as not served.
 // Pure functions.
-#ifndef BFIO_TOOLS_LOADGEN_KNEE_H_
-#define BFIO_TOOLS_LOADGEN_KNEE_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -67,5 +66,3 @@ std::string KneeText(const Knee& knee);
 const char* VerdictName(Verdict::Kind kind);
 
 }  // namespace bfio::loadgen
-
-#endif  // BFIO_TOOLS_LOADGEN_KNEE_H_

@@ -3,8 +3,7 @@
 // Purpose: the points of the curve on which the knee is searched. A request belongs to the level in which it
 // was due, whenever it ends. Pure; one thread at a time (the runner guards it). Times in seconds after the
 // start of the run.
-#ifndef BFIO_TOOLS_LOADGEN_LEVELS_H_
-#define BFIO_TOOLS_LOADGEN_LEVELS_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -74,5 +73,3 @@ class Levels {
 };
 
 }  // namespace bfio::loadgen
-
-#endif  // BFIO_TOOLS_LOADGEN_LEVELS_H_

@@ -2,8 +2,7 @@
 //
 // Purpose: everything that can be wrong is found here, before the first packet is sent. Threads: call from
 // main, before threads are started.
-#ifndef BFIO_TOOLS_LOADGEN_OPTIONS_H_
-#define BFIO_TOOLS_LOADGEN_OPTIONS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -91,5 +90,3 @@ void AddOptions(OptionTable& table, Options& options);
 absl::Status Validate(const Options& options);
 
 }  // namespace bfio::loadgen
-
-#endif  // BFIO_TOOLS_LOADGEN_OPTIONS_H_

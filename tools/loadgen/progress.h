@@ -2,8 +2,7 @@
 //
 // Purpose: a line that is redrawn on a terminal, and a plain line every few seconds elsewhere (such as a log
 // file). Threads: one. Cost: nothing between two redraws.
-#ifndef BFIO_TOOLS_LOADGEN_PROGRESS_H_
-#define BFIO_TOOLS_LOADGEN_PROGRESS_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -40,5 +39,3 @@ class Progress {
 };
 
 }  // namespace bfio::loadgen
-
-#endif  // BFIO_TOOLS_LOADGEN_PROGRESS_H_

@@ -4,8 +4,7 @@
 // a step holds each of --rates for --step_duration; a sweep does the same, but waits until all requests have
 // ended before the next rate. Each is a list of levels (a ramp: kRampLevels equal parts), in which the rate
 // is constant or changes linearly. Pure and seeded; one thread. Units: seconds, requests per second.
-#ifndef BFIO_TOOLS_LOADGEN_RATE_PROFILE_H_
-#define BFIO_TOOLS_LOADGEN_RATE_PROFILE_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -68,5 +67,3 @@ class ProfileArrivals {
 };
 
 }  // namespace bfio::loadgen
-
-#endif  // BFIO_TOOLS_LOADGEN_RATE_PROFILE_H_

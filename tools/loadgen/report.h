@@ -2,8 +2,7 @@
 //
 // Purpose: all contain the same measurements. Pure. JSON is in seconds throughout; the table shows
 // milliseconds where they are easier to read.
-#ifndef BFIO_TOOLS_LOADGEN_REPORT_H_
-#define BFIO_TOOLS_LOADGEN_REPORT_H_
+#pragma once
 
 #include <optional>
 #include <string>
@@ -39,5 +38,3 @@ std::string ToTable(const Report& report);
 std::string RunPage(const Report& report);
 
 }  // namespace bfio::loadgen
-
-#endif  // BFIO_TOOLS_LOADGEN_REPORT_H_

@@ -4,8 +4,7 @@
 // guards it). Latencies are in seconds from the time a request was due, not from the time it was sent:
 // otherwise a generator that falls behind, or a retry, would make the router look faster than it is
 // (coordinated omission).
-#ifndef BFIO_TOOLS_LOADGEN_RESULTS_H_
-#define BFIO_TOOLS_LOADGEN_RESULTS_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -75,5 +74,3 @@ struct Results {
 int ExitCode(const Results& results, bool interrupted);
 
 }  // namespace bfio::loadgen
-
-#endif  // BFIO_TOOLS_LOADGEN_RESULTS_H_

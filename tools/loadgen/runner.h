@@ -3,8 +3,7 @@
 // Purpose: open and closed loop, the limit on streams under way, retries, interruption. Ownership: the caller
 // owns login, channel and schedule, which outlive Run. Threads: Run is called once and blocks; streams end
 // on gRPC's threads and access only what `mutex_` guards. Times are of MonotonicNow, except RPC deadlines.
-#ifndef BFIO_TOOLS_LOADGEN_RUNNER_H_
-#define BFIO_TOOLS_LOADGEN_RUNNER_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -132,5 +131,3 @@ class Runner {
 };
 
 }  // namespace bfio::loadgen
-
-#endif  // BFIO_TOOLS_LOADGEN_RUNNER_H_

@@ -2,8 +2,7 @@
 //
 // Purpose: the whole traffic of a run, decided before anything is sent and the same for the same seed. Pure;
 // one thread.
-#ifndef BFIO_TOOLS_LOADGEN_SCHEDULE_H_
-#define BFIO_TOOLS_LOADGEN_SCHEDULE_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -85,5 +84,3 @@ class Schedule {
 };
 
 }  // namespace bfio::loadgen
-
-#endif  // BFIO_TOOLS_LOADGEN_SCHEDULE_H_

@@ -4,8 +4,7 @@
 // bins are used up, each two neighbours are merged into one of twice the width, so charts of runs of seconds
 // and of days have the same size (at most some 20 MB of histograms). Pure; one thread at a time (the runner
 // guards it). Times in seconds after the start of the run, in any order.
-#ifndef BFIO_TOOLS_LOADGEN_TIMELINE_H_
-#define BFIO_TOOLS_LOADGEN_TIMELINE_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -57,5 +56,3 @@ class Timeline {
 };
 
 }  // namespace bfio::loadgen
-
-#endif  // BFIO_TOOLS_LOADGEN_TIMELINE_H_

@@ -2,8 +2,7 @@
 //
 // Purpose: combines page.html and its chart library with a program's data and the script that shows them.
 // Threads: any, no state.
-#ifndef BFIO_TOOLS_PAGE_PAGE_H_
-#define BFIO_TOOLS_PAGE_PAGE_H_
+#pragma once
 
 #include <string>
 
@@ -17,5 +16,3 @@ namespace bfio {
 std::string HtmlPage(absl::string_view script, const nlohmann::ordered_json& data);
 
 }  // namespace bfio
-
-#endif  // BFIO_TOOLS_PAGE_PAGE_H_

@@ -1,8 +1,7 @@
 // The subcommands of bfio_sim, and what several of them share. A subcommand describes its options in a table
 // of its own, reads them and runs. The errors are INVALID_ARGUMENT or NOT_FOUND, naming the option, for bad
 // input. Threads: call from main.
-#ifndef BFIO_TOOLS_SIM_COMMANDS_H_
-#define BFIO_TOOLS_SIM_COMMANDS_H_
+#pragma once
 
 #include <cmath>
 #include <cstdint>
@@ -111,5 +110,3 @@ void PrintHead(absl::string_view columns);
 void PrintRow(absl::string_view columns, const nlohmann::ordered_json& result);
 
 }  // namespace bfio::sim
-
-#endif  // BFIO_TOOLS_SIM_COMMANDS_H_

@@ -5,8 +5,7 @@
 // every rank calls Offer; the router passes rank 0's offer to all as the communicator id; every rank calls
 // Form and gets a Barrier for that epoch. Destroying a Barrier makes the peers' AllReduce fail fast. Threads:
 // one, except for Barrier::Abort and Form's stop token, which any thread may use. Builds without gRPC.
-#ifndef BFIO_WORKER_BARRIER_BARRIER_H_
-#define BFIO_WORKER_BARRIER_BARRIER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -98,5 +97,3 @@ class BarrierEndpoint {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_BARRIER_BARRIER_H_

@@ -1,6 +1,5 @@
 // Makes barrier endpoints by name. Threads: as in barrier.h.
-#ifndef BFIO_WORKER_BARRIER_FACTORY_H_
-#define BFIO_WORKER_BARRIER_FACTORY_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -27,5 +26,3 @@ absl::StatusOr<std::unique_ptr<BarrierEndpoint>> MakeBarrierEndpoint(absl::strin
                                                                      const BarrierOptions& options);
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_BARRIER_FACTORY_H_

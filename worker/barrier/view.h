@@ -1,6 +1,5 @@
 // Combines contributions into the group's view; the check that every barrier makes. Pure functions.
-#ifndef BFIO_WORKER_BARRIER_VIEW_H_
-#define BFIO_WORKER_BARRIER_VIEW_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -37,5 +36,3 @@ inline absl::Status CheckGroup(const GroupSpec& group) {
 }
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_BARRIER_VIEW_H_

@@ -4,8 +4,7 @@
 // exceeded kMaxWatts, or could not be read is left out and logged once; the next window starts anew. What is
 // not measured is absent, never zero. Threads: the constructor starts a thread that reads the meter, the
 // destructor ends it. One other thread may call AddStep and TakeNews, which do not block.
-#ifndef BFIO_WORKER_ENERGY_ENERGY_MONITOR_H_
-#define BFIO_WORKER_ENERGY_ENERGY_MONITOR_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -122,5 +121,3 @@ class EnergyMonitor {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_ENERGY_ENERGY_MONITOR_H_

@@ -1,8 +1,7 @@
 // The part of NVML that bfio uses, declared here so that the build needs neither headers nor library. The C
 // interface of libnvidia-ml.so.1 (CUDA 11 to 13; NVIDIA keeps it stable, and new versions of a function get a
 // new name). Threads: any.
-#ifndef BFIO_WORKER_ENERGY_NVML_API_H_
-#define BFIO_WORKER_ENERGY_NVML_API_H_
+#pragma once
 
 extern "C" {
 
@@ -44,5 +43,3 @@ inline constexpr int kNvmlNotSupported = 3;
 inline constexpr int kNvmlNotFound = 6;
 inline constexpr unsigned int kNvmlFieldPowerInstant = 186;
 inline constexpr int kNvmlValueUint = 1;
-
-#endif  // BFIO_WORKER_ENERGY_NVML_API_H_

@@ -3,8 +3,7 @@
 // (nvmlDeviceGetTotalEnergyConsumption: millijoules since the driver was loaded, Volta and later); otherwise
 // samples the power, the instantaneous value where available, and integrates by trapezoids. Several processes
 // may meter the same device. Threads: used by one thread at a time.
-#ifndef BFIO_WORKER_ENERGY_NVML_METER_H_
-#define BFIO_WORKER_ENERGY_NVML_METER_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -24,5 +23,3 @@ absl::StatusOr<std::unique_ptr<EnergyMeter>> MakeNvmlMeter(absl::string_view dev
                                                            const std::string& library = kNvmlLibrary);
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_ENERGY_NVML_METER_H_

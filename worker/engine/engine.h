@@ -2,8 +2,7 @@
 // engines. The step loop (worker/link) admits and cancels requests at step boundaries and calls Step once per
 // step. The engine owns the KV cache and enforces its own limits. Threads: an engine is used only by the
 // thread of its step loop. This module builds and is tested without gRPC. Units: lengths and loads in tokens.
-#ifndef BFIO_WORKER_ENGINE_ENGINE_H_
-#define BFIO_WORKER_ENGINE_ENGINE_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -218,5 +217,3 @@ class Engine {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_ENGINE_ENGINE_H_

@@ -1,6 +1,5 @@
 // Checks that every engine makes before it admits a request. Pure functions.
-#ifndef BFIO_WORKER_ENGINE_REQUEST_CHECK_H_
-#define BFIO_WORKER_ENGINE_REQUEST_CHECK_H_
+#pragma once
 
 #include <cstdint>
 
@@ -27,5 +26,3 @@ absl::Status CheckRequest(const SequenceRequest& request, const EngineLimits& li
 absl::Status CheckLimits(const EngineLimits& limits);
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_ENGINE_REQUEST_CHECK_H_

@@ -1,8 +1,7 @@
 // The free list of a KV cache's pages. Hands out page numbers 0 .. size - 1 and takes them back, each in
 // O(1), without allocating memory. The page freed last is handed out first, because it is the most likely to
 // be in a processor cache. Pure; used by one thread.
-#ifndef BFIO_WORKER_KV_PAGE_POOL_H_
-#define BFIO_WORKER_KV_PAGE_POOL_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -35,5 +34,3 @@ class PagePool {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_KV_PAGE_POOL_H_

@@ -5,8 +5,7 @@
 // per sequence than the tokens need, and every reservation can be served:
 //   sum of ceil(r / p) <= sum of floor(r / p) + sequences <= floor(capacity / p) + sequences
 // O(1) per page; nothing is allocated after Admit and Extend. Pure; used by one thread.
-#ifndef BFIO_WORKER_KV_PAGE_TABLE_H_
-#define BFIO_WORKER_KV_PAGE_TABLE_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -111,5 +110,3 @@ class PageTable {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_KV_PAGE_TABLE_H_

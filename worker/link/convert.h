@@ -1,6 +1,5 @@
 // Converts between the link's structs (messages.h) and protobuf. Pure.
-#ifndef BFIO_WORKER_LINK_CONVERT_H_
-#define BFIO_WORKER_LINK_CONVERT_H_
+#pragma once
 
 #include <optional>
 #include <variant>
@@ -19,5 +18,3 @@ using InMessage = std::variant<Epoch, Plan, Shutdown, Notice>;
 std::optional<InMessage> FromProto(const v1::RouterMessage& message);
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_LINK_CONVERT_H_

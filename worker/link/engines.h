@@ -1,7 +1,6 @@
 // The engines of a process's ranks. Makes the engine that --engine names, one per rank; what ranks can share
 // (a model's weights) is loaded once. Threads: none; used at the start.
-#ifndef BFIO_WORKER_LINK_ENGINES_H_
-#define BFIO_WORKER_LINK_ENGINES_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -68,5 +67,3 @@ ModelDigest DigestOf(const EngineOptions& options, const Model& model);
 absl::Status CheckEngineOptions(const EngineOptions& options);
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_LINK_ENGINES_H_

@@ -1,7 +1,6 @@
 // bfio_worker's options as an OptionTable. Defines each option's flag, config field and --help line. Threads:
 // call from main, before threads are started.
-#ifndef BFIO_WORKER_LINK_FLAGS_H_
-#define BFIO_WORKER_LINK_FLAGS_H_
+#pragma once
 
 #include <string>
 #include <utility>
@@ -28,5 +27,3 @@ void AddWorkerOptions(OptionTable& table, WorkerSettings& settings);
 absl::Status FinishWorkerOptions(const OptionTable& table, WorkerSettings& settings);
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_LINK_FLAGS_H_

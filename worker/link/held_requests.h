@@ -5,8 +5,7 @@
 // is admitted, so nothing grows beyond the bound. A request without enough free memory is not kept; ended
 // requests are removed in favour of running ones. Threads: the step loop's. Cost: a look-up per kept request
 // and step.
-#ifndef BFIO_WORKER_LINK_HELD_REQUESTS_H_
-#define BFIO_WORKER_LINK_HELD_REQUESTS_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -59,5 +58,3 @@ class HeldRequests {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_LINK_HELD_REQUESTS_H_

@@ -3,8 +3,7 @@
 // belong to the newest epoch. A message that ends the present epoch (a newer Epoch, Shutdown, Stop) also
 // requests a stop on the epoch's token, which aborts the barrier. Threads: producers may be any threads and
 // never block; the consumer is the step loop's thread.
-#ifndef BFIO_WORKER_LINK_INBOX_H_
-#define BFIO_WORKER_LINK_INBOX_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -101,5 +100,3 @@ class Inbox {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_LINK_INBOX_H_

@@ -1,8 +1,7 @@
 // The messages between a rank and the router, as plain structs: proto/bfio/v1/worker.proto without protobuf.
 // The step loop is built and tested without gRPC; only convert.h uses protobuf. worker.proto describes the
 // fields.
-#ifndef BFIO_WORKER_LINK_MESSAGES_H_
-#define BFIO_WORKER_LINK_MESSAGES_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -144,5 +143,3 @@ struct Leave {
 using OutMessage = std::variant<Hello, EpochReady, StepReport, Leave, Announcement>;
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_LINK_MESSAGES_H_

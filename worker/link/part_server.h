@@ -1,7 +1,6 @@
 // Interface of code that a worker runs instead of ranks with whole models; chains/worker implements it.
 // Threads: one; Run blocks its caller.
-#ifndef BFIO_WORKER_LINK_PART_SERVER_H_
-#define BFIO_WORKER_LINK_PART_SERVER_H_
+#pragma once
 
 #include <grpcpp/grpcpp.h>
 
@@ -41,5 +40,3 @@ class PartServer {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_LINK_PART_SERVER_H_

@@ -1,7 +1,6 @@
 // Whether this program serves parts of models in chains: the only place where bfio_worker refers to chains/.
 // chains/worker/program_chains.cc implements it, or worker/link/no_chains.cc in a build without BFIO_CHAINS.
-#ifndef BFIO_WORKER_LINK_PROGRAM_CHAINS_H_
-#define BFIO_WORKER_LINK_PROGRAM_CHAINS_H_
+#pragma once
 
 #include <functional>
 #include <memory>
@@ -18,5 +17,3 @@ using MakePartServer = std::function<std::shared_ptr<const PartServer>()>;
 MakePartServer AddPartServerOptions(OptionTable& table);
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_LINK_PROGRAM_CHAINS_H_

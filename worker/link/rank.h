@@ -1,7 +1,6 @@
 // One rank: its engine, barrier endpoint, step loop and stream, and the two threads that run them. Threads:
 // Start, Leave, End and destruction from the owner's thread; `on_end` is called from the rank's own.
-#ifndef BFIO_WORKER_LINK_RANK_H_
-#define BFIO_WORKER_LINK_RANK_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -44,5 +43,3 @@ class Rank {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_LINK_RANK_H_

@@ -1,8 +1,7 @@
 // Keeps a rank's measurements, for scrapes at any time. Step loop and link record events; a reader gets a
 // copy of the whole. Costs the step loop an uncontended lock and three bucket searches, after its report is
 // handed over. Threads: any.
-#ifndef BFIO_WORKER_LINK_RANK_RECORDER_H_
-#define BFIO_WORKER_LINK_RANK_RECORDER_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -98,5 +97,3 @@ class RankRecorder {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_LINK_RANK_RECORDER_H_

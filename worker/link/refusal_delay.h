@@ -3,8 +3,7 @@
 // worker: the others are replaced, the router is started with other flags, a wrong worker that came first
 // leaves. So the worker keeps its requests and retries at growing intervals. Jitter keeps the workers of a
 // group apart. Threads: one.
-#ifndef BFIO_WORKER_LINK_REFUSAL_DELAY_H_
-#define BFIO_WORKER_LINK_REFUSAL_DELAY_H_
+#pragma once
 
 #include <algorithm>
 
@@ -38,5 +37,3 @@ class RefusalDelay {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_LINK_REFUSAL_DELAY_H_

@@ -3,8 +3,7 @@
 // step loop's messages on its own thread, so that the step loop never serialises. Threads: Run takes one
 // thread until Stop or a fatal error; the other methods may be called from any thread. gRPC's callback
 // threads only deliver and never block.
-#ifndef BFIO_WORKER_LINK_ROUTER_LINK_H_
-#define BFIO_WORKER_LINK_ROUTER_LINK_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -103,5 +102,3 @@ class RouterLink final : public StepLink {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_LINK_ROUTER_LINK_H_

@@ -4,8 +4,7 @@
 // PATH.1, replacing an earlier PATH.1. When the disk fails, or is so slow that a rank's buffer is full, this
 // log ends, with one line in the program's log; the steps continue. Threads: AddRank from one thread before
 // any Append; each Rank is used by its step loop.
-#ifndef BFIO_WORKER_LINK_STEP_LOG_H_
-#define BFIO_WORKER_LINK_STEP_LOG_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -98,5 +97,3 @@ class StepLog {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_LINK_STEP_LOG_H_

@@ -4,8 +4,7 @@
 // to step until all requests have ended, and their tokens are kept for the next router (held_requests.h). A
 // report is only handed over here; the link's own thread converts and writes it. Threads: Run takes one
 // thread until the rank's end; inbox() may be fed from any thread.
-#ifndef BFIO_WORKER_LINK_STEP_LOOP_H_
-#define BFIO_WORKER_LINK_STEP_LOOP_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -136,5 +135,3 @@ class StepLoop {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_LINK_STEP_LOOP_H_

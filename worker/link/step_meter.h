@@ -4,8 +4,7 @@
 // rank's lifetime, independently of epochs and streams, and puts them into a report when they have changed,
 // every OnlineStepFit::kBlock steps. If there is a meter, does the same for the energy of the rank's device.
 // Threads: the step loop's.
-#ifndef BFIO_WORKER_LINK_STEP_METER_H_
-#define BFIO_WORKER_LINK_STEP_METER_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -38,5 +37,3 @@ class StepMeter {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_LINK_STEP_METER_H_

@@ -1,7 +1,6 @@
 // Sends the model's tokenizer to the router, for gateways that request it from the router. The worker's end
 // of WorkerLink.OfferTokenizer. Threads: one at a time for Send; any for Cancel.
-#ifndef BFIO_WORKER_LINK_TOKENIZER_OFFER_H_
-#define BFIO_WORKER_LINK_TOKENIZER_OFFER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -39,5 +38,3 @@ class TokenizerOffer {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_LINK_TOKENIZER_OFFER_H_

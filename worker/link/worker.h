@@ -2,8 +2,7 @@
 // loop and a stream of its own; they share the channel to the router, a model's weights and nothing else.
 // Threads: two per rank (step loop, link), and --cpu_threads less one per rank with a CPU engine, the HTTP
 // server's; RunWorker blocks its caller.
-#ifndef BFIO_WORKER_LINK_WORKER_H_
-#define BFIO_WORKER_LINK_WORKER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -62,5 +61,3 @@ absl::Status CheckWorkerOptions(const WorkerOptions& options);
 absl::Status RunWorker(const WorkerOptions& options);
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_LINK_WORKER_H_

@@ -1,7 +1,6 @@
 // The shared parts of a worker process: engines, log of steps, metrics port. Creates ranks. Threads: one, and
 // the HTTP server's; outlives the ranks.
-#ifndef BFIO_WORKER_LINK_WORKER_PROCESS_H_
-#define BFIO_WORKER_LINK_WORKER_PROCESS_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -101,5 +100,3 @@ class RunningRanks {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_LINK_WORKER_PROCESS_H_

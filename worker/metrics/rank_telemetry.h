@@ -1,8 +1,7 @@
 // The measurements of a rank, as a scrape of its worker shows them. Plain data between the rank, which
 // updates it (worker/link/rank_recorder.h), and the code that formats it as text. Counts start with the
 // process. Threads: plain data. Units: tokens, seconds, joules.
-#ifndef BFIO_WORKER_METRICS_RANK_TELEMETRY_H_
-#define BFIO_WORKER_METRICS_RANK_TELEMETRY_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -83,5 +82,3 @@ struct RankTelemetry {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_METRICS_RANK_TELEMETRY_H_

@@ -2,8 +2,7 @@
 // connection, its own cost and energy, and what it holds for the next router. One label, the worker's name,
 // identifies the ranks of a process: it is stable, while a rank number changes with the epoch. The number of
 // series grows with the ranks of the process. Pure functions.
-#ifndef BFIO_WORKER_METRICS_WORKER_METRICS_H_
-#define BFIO_WORKER_METRICS_WORKER_METRICS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -24,5 +23,3 @@ std::string MetricsText(absl::string_view version, uint64_t dropped_log_lines,
                         absl::Span<const RankTelemetry> ranks);
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_METRICS_WORKER_METRICS_H_

@@ -3,8 +3,7 @@
 // has prefill_left prompt tokens to compute and then decode_left tokens to decode. A batch computes some of
 // its next prompt tokens, or, if none is left when the batch is formed, one decode: the last prompt token and
 // the first decode are never in the same batch.
-#ifndef BFIO_WORKER_SCHEDULER_BATCH_H_
-#define BFIO_WORKER_SCHEDULER_BATCH_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -69,5 +68,3 @@ inline int64_t MaxRows(int64_t sequences, int64_t step_tokens) {
 }
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_SCHEDULER_BATCH_H_

@@ -4,8 +4,7 @@
 // Under sarathi, and in steps without prompts, the budget never excludes a decode, and prompts get
 // kMinPrefillRows; under orca prompts come first, and decodes beyond the budget wait. Steps have at most
 // MaxRows(requests, token_budget) rows. Does not own requests. Pure; belongs to its caller's thread.
-#ifndef BFIO_WORKER_SCHEDULER_BATCH_PLANNER_H_
-#define BFIO_WORKER_SCHEDULER_BATCH_PLANNER_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -65,5 +64,3 @@ class BatchPlanner {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_SCHEDULER_BATCH_PLANNER_H_

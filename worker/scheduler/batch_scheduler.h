@@ -15,8 +15,7 @@
 // Ownership: a BatchScheduler has only scratch buffers; a batch depends only on the arguments of Form.
 // Threads: belongs to its caller. Pure. Cost: one pass over the requests, which ends early when the budget is
 // used up; orders other than fcfs sort them first.
-#ifndef BFIO_WORKER_SCHEDULER_BATCH_SCHEDULER_H_
-#define BFIO_WORKER_SCHEDULER_BATCH_SCHEDULER_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -136,5 +135,3 @@ void CountPassedOver(absl::Span<const Chunk> batch, std::vector<Request>& reques
 }
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_SCHEDULER_BATCH_SCHEDULER_H_

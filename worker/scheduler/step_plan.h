@@ -2,8 +2,7 @@
 // row is one token to compute; a run is the consecutive rows of one sequence: one row for a decode, a chunk
 // of the prompt for a prefill. Runs of one row come first. Plain data, reused from step to step, so that
 // nothing is allocated once the arrays have grown. Threads: used by the step thread.
-#ifndef BFIO_WORKER_SCHEDULER_STEP_PLAN_H_
-#define BFIO_WORKER_SCHEDULER_STEP_PLAN_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -59,5 +58,3 @@ struct StepPlan {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_SCHEDULER_STEP_PLAN_H_

@@ -1,7 +1,6 @@
 // A chain of servers within one process, without a network. Threads: the caller of Send runs the next
 // server's Take.
-#ifndef BFIO_CHAINS_TESTS_TESTING_LOCAL_CHAIN_H_
-#define BFIO_CHAINS_TESTS_TESTING_LOCAL_CHAIN_H_
+#pragma once
 
 #include <functional>
 #include <memory>
@@ -46,5 +45,3 @@ inline std::unique_ptr<worker::DecodeEngine> MakeLocalChain(
 }
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_CHAINS_TESTS_TESTING_LOCAL_CHAIN_H_

@@ -2,8 +2,7 @@
 // Collects latencies in the thread that measures them; a scrape reads a copy. stats/histogram.h gives more
 // precise quantiles, but its buckets do not match those of dashboards. Threads: owned by one thread; copy it
 // for another.
-#ifndef BFIO_COMMON_TELEMETRY_METRICS_DISTRIBUTION_H_
-#define BFIO_COMMON_TELEMETRY_METRICS_DISTRIBUTION_H_
+#pragma once
 
 #include <cstdint>
 #include <initializer_list>
@@ -50,5 +49,3 @@ std::vector<double> TokenCounts();
 double BucketQuantile(const std::vector<double>& bounds, const std::vector<uint64_t>& counts, double q);
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_TELEMETRY_METRICS_DISTRIBUTION_H_

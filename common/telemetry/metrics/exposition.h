@@ -3,8 +3,7 @@
 // no counter is shared between threads. Names and meanings of metrics are in one table per program
 // (MetricInfo), from which docs/reference/metrics.md is made. The format is prometheus-cpp's. Threads: one
 // thread per object.
-#ifndef BFIO_COMMON_TELEMETRY_METRICS_EXPOSITION_H_
-#define BFIO_COMMON_TELEMETRY_METRICS_EXPOSITION_H_
+#pragma once
 
 #include <prometheus/metric_family.h>
 
@@ -60,5 +59,3 @@ class Exposition {
 };
 
 }  // namespace bfio
-
-#endif  // BFIO_COMMON_TELEMETRY_METRICS_EXPOSITION_H_

@@ -2,8 +2,7 @@
 // is opened shows the past at once, and all open pages read the same samples, whatever the number of steps
 // per second. OnStep costs the decision thread one pass over the ranks under a lock that readers hold only
 // while they copy. Threads: any.
-#ifndef BFIO_ROUTER_ADMIN_LIVE_HISTORY_H_
-#define BFIO_ROUTER_ADMIN_LIVE_HISTORY_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -89,5 +88,3 @@ class LiveHistory {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_ADMIN_LIVE_HISTORY_H_

@@ -20,8 +20,7 @@
 //   POST /api/drain             DrainWorkerRequest as JSON
 //   POST /api/undrain           UndrainWorkerRequest as JSON
 // Threads: the source's functions are called from the server's threads, concurrently.
-#ifndef BFIO_ROUTER_ADMIN_LIVE_LIVE_PAGE_H_
-#define BFIO_ROUTER_ADMIN_LIVE_LIVE_PAGE_H_
+#pragma once
 
 #include <functional>
 #include <memory>
@@ -63,5 +62,3 @@ void AddLivePage(HttpServer& server, std::shared_ptr<const LiveHistory> history,
 std::string SamplesJson(const std::vector<std::shared_ptr<const StepSample>>& samples);
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_ADMIN_LIVE_LIVE_PAGE_H_

@@ -2,8 +2,7 @@
 // is rules joined by "+": at most one of none, kv_feasible[:confidence=P],
 // mc_sf[:most=K,error=E,confidence=P] and protection:alpha=A (kv_admission.h), at most one of wait and
 // nested_wait (wait_admission.h). Threads: any, pure.
-#ifndef BFIO_ROUTER_CORE_ADMISSION_ADMISSION_TEXT_H_
-#define BFIO_ROUTER_CORE_ADMISSION_ADMISSION_TEXT_H_
+#pragma once
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -21,5 +20,3 @@ struct AdmissionSetting {
 absl::StatusOr<AdmissionSetting> ParseAdmission(absl::string_view text);
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_ADMISSION_ADMISSION_TEXT_H_

@@ -15,8 +15,7 @@
 //
 // docs/design/admission.md derives the tests of kv_feasible and mc_sf, and their cost. Threads: the
 // scheduler's. Deterministic. Tokens, steps.
-#ifndef BFIO_ROUTER_CORE_ADMISSION_KV_ADMISSION_H_
-#define BFIO_ROUTER_CORE_ADMISSION_KV_ADMISSION_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -180,5 +179,3 @@ class KvAdmission {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_ADMISSION_KV_ADMISSION_H_

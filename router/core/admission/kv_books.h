@@ -5,8 +5,7 @@
 // computed, or that exceed their length are entered again with every plan: they may grow from the plan's step
 // on and stay longer by `late` steps. The books depend only on the residents and the time, not on the order
 // of changes. Threads: one.
-#ifndef BFIO_ROUTER_CORE_ADMISSION_KV_BOOKS_H_
-#define BFIO_ROUTER_CORE_ADMISSION_KV_BOOKS_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -80,5 +79,3 @@ class KvBooks {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_ADMISSION_KV_BOOKS_H_

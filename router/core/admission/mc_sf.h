@@ -5,8 +5,7 @@
 // grows, so it suffices to test the ends. Time in steps, sizes in tokens. Cost of McSf, with n requests of
 // whatever length: memory O(n), O(log n) for one that begins, ends or changes its course, O(n) to test
 // another. Pure, deterministic. Threads: one.
-#ifndef BFIO_ROUTER_CORE_ADMISSION_MC_SF_H_
-#define BFIO_ROUTER_CORE_ADMISSION_MC_SF_H_
+#pragma once
 
 #include <algorithm>
 #include <array>
@@ -158,5 +157,3 @@ class McSf {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_ADMISSION_MC_SF_H_

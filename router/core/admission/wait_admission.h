@@ -16,8 +16,7 @@
 // waits here for more steps than a fixed limit.
 //
 // Deterministic. Threads: one. Cost: O(1) per request, but O(waiting requests of its class) to remove one.
-#ifndef BFIO_ROUTER_CORE_ADMISSION_WAIT_ADMISSION_H_
-#define BFIO_ROUTER_CORE_ADMISSION_WAIT_ADMISSION_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -179,5 +178,3 @@ class WaitAdmission {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_ADMISSION_WAIT_ADMISSION_H_

@@ -7,8 +7,7 @@
 // router's clock. Progress is counted in stages of parallel calls: of each stage only the longest call
 // counts. A stage is over when all its calls have ended, or when a call of a higher stage arrives. Owned by
 // one thread; no locks. Cost: O(1) per call, plus the number of its parent's parallel calls.
-#ifndef BFIO_ROUTER_CORE_AGENTS_PARENTS_H_
-#define BFIO_ROUTER_CORE_AGENTS_PARENTS_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -119,5 +118,3 @@ class Parents {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_AGENTS_PARENTS_H_

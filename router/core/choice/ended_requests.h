@@ -1,8 +1,7 @@
 // The requests that ended last. A bounded record from which requests similar to the present ones are drawn.
 // Taken in the order of their ends, long and short requests are as frequent as among arrivals. Ownership:
 // plain data. Threads: one.
-#ifndef BFIO_ROUTER_CORE_CHOICE_ENDED_REQUESTS_H_
-#define BFIO_ROUTER_CORE_CHOICE_ENDED_REQUESTS_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -60,5 +59,3 @@ class EndedRequests {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_CHOICE_ENDED_REQUESTS_H_

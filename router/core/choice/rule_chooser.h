@@ -5,8 +5,7 @@
 // least_requests are replayed as well, kWatchEvery steps at once, but only watched. Owns the simulated
 // groups; borrows what Step is given. Threads: one. Deterministic. Cost per step and rule: a placement, and a
 // pass over the residents of changed workers, of kMostWorkers workers at most.
-#ifndef BFIO_ROUTER_CORE_CHOICE_RULE_CHOOSER_H_
-#define BFIO_ROUTER_CORE_CHOICE_RULE_CHOOSER_H_
+#pragma once
 
 #include <algorithm>
 #include <array>
@@ -194,5 +193,3 @@ class RuleChooser {
 std::string DescribeChoice(const RuleChooser& chooser, PlacementRule before);
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_CHOICE_RULE_CHOOSER_H_

@@ -5,8 +5,7 @@
 // steps count (s + age)^2 (Campbell's theorem). Their sum of s + age is what the next h steps bring. A
 // worker's row is summed again when its residents have changed, or after kRefreshSteps steps. Spans of View
 // are valid until the next Begin. Threads: one. Cost: O(residents of changed workers * kKnots) per plan.
-#ifndef BFIO_ROUTER_CORE_LOOKAHEAD_FAR_OUTLOOK_H_
-#define BFIO_ROUTER_CORE_LOOKAHEAD_FAR_OUTLOOK_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -75,5 +74,3 @@ class FarOutlookBuilder {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_LOOKAHEAD_FAR_OUTLOOK_H_

@@ -7,8 +7,7 @@
 //
 // Cost: one pass over the residents and one over h (a difference array), integers throughout. Threads: one,
 // as for every Lookahead.
-#ifndef BFIO_ROUTER_CORE_LOOKAHEAD_FIXED_LENGTH_H_
-#define BFIO_ROUTER_CORE_LOOKAHEAD_FIXED_LENGTH_H_
+#pragma once
 
 #include <vector>
 
@@ -62,5 +61,3 @@ class FixedLengthLookahead final : public Lookahead {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_LOOKAHEAD_FIXED_LENGTH_H_

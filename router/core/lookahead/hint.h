@@ -4,8 +4,7 @@
 // also learnt how many tokens ahead hints are useful. Beyond the last lag (64 tokens), and for requests
 // without a hint, survival is used. Cost: a hint resolves two probes on average, O(1); a projection costs
 // what survival's does, plus a few look-ups per resident and lag. Threads: one, as for every Lookahead.
-#ifndef BFIO_ROUTER_CORE_LOOKAHEAD_HINT_H_
-#define BFIO_ROUTER_CORE_LOOKAHEAD_HINT_H_
+#pragma once
 
 #include <algorithm>
 #include <bit>
@@ -100,5 +99,3 @@ class HintLookahead final : public SurvivalLookahead {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_LOOKAHEAD_HINT_H_

@@ -7,8 +7,7 @@
 // Terms. A request with o tokens to generate that first runs in step f runs in the steps f .. f + o - 1. Its
 // age is the number of tokens that it has generated. It is active after step r when it has not ended by then;
 // at step p it is active iff o > age at p.
-#ifndef BFIO_ROUTER_CORE_LOOKAHEAD_LOOKAHEAD_H_
-#define BFIO_ROUTER_CORE_LOOKAHEAD_LOOKAHEAD_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -176,5 +175,3 @@ absl::StatusOr<std::unique_ptr<Lookahead>> MakeLookahead(absl::string_view name,
                                                          const LookaheadOptions& options = {});
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_LOOKAHEAD_LOOKAHEAD_H_

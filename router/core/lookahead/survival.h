@@ -1,8 +1,7 @@
 // The lookahead survival: P(length > age + h | age), learnt from similar requests of the same tenant
 // (survival_model.h). Cost: H + 1 multiplications per resident in Project, which reads one row of a table per
 // resident. Observations cost O(1). Threads: one, as for every Lookahead.
-#ifndef BFIO_ROUTER_CORE_LOOKAHEAD_SURVIVAL_H_
-#define BFIO_ROUTER_CORE_LOOKAHEAD_SURVIVAL_H_
+#pragma once
 
 #include "router/core/lookahead/lookahead.h"
 #include "router/core/lookahead/survival_model.h"
@@ -49,5 +48,3 @@ class SurvivalLookahead : public Lookahead {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_LOOKAHEAD_SURVIVAL_H_

@@ -14,8 +14,7 @@
 // Advance rebuilds tables when a 64th of their data is new, a few at each step, so that a step's cost does
 // not depend on the number of classes. Deterministic: classes are numbered in the order of arrival. Threads:
 // one.
-#ifndef BFIO_ROUTER_CORE_LOOKAHEAD_SURVIVAL_MODEL_H_
-#define BFIO_ROUTER_CORE_LOOKAHEAD_SURVIVAL_MODEL_H_
+#pragma once
 
 #include <algorithm>
 #include <array>
@@ -211,5 +210,3 @@ class SurvivalModel {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_LOOKAHEAD_SURVIVAL_MODEL_H_

@@ -1,6 +1,5 @@
 // An exponentially weighted mean. Recent statistics that follow from events alone. Plain data. Threads: any.
-#ifndef BFIO_ROUTER_CORE_MODEL_FADING_MEAN_H_
-#define BFIO_ROUTER_CORE_MODEL_FADING_MEAN_H_
+#pragma once
 
 namespace bfio::core {
 
@@ -18,5 +17,3 @@ struct FadingMean {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_MODEL_FADING_MEAN_H_

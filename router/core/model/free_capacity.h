@@ -5,8 +5,7 @@
 // need, or, by admission's estimate, memory for it at every future time (kv_capacity.h). Ownership: copies
 // the workers, borrows the needs of the outlook; reused between decisions, allocates only to grow. Threads:
 // one. Units: requests, tokens. Cost: O(1) per question, O(times * ways) with an outlook.
-#ifndef BFIO_ROUTER_CORE_MODEL_FREE_CAPACITY_H_
-#define BFIO_ROUTER_CORE_MODEL_FREE_CAPACITY_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -120,5 +119,3 @@ inline void FreeCapacity::LimitSlotsToMemory(absl::Span<const WaitingView> waiti
 }
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_MODEL_FREE_CAPACITY_H_

@@ -7,8 +7,7 @@
 // are added and removed exactly, so a search may exchange requests without calling admission again.
 //
 // Ownership: borrows the outlook's needs. Threads: one. Units: tokens. Cost: O(times * ways) per question.
-#ifndef BFIO_ROUTER_CORE_MODEL_KV_CAPACITY_H_
-#define BFIO_ROUTER_CORE_MODEL_KV_CAPACITY_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -171,5 +170,3 @@ class KvCapacity {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_MODEL_KV_CAPACITY_H_

@@ -1,7 +1,6 @@
 // One request in the decision core. The vocabulary shared by policies, solver and scheduler. Plain data.
 // Lengths are in tokens. Threads: any.
-#ifndef BFIO_ROUTER_CORE_MODEL_REQUEST_H_
-#define BFIO_ROUTER_CORE_MODEL_REQUEST_H_
+#pragma once
 
 #include <compare>
 #include <cstdint>
@@ -113,5 +112,3 @@ struct GroupAbility {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_MODEL_REQUEST_H_

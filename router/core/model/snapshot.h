@@ -2,8 +2,7 @@
 // is an immutable view of the group at the step in which the plan will be applied: loads are projected to
 // that step and include assignments in flight. Ownership: a Snapshot borrows; it is valid during one
 // Policy::Decide call only. Threads: any, plain data.
-#ifndef BFIO_ROUTER_CORE_MODEL_SNAPSHOT_H_
-#define BFIO_ROUTER_CORE_MODEL_SNAPSHOT_H_
+#pragma once
 
 #include <cstdint>
 #include <limits>
@@ -231,5 +230,3 @@ struct Decision {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_MODEL_SNAPSHOT_H_

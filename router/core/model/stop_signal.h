@@ -1,7 +1,6 @@
 // How a caller ends a search of the core, which cannot read a clock. Shared by solver and policies. Threads:
 // called by the deciding thread.
-#ifndef BFIO_ROUTER_CORE_MODEL_STOP_SIGNAL_H_
-#define BFIO_ROUTER_CORE_MODEL_STOP_SIGNAL_H_
+#pragma once
 
 #include <functional>
 
@@ -11,5 +10,3 @@ namespace bfio::core {
 using StopSignal = std::function<bool()>;
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_MODEL_STOP_SIGNAL_H_

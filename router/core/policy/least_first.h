@@ -1,8 +1,7 @@
 // Places one request after the other on the worker with the least key, in O(log workers) each where KV memory
 // suffices. Least-loaded placement of many requests in large groups. Ownership: borrows the capacity, in
 // which it enters the placements. Threads: one.
-#ifndef BFIO_ROUTER_CORE_POLICY_LEAST_FIRST_H_
-#define BFIO_ROUTER_CORE_POLICY_LEAST_FIRST_H_
+#pragma once
 
 #include <algorithm>
 #include <cstddef>
@@ -92,5 +91,3 @@ inline bool PlaceOnLeastLoaded(const Snapshot& snapshot, absl::Span<const int32_
 }
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_POLICY_LEAST_FIRST_H_

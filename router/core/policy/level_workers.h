@@ -2,8 +2,7 @@
 // at least half of the median load of the accepting ones. A worker that drains does not count, because its
 // load is falling; one below half the median has just joined. Threads: one (scratch memory). Deterministic.
 // Cost: O(workers).
-#ifndef BFIO_ROUTER_CORE_POLICY_LEVEL_WORKERS_H_
-#define BFIO_ROUTER_CORE_POLICY_LEVEL_WORKERS_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -29,5 +28,3 @@ class LevelWorkers {
 double LevelTarget(const Instance& instance, absl::Span<const WorkerIndex> level, double item_tokens);
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_POLICY_LEVEL_WORKERS_H_

@@ -1,6 +1,5 @@
 // Shared code of policies that place one request after the other. Threads: any, no state.
-#ifndef BFIO_ROUTER_CORE_POLICY_PLACE_IN_ORDER_H_
-#define BFIO_ROUTER_CORE_POLICY_PLACE_IN_ORDER_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -48,5 +47,3 @@ inline int64_t RemoveViolations(absl::Span<const WaitingView> waiting, FreeCapac
 }
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_POLICY_PLACE_IN_ORDER_H_

@@ -13,8 +13,7 @@
 // Deterministic: the same snapshots in the same order give the same plans, unless PolicyOptions::stop ends a
 // decision; randomness comes from PolicyOptions::seed.
 // Threads: a policy belongs to the thread that drives the scheduler. No I/O, no clock.
-#ifndef BFIO_ROUTER_CORE_POLICY_POLICY_H_
-#define BFIO_ROUTER_CORE_POLICY_POLICY_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -99,5 +98,3 @@ const std::vector<PolicyInfo>& RegisteredPolicies();
 absl::StatusOr<std::unique_ptr<Policy>> MakePolicy(absl::string_view name, const PolicyOptions& options);
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_POLICY_POLICY_H_

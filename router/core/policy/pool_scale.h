@@ -1,7 +1,6 @@
 // The scale of the waiting requests' sizes. The unit in which bf_io and bf_io_auto measure prompt lengths, so
 // that nothing has to be tuned to a workload. Threads: any, no state. Cost: O(waiting).
-#ifndef BFIO_ROUTER_CORE_POLICY_POOL_SCALE_H_
-#define BFIO_ROUTER_CORE_POLICY_POOL_SCALE_H_
+#pragma once
 
 #include "absl/types/span.h"
 #include "router/core/model/snapshot.h"
@@ -22,5 +21,3 @@ struct PoolScale {
 PoolScale MeasurePool(absl::Span<const WaitingView> waiting);
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_POLICY_POOL_SCALE_H_

@@ -2,8 +2,7 @@
 // (model/snapshot.h) to the solver's (solver/instance.h): bf_io, bf_io_auto and the LP files of the simulator
 // describe the same program. Workers come from `free`, including what the policy has placed already. Weights,
 // precounted tokens, target and discount are left at their defaults. Pure. Threads: any, no state.
-#ifndef BFIO_ROUTER_CORE_POLICY_SNAPSHOT_INSTANCE_H_
-#define BFIO_ROUTER_CORE_POLICY_SNAPSHOT_INSTANCE_H_
+#pragma once
 
 #include <cstdint>
 
@@ -17,5 +16,3 @@ namespace bfio::core {
 void FillInstance(const Snapshot& snapshot, const FreeCapacity& free, int32_t horizon, Instance& instance);
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_POLICY_SNAPSHOT_INSTANCE_H_

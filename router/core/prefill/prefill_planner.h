@@ -15,8 +15,7 @@
 // is overdue: its rank computes a mean prompt's tokens in every step; or it is released, if slots suffice. In
 // the pool it is next once it has waited sqrt(longest / shortest) times as long as all others. Pure,
 // deterministic, no state; any thread. Units: tokens, seconds, steps.
-#ifndef BFIO_ROUTER_CORE_PREFILL_PREFILL_PLANNER_H_
-#define BFIO_ROUTER_CORE_PREFILL_PREFILL_PLANNER_H_
+#pragma once
 
 #include <algorithm>
 #include <cstddef>
@@ -138,5 +137,3 @@ PrefillDecision PlanPrefill(absl::Span<const PrefillRank> ranks, absl::Span<cons
                             const PrefillSettings& settings);
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_PREFILL_PREFILL_PLANNER_H_

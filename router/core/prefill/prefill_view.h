@@ -1,8 +1,7 @@
 // The prompts on the ranks of a group that meets in a barrier, for a policy: PlanPrefill's input about ranks
 // and traffic, as of the plan's step; waiting prompts are in Snapshot::waiting. Units: tokens, seconds,
 // steps.
-#ifndef BFIO_ROUTER_CORE_PREFILL_PREFILL_VIEW_H_
-#define BFIO_ROUTER_CORE_PREFILL_PREFILL_VIEW_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -25,5 +24,3 @@ struct PrefillView {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_PREFILL_PREFILL_VIEW_H_

@@ -4,8 +4,7 @@
 // switched off. Expected tokens are therefore multiplied by the share of them that the worker has found in
 // its recent prompts. Ownership: a group's accounts. Not saved with them: after a restart the caches are
 // assumed to be empty. Threads: one. Units: tokens.
-#ifndef BFIO_ROUTER_CORE_PREFIX_PREFIX_CACHES_H_
-#define BFIO_ROUTER_CORE_PREFIX_PREFIX_CACHES_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -153,5 +152,3 @@ class PrefixCaches {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_PREFIX_PREFIX_CACHES_H_

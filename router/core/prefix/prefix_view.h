@@ -2,8 +2,7 @@
 // share KV. A policy's input (Snapshot::prefixes). A prompt costs a worker only the tokens that its prefix
 // cache does not hold, and waits for the prompts that the worker has not computed yet. Ownership: borrows the
 // caches; valid during one Policy::Decide. Threads: one. Units: tokens.
-#ifndef BFIO_ROUTER_CORE_PREFIX_PREFIX_VIEW_H_
-#define BFIO_ROUTER_CORE_PREFIX_PREFIX_VIEW_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -25,5 +24,3 @@ struct PrefixView {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_PREFIX_PREFIX_VIEW_H_

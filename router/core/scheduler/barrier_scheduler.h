@@ -6,8 +6,7 @@
 // An idle group with nothing to place gets no plan: it is parked until a request arrives.
 //
 // Threads: as Scheduler.
-#ifndef BFIO_ROUTER_CORE_SCHEDULER_BARRIER_SCHEDULER_H_
-#define BFIO_ROUTER_CORE_SCHEDULER_BARRIER_SCHEDULER_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -45,5 +44,3 @@ class BarrierScheduler final : public Scheduler {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_SCHEDULER_BARRIER_SCHEDULER_H_

@@ -4,8 +4,7 @@
 // events come from and where plans go. Threads: none inside; owned and called by one thread. No I/O, no
 // clock: steps are numbered by the events themselves. Deterministic: the same events in the same order give
 // the same outcomes.
-#ifndef BFIO_ROUTER_CORE_SCHEDULER_CLUSTER_H_
-#define BFIO_ROUTER_CORE_SCHEDULER_CLUSTER_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -129,5 +128,3 @@ class Cluster {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_SCHEDULER_CLUSTER_H_

@@ -2,8 +2,7 @@
 // admission and the policy (docs/design/decision.md, "The order"). Builds the policy's snapshot from accounts
 // and pool, enforces its contract, and converts its decision to placements. Borrows accounts and pool.
 // Threads: one.
-#ifndef BFIO_ROUTER_CORE_SCHEDULER_DECISION_MAKER_H_
-#define BFIO_ROUTER_CORE_SCHEDULER_DECISION_MAKER_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -147,5 +146,3 @@ class DecisionMaker {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_SCHEDULER_DECISION_MAKER_H_

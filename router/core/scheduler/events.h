@@ -1,7 +1,6 @@
 // The scheduler's inputs and outputs: membership, reports, plans. The types that scheduler.h uses. Plain
 // data. Units: tokens, steps. Threads: any.
-#ifndef BFIO_ROUTER_CORE_SCHEDULER_EVENTS_H_
-#define BFIO_ROUTER_CORE_SCHEDULER_EVENTS_H_
+#pragma once
 
 #include <cstdint>
 #include <limits>
@@ -195,5 +194,3 @@ struct Plan {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_SCHEDULER_EVENTS_H_

@@ -5,8 +5,7 @@
 // them. An assignment occupies its slot and KV from the moment it is planned ("in flight") until a report
 // acknowledges its plan. Borrows the pool: refused requests go back there, and lookahead and tenants get the
 // observations. Threads: one.
-#ifndef BFIO_ROUTER_CORE_SCHEDULER_GROUP_ACCOUNTS_H_
-#define BFIO_ROUTER_CORE_SCHEDULER_GROUP_ACCOUNTS_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -315,5 +314,3 @@ class GroupAccounts {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_SCHEDULER_GROUP_ACCOUNTS_H_

@@ -8,8 +8,7 @@
 // replayed once per step, which has ended when as many reports have arrived as ranks have requests. Where all
 // ranks compute prompts up to levels (PrefillReport::metered), prompts are planned as for a barrier that the
 // router times.
-#ifndef BFIO_ROUTER_CORE_SCHEDULER_INDEPENDENT_SCHEDULER_H_
-#define BFIO_ROUTER_CORE_SCHEDULER_INDEPENDENT_SCHEDULER_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -49,5 +48,3 @@ class IndependentScheduler final : public Scheduler {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_SCHEDULER_INDEPENDENT_SCHEDULER_H_

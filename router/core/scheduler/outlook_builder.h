@@ -1,8 +1,7 @@
 // Fills Snapshot::outlook. Gets from the lookahead a row per worker and one curve per kind of waiting
 // request. Keeps the arrays between plans; the spans that it returns are valid until the next Build. Owned by
 // the scheduler. Threads: the scheduler's.
-#ifndef BFIO_ROUTER_CORE_SCHEDULER_OUTLOOK_BUILDER_H_
-#define BFIO_ROUTER_CORE_SCHEDULER_OUTLOOK_BUILDER_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -36,5 +35,3 @@ class OutlookBuilder {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_SCHEDULER_OUTLOOK_BUILDER_H_

@@ -5,8 +5,7 @@
 // end of the present one. A quarter of it, since steps vary, and kDelivery are reserved for making and
 // sending the plan. Of the rest, a share is used as the delay. The share grows with each step and is halved
 // by each late plan, because a late plan delays its placements by a step. Seconds. Pure; one thread.
-#ifndef BFIO_ROUTER_CORE_SCHEDULER_PLAN_DELAY_H_
-#define BFIO_ROUTER_CORE_SCHEDULER_PLAN_DELAY_H_
+#pragma once
 
 #include <algorithm>
 #include <array>
@@ -43,5 +42,3 @@ class PlanDelay {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_SCHEDULER_PLAN_DELAY_H_

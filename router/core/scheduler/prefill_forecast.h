@@ -2,8 +2,7 @@
 // plan's own step are planned already. In each of them a rank computes prompts up to the level of that step's
 // plan, as a worker does. Completions in these steps are not known, and none are assumed. Pure. Threads: any,
 // no state.
-#ifndef BFIO_ROUTER_CORE_SCHEDULER_PREFILL_FORECAST_H_
-#define BFIO_ROUTER_CORE_SCHEDULER_PREFILL_FORECAST_H_
+#pragma once
 
 #include "router/core/prefill/prefill_view.h"
 #include "router/core/scheduler/group_accounts.h"
@@ -15,5 +14,3 @@ namespace bfio::core {
 bool ForecastPrefill(const GroupAccounts& accounts, const PlanSteps& steps, PrefillView& view);
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_SCHEDULER_PREFILL_FORECAST_H_

@@ -3,8 +3,7 @@
 // of each tenant, the lookahead, the reference wait (virtual_fcfs.h), and the clock of waiting ages. Groups
 // take requests out; a Cluster puts them in. Owned by a Cluster; schedulers and their parts borrow it.
 // Threads: one.
-#ifndef BFIO_ROUTER_CORE_SCHEDULER_REQUEST_POOL_H_
-#define BFIO_ROUTER_CORE_SCHEDULER_REQUEST_POOL_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -209,5 +208,3 @@ class RequestPool {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_SCHEDULER_REQUEST_POOL_H_

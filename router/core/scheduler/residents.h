@@ -4,8 +4,7 @@
 // happens when a resident leaves and every kSettleSteps steps, for a share of the workers at each step, so
 // that no step costs a pass over all residents. Owned by the scheduler; borrows its lookahead and tenant
 // counters. One thread.
-#ifndef BFIO_ROUTER_CORE_SCHEDULER_RESIDENTS_H_
-#define BFIO_ROUTER_CORE_SCHEDULER_RESIDENTS_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -99,5 +98,3 @@ class Residents {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_SCHEDULER_RESIDENTS_H_

@@ -3,8 +3,7 @@
 // hands out its views; it takes requests out of the pool that all groups share. Accounts are those of
 // group_accounts.h, decisions those of decision_maker.h; kinds differ in when a plan is due and for which
 // steps. Threads: none inside; the Cluster's. Pure and deterministic.
-#ifndef BFIO_ROUTER_CORE_SCHEDULER_SCHEDULER_H_
-#define BFIO_ROUTER_CORE_SCHEDULER_SCHEDULER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -155,5 +154,3 @@ std::unique_ptr<Scheduler> MakeScheduler(GroupKind kind, const SchedulerOptions&
                                          std::unique_ptr<Policy> policy);
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_SCHEDULER_SCHEDULER_H_

@@ -1,8 +1,7 @@
 // The events of a router's groups and of the waiting pool that they share, as plain data. The events of all
 // code that drives a Cluster (cluster.h) or observes one: router, recorder, replay and simulator. Spans
 // inside a Report are borrowed for the call. Threads: any, plain data.
-#ifndef BFIO_ROUTER_CORE_SCHEDULER_SCHEDULER_EVENT_H_
-#define BFIO_ROUTER_CORE_SCHEDULER_SCHEDULER_EVENT_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -155,5 +154,3 @@ struct Outcome {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_SCHEDULER_SCHEDULER_EVENT_H_

@@ -1,6 +1,5 @@
 // Settings of a cluster: its pool and all its groups. Threads: any, plain data.
-#ifndef BFIO_ROUTER_CORE_SCHEDULER_SCHEDULER_OPTIONS_H_
-#define BFIO_ROUTER_CORE_SCHEDULER_SCHEDULER_OPTIONS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -41,5 +40,3 @@ struct SchedulerOptions {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_SCHEDULER_SCHEDULER_OPTIONS_H_

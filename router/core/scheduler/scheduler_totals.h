@@ -1,6 +1,5 @@
 // What a group's scheduler has counted since it was made. Plain data.
-#ifndef BFIO_ROUTER_CORE_SCHEDULER_SCHEDULER_TOTALS_H_
-#define BFIO_ROUTER_CORE_SCHEDULER_SCHEDULER_TOTALS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -36,5 +35,3 @@ struct SchedulerTotals {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_SCHEDULER_SCHEDULER_TOTALS_H_

@@ -4,8 +4,7 @@
 // before it have left, and returns assignments. It takes them from `free`, and may close slots for all that
 // follows. Threads: the scheduler's. Pure. Cost: O(waiting), times G where requests are kept out by KV
 // memory.
-#ifndef BFIO_ROUTER_CORE_SCHEDULER_STAGES_H_
-#define BFIO_ROUTER_CORE_SCHEDULER_STAGES_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -61,5 +60,3 @@ class KvHold {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_SCHEDULER_STAGES_H_

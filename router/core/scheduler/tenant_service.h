@@ -4,8 +4,7 @@
 // accumulates no credit. When it returns, its counter is raised to the least counter of the tenants with a
 // waiting request that could run, or, when no request waits, to that of the tenant that waited last. Owned by
 // the scheduler; one thread. Cost: O(1) per event, O(tenants) for the least counter.
-#ifndef BFIO_ROUTER_CORE_SCHEDULER_TENANT_SERVICE_H_
-#define BFIO_ROUTER_CORE_SCHEDULER_TENANT_SERVICE_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -68,5 +67,3 @@ class TenantService {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_SCHEDULER_TENANT_SERVICE_H_

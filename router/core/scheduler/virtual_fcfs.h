@@ -9,8 +9,7 @@
 // Where KV memory is the limit, the result is the wait if the same number of requests were admitted, in this
 // order. Arrivals count from the step at which they entered the pool. Threads: one. Cost: O(log tenants)
 // amortised per request; one quantile computation per query after an admission.
-#ifndef BFIO_ROUTER_CORE_SCHEDULER_VIRTUAL_FCFS_H_
-#define BFIO_ROUTER_CORE_SCHEDULER_VIRTUAL_FCFS_H_
+#pragma once
 
 #include <compare>
 #include <cstddef>
@@ -125,5 +124,3 @@ class VirtualFcfs {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_SCHEDULER_VIRTUAL_FCFS_H_

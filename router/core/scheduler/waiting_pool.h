@@ -4,8 +4,7 @@
 // Owned by Scheduler; one thread. Cost: requests that enter alike, one after another, are sorted and merged
 // with the pool in one pass when it is read next, so a lost group's requests return in linear time. At the
 // back they enter at once. RemoveMany is one pass over the pool; so are all Removes between two reads of it.
-#ifndef BFIO_ROUTER_CORE_SCHEDULER_WAITING_POOL_H_
-#define BFIO_ROUTER_CORE_SCHEDULER_WAITING_POOL_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -126,5 +125,3 @@ class WaitingPool {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_SCHEDULER_WAITING_POOL_H_

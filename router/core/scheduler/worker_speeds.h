@@ -4,8 +4,7 @@
 // prompt token divided by t_l, where known. A worker whose costs are not known well enough counts as
 // ordinary. Times change only when that changes a worker's step, relative to the others, by a share kStep of
 // an ordinary step; workers whose steps differ by less than kEqual get exactly 1 and 0. Pure.
-#ifndef BFIO_ROUTER_CORE_SCHEDULER_WORKER_SPEEDS_H_
-#define BFIO_ROUTER_CORE_SCHEDULER_WORKER_SPEEDS_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -61,5 +60,3 @@ struct WorkerSpeeds {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_SCHEDULER_WORKER_SPEEDS_H_

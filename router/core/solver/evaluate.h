@@ -1,7 +1,6 @@
 // The objectives by their definition (instance.h), computed from scratch: the reference for the faster
 // computations. Threads: any, no state.
-#ifndef BFIO_ROUTER_CORE_SOLVER_EVALUATE_H_
-#define BFIO_ROUTER_CORE_SOLVER_EVALUATE_H_
+#pragma once
 
 #include <vector>
 
@@ -18,5 +17,3 @@ double Evaluate(const Instance& instance, const SolverSettings& settings, const 
 void FindTargets(const Instance& instance, std::vector<double>& targets);
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_SOLVER_EVALUATE_H_

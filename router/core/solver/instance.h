@@ -3,8 +3,7 @@
 // an objective of the resulting loads is minimal. Exactly U = min(|items|, sum of slots) items are chosen
 // when KV allows it. Plain data, filled by the caller and reused between decisions. Loads and KV are in
 // tokens. Threads: any.
-#ifndef BFIO_ROUTER_CORE_SOLVER_INSTANCE_H_
-#define BFIO_ROUTER_CORE_SOLVER_INSTANCE_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -179,5 +178,3 @@ class Allocation {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_SOLVER_INSTANCE_H_

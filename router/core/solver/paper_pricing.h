@@ -7,8 +7,7 @@
 // When one step beyond the maximum costs more than all steps together earn (always with G > H + 1 and known
 // ends), the minimum is at the first step that reaches the maximum, and one pass over h finds it for every
 // curve. Ownership: borrows instance and terms from Reset on. Threads: one at a time.
-#ifndef BFIO_ROUTER_CORE_SOLVER_PAPER_PRICING_H_
-#define BFIO_ROUTER_CORE_SOLVER_PAPER_PRICING_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -108,5 +107,3 @@ class PaperPricing {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_SOLVER_PAPER_PRICING_H_

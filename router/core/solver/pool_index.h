@@ -4,8 +4,7 @@
 // still compensate for the distance. Items with a reserved worker (SolverItem::reserved_worker) add a
 // different load there; these items are kept separately, unsorted. Ownership: borrows the instance from Reset
 // on. Reused between decisions; allocates only to grow. Threads: one.
-#ifndef BFIO_ROUTER_CORE_SOLVER_POOL_INDEX_H_
-#define BFIO_ROUTER_CORE_SOLVER_POOL_INDEX_H_
+#pragma once
 
 #include <cstdint>
 #include <limits>
@@ -71,5 +70,3 @@ class PoolIndex {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_SOLVER_POOL_INDEX_H_

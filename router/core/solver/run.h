@@ -2,8 +2,7 @@
 // counted work is spent, or at the caller's deadline; the present plan is feasible at every moment. The core
 // has no clock, so the deadline is a function of the caller, called once per some thousand evaluations or
 // capacity tests. Threads: one; `stop` is called on it.
-#ifndef BFIO_ROUTER_CORE_SOLVER_RUN_H_
-#define BFIO_ROUTER_CORE_SOLVER_RUN_H_
+#pragma once
 
 #include <cstdint>
 
@@ -74,5 +73,3 @@ class Run {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_SOLVER_RUN_H_

@@ -16,8 +16,7 @@
 // changed. At the end all items are considered again, if they are few. Cost of one round over U admitted
 // items: U C (H + log |waiting|) for the swaps, C being the number of curves in the pool, and at most U
 // min(U, 64) H for the trades, with 16 partners each when U > 64. Threads: one.
-#ifndef BFIO_ROUTER_CORE_SOLVER_SEARCH_H_
-#define BFIO_ROUTER_CORE_SOLVER_SEARCH_H_
+#pragma once
 
 #include <cstdint>
 #include <utility>
@@ -102,5 +101,3 @@ extern template class Search<PaperPricing>;
 extern template class Search<SquarePricing>;
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_SOLVER_SEARCH_H_

@@ -1,8 +1,7 @@
 // Solves one decision: construction, local search, fill. The entry point of this module. Owns the scratch
 // memory of a decision, so that a steady stream of decisions does not allocate. Threads: one at a time.
 // Deterministic for (instance, settings), unless a deadline ends the search.
-#ifndef BFIO_ROUTER_CORE_SOLVER_SOLVER_H_
-#define BFIO_ROUTER_CORE_SOLVER_SOLVER_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -98,5 +97,3 @@ class Solver {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_SOLVER_SOLVER_H_

@@ -4,8 +4,7 @@
 // with r the worker's time_per_token and R its load_rate. So the price of giving a slot to an item is a
 // parabola in s for a given curve: its coefficients cost O(H) once per slot and curve, and every further item
 // O(1). Lowest() is its minimum. Ownership: borrows instance and terms from Reset on. Threads: one at a time.
-#ifndef BFIO_ROUTER_CORE_SOLVER_SQUARE_PRICING_H_
-#define BFIO_ROUTER_CORE_SOLVER_SQUARE_PRICING_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -72,5 +71,3 @@ class SquarePricing {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_SOLVER_SQUARE_PRICING_H_

@@ -2,8 +2,7 @@
 // h p(h) of an item, as plain rows; computed once per instance. An item of load s adds rate (s p(h) + q(h))
 // to its worker's time at step h. Ownership: reused between decisions; allocates only to grow. Threads: one
 // fills it; any may read it afterwards.
-#ifndef BFIO_ROUTER_CORE_SOLVER_TERMS_H_
-#define BFIO_ROUTER_CORE_SOLVER_TERMS_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -96,5 +95,3 @@ class Terms {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_SOLVER_TERMS_H_

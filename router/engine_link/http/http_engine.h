@@ -8,8 +8,7 @@
 //
 // vLLM does not report how many requests it runs at a time (max_num_seqs): EngineAddress::slots. Ownership:
 // owns a thread, on which it waits for answers, one after another. Threads: as EngineClient.
-#ifndef BFIO_ROUTER_ENGINE_LINK_HTTP_HTTP_ENGINE_H_
-#define BFIO_ROUTER_ENGINE_LINK_HTTP_HTTP_ENGINE_H_
+#pragma once
 
 #include <map>
 #include <memory>
@@ -60,5 +59,3 @@ std::map<int32_t, HttpRankMetrics> ReadEngineMetrics(absl::string_view text);
 absl::Status ReadModels(absl::string_view text, EngineDescription& description);
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_ENGINE_LINK_HTTP_HTTP_ENGINE_H_

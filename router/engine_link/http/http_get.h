@@ -1,8 +1,7 @@
 // GET over HTTP/1.1 from a server that is not trusted: an answer has a bound in time and in bytes from its
 // first byte to its last, headers and chunks included. Redirects are not followed, no proxy is used, and
 // nothing is decompressed. A connection per request. Threads: one; Stop from any.
-#ifndef BFIO_ROUTER_ENGINE_LINK_HTTP_HTTP_GET_H_
-#define BFIO_ROUTER_ENGINE_LINK_HTTP_HTTP_GET_H_
+#pragma once
 
 #include <cstddef>
 #include <string>
@@ -43,5 +42,3 @@ class HttpGet {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_ENGINE_LINK_HTTP_HTTP_GET_H_

@@ -1,8 +1,7 @@
 // An engine's protocol as the router calls it. The client (protocol_client.h) is the same for all protocols
 // and holds messages as google::protobuf::Message; an EngineProtocol makes and reads them. To implement one,
 // derive from EngineProtocolOf (below). Pure; any thread.
-#ifndef BFIO_ROUTER_ENGINE_LINK_PROTOCOL_ENGINE_PROTOCOL_H_
-#define BFIO_ROUTER_ENGINE_LINK_PROTOCOL_ENGINE_PROTOCOL_H_
+#pragma once
 
 #include <google/protobuf/message.h>
 
@@ -213,5 +212,3 @@ class EngineProtocolOf : public EngineProtocol {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_ENGINE_LINK_PROTOCOL_ENGINE_PROTOCOL_H_

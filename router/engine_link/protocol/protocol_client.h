@@ -5,8 +5,7 @@
 // requested, another output than the first, counts that do not fit the tokens received; stream_counts.h) ends
 // with DATA_LOSS. Messages after the end of an output are ignored. Ownership and threads: as EngineClient;
 // gRPC's callbacks. A client may be destroyed while its calls are under way.
-#ifndef BFIO_ROUTER_ENGINE_LINK_PROTOCOL_PROTOCOL_CLIENT_H_
-#define BFIO_ROUTER_ENGINE_LINK_PROTOCOL_PROTOCOL_CLIENT_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -22,5 +21,3 @@ std::unique_ptr<EngineClient> NewVllmClient(const std::string& server);
 std::unique_ptr<EngineClient> NewSglangClient(const std::string& server, bool pinned);
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_ENGINE_LINK_PROTOCOL_PROTOCOL_CLIENT_H_

@@ -2,8 +2,7 @@
 // tokens of their messages. A count that does not fit the tokens received means that a message is missing,
 // came twice, or came in another order. What each protocol counts is in Options. A count of 0 in a message
 // with tokens is no count. Pure. Threads: one. Tokens. Errors: DATA_LOSS.
-#ifndef BFIO_ROUTER_ENGINE_LINK_PROTOCOL_STREAM_COUNTS_H_
-#define BFIO_ROUTER_ENGINE_LINK_PROTOCOL_STREAM_COUNTS_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -41,5 +40,3 @@ class StreamCounts {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_ENGINE_LINK_PROTOCOL_STREAM_COUNTS_H_

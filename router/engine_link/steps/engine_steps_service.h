@@ -3,8 +3,7 @@
 // The caller is authorized like a worker, by its certificate; the names of its requests identify the rank.
 // Threads: gRPC's; answers on the link's thread. `link` outlives the server with which the service is
 // registered.
-#ifndef BFIO_ROUTER_ENGINE_LINK_STEPS_ENGINE_STEPS_SERVICE_H_
-#define BFIO_ROUTER_ENGINE_LINK_STEPS_ENGINE_STEPS_SERVICE_H_
+#pragma once
 
 #include <grpcpp/grpcpp.h>
 
@@ -34,5 +33,3 @@ class EngineStepsService final : public WorkerPortService {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_ENGINE_LINK_STEPS_ENGINE_STEPS_SERVICE_H_

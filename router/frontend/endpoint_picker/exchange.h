@@ -8,8 +8,7 @@
 //
 // With observability_mode nothing is answered: such a stream tells when a request ends whose own stream the
 // picker has ended. Wire types end here. Threads: one at a time.
-#ifndef BFIO_ROUTER_FRONTEND_ENDPOINT_PICKER_EXCHANGE_H_
-#define BFIO_ROUTER_FRONTEND_ENDPOINT_PICKER_EXCHANGE_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -118,5 +117,3 @@ class Exchange {
 };
 
 }  // namespace bfio::router::picker
-
-#endif  // BFIO_ROUTER_FRONTEND_ENDPOINT_PICKER_EXCHANGE_H_

@@ -1,8 +1,7 @@
 // What a decision needs of a request in OpenAI's API: lengths, and the text with which its prompt begins.
 // Engines check requests; here nothing is refused that an engine might accept, except what cannot be read.
 // Pure; any thread.
-#ifndef BFIO_ROUTER_FRONTEND_ENDPOINT_PICKER_OPENAI_REQUEST_H_
-#define BFIO_ROUTER_FRONTEND_ENDPOINT_PICKER_OPENAI_REQUEST_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -40,5 +39,3 @@ bool Generates(absl::string_view path);
 absl::StatusOr<OpenAiRequest> ReadOpenAiRequest(absl::string_view body);
 
 }  // namespace bfio::router::picker
-
-#endif  // BFIO_ROUTER_FRONTEND_ENDPOINT_PICKER_OPENAI_REQUEST_H_

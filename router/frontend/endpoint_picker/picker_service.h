@@ -4,8 +4,7 @@
 // router. A second filter in observability_mode may show when requests end: a stream on which the response
 // depends (FULL_DUPLEX_STREAMED) then ends with the choice. Threads: methods run on gRPC's threads and never
 // block. The handler outlives the server with which the service is registered.
-#ifndef BFIO_ROUTER_FRONTEND_ENDPOINT_PICKER_PICKER_SERVICE_H_
-#define BFIO_ROUTER_FRONTEND_ENDPOINT_PICKER_PICKER_SERVICE_H_
+#pragma once
 
 #include <grpcpp/grpcpp.h>
 
@@ -82,5 +81,3 @@ class PickerService final : public CallService {
 };
 
 }  // namespace bfio::router::picker
-
-#endif  // BFIO_ROUTER_FRONTEND_ENDPOINT_PICKER_PICKER_SERVICE_H_

@@ -1,8 +1,7 @@
 // Answers to a gateway about the ranks and the model. A gateway sees all ranks as one engine of data-parallel
 // size 1 with their total load, because the router chooses a rank better than a gateway could. Pure; any
 // thread.
-#ifndef BFIO_ROUTER_FRONTEND_GATEWAY_ANSWERS_H_
-#define BFIO_ROUTER_FRONTEND_GATEWAY_ANSWERS_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -28,5 +27,3 @@ double TokenUsage(const RankLoad& load);
 common_pb::EngineLoad LoadRecord(const Loads& loads);
 
 }  // namespace bfio::router::gateway
-
-#endif  // BFIO_ROUTER_FRONTEND_GATEWAY_ANSWERS_H_

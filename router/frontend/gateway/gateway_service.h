@@ -4,8 +4,7 @@
 // owner without it) and the objective for the first token ("x-slo-ttft-ms", as in llm-d). Threads: methods
 // run on gRPC's threads and never block. Handler and authenticator outlive the server that the service is
 // registered with.
-#ifndef BFIO_ROUTER_FRONTEND_GATEWAY_GATEWAY_SERVICE_H_
-#define BFIO_ROUTER_FRONTEND_GATEWAY_GATEWAY_SERVICE_H_
+#pragma once
 
 #include <grpcpp/grpcpp.h>
 
@@ -114,5 +113,3 @@ class GatewayService final : public CallService {
 };
 
 }  // namespace bfio::router::gateway
-
-#endif  // BFIO_ROUTER_FRONTEND_GATEWAY_GATEWAY_SERVICE_H_

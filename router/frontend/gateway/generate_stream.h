@@ -8,8 +8,7 @@
 //
 // Ownership: the call owns itself (RequestCall); the sinks are part of it. Threads: those of ClientStream,
 // whose rules for clients that do not read apply here, too.
-#ifndef BFIO_ROUTER_FRONTEND_GATEWAY_GENERATE_STREAM_H_
-#define BFIO_ROUTER_FRONTEND_GATEWAY_GENERATE_STREAM_H_
+#pragma once
 
 #include <grpcpp/grpcpp.h>
 
@@ -154,5 +153,3 @@ class GenerateStream final : public RequestCall<GenerateStream, AnyMessage, AnyM
 };
 
 }  // namespace bfio::router::gateway
-
-#endif  // BFIO_ROUTER_FRONTEND_GATEWAY_GENERATE_STREAM_H_

@@ -3,8 +3,7 @@
 // every 100 ms when the load has changed, and one per second otherwise. Without subscribers the load is not
 // read. A subscriber that reads slowly gets only the newest record. Ownership: outlived by the handler;
 // outlives the server, and Close ends its streams. Threads: any, plus one of its own.
-#ifndef BFIO_ROUTER_FRONTEND_GATEWAY_LOAD_FEED_H_
-#define BFIO_ROUTER_FRONTEND_GATEWAY_LOAD_FEED_H_
+#pragma once
 
 #include <grpcpp/grpcpp.h>
 
@@ -72,5 +71,3 @@ class LoadFeed {
 };
 
 }  // namespace bfio::router::gateway
-
-#endif  // BFIO_ROUTER_FRONTEND_GATEWAY_LOAD_FEED_H_

@@ -1,8 +1,7 @@
 // An engine's protocol as gateways call it. Calls (gateway_service.h, generate_stream.h) are the same for all
 // protocols and hold their messages as google::protobuf::Message; a Protocol makes, reads and converts them.
 // To implement one, derive from ProtocolOf (below). Pure; any thread.
-#ifndef BFIO_ROUTER_FRONTEND_GATEWAY_PROTOCOL_H_
-#define BFIO_ROUTER_FRONTEND_GATEWAY_PROTOCOL_H_
+#pragma once
 
 #include <google/protobuf/message.h>
 
@@ -272,5 +271,3 @@ class ProtocolOf : public Protocol {
 };
 
 }  // namespace bfio::router::gateway
-
-#endif  // BFIO_ROUTER_FRONTEND_GATEWAY_PROTOCOL_H_

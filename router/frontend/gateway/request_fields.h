@@ -1,8 +1,7 @@
 // The fields of Generate requests that the engines' protocols share. All values of a gateway's request that
 // are accepted here are in range. Each protocol checks its own fields; the shared ones are checked and
 // converted here. Pure; any thread.
-#ifndef BFIO_ROUTER_FRONTEND_GATEWAY_REQUEST_FIELDS_H_
-#define BFIO_ROUTER_FRONTEND_GATEWAY_REQUEST_FIELDS_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -176,5 +175,3 @@ bool AllKnown(const Message& message) {
 }
 
 }  // namespace bfio::router::gateway
-
-#endif  // BFIO_ROUTER_FRONTEND_GATEWAY_REQUEST_FIELDS_H_

@@ -1,8 +1,7 @@
 // The files of a model that a gateway needs: its tokenizer, and the model's properties in config.json. Read
 // once at startup from --tokenizer=DIR (a checkpoint's directory, or one with only the tokenizer), or sent by
 // a worker (model_source.h). Weights are not read. Threads: immutable once made; any.
-#ifndef BFIO_ROUTER_FRONTEND_TOKENIZER_MODEL_FILES_H_
-#define BFIO_ROUTER_FRONTEND_TOKENIZER_MODEL_FILES_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -50,5 +49,3 @@ absl::StatusOr<ModelFiles> MakeModelFiles(std::string directory, const Tokenizer
 std::string ModelNameOf(absl::string_view directory);
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_FRONTEND_TOKENIZER_MODEL_FILES_H_

@@ -2,8 +2,7 @@
 // Client protocols read the files with every call, because they may arrive after startup and change with the
 // served model. Models are named by the digests that workers report. Threads: any. Converting a worker's
 // files may take a second, and runs on a thread of its own, which the destructor joins.
-#ifndef BFIO_ROUTER_FRONTEND_TOKENIZER_MODEL_SOURCE_H_
-#define BFIO_ROUTER_FRONTEND_TOKENIZER_MODEL_SOURCE_H_
+#pragma once
 
 #include <functional>
 #include <memory>
@@ -69,5 +68,3 @@ class ModelSource {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_FRONTEND_TOKENIZER_MODEL_SOURCE_H_

@@ -1,8 +1,7 @@
 // Finds the end of an output whose request names texts that end it (stops). Engines process tokens only, so
 // the router searches the text of an output's tokens as they come. A stop may begin and end in the middle of
 // tokens. Keeps only as much of the text as could be the beginning of a stop. Threads: one.
-#ifndef BFIO_ROUTER_FRONTEND_TOKENIZER_STOP_TEXT_H_
-#define BFIO_ROUTER_FRONTEND_TOKENIZER_STOP_TEXT_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -34,5 +33,3 @@ class StopText {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_FRONTEND_TOKENIZER_STOP_TEXT_H_

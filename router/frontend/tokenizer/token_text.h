@@ -1,8 +1,7 @@
 // The bytes of text that each token stands for, from a tokenizer.json. Finding texts that end an output
 // (stop_text.h). Supports byte-level BPE (GPT-2, Llama 3, Qwen) and SentencePiece's BPE and Unigram with byte
 // fallback (Llama 2, Mistral). Threads: immutable after Parse; any.
-#ifndef BFIO_ROUTER_FRONTEND_TOKENIZER_TOKEN_TEXT_H_
-#define BFIO_ROUTER_FRONTEND_TOKENIZER_TOKEN_TEXT_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -43,5 +42,3 @@ class TokenText {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_ROUTER_FRONTEND_TOKENIZER_TOKEN_TEXT_H_

@@ -3,8 +3,7 @@
 // Purpose: a step over random sequences, with its queries, cache and expected results on the host. The
 // content of a sequence's token depends only on the sequence's seed and the token's position, so that the
 // same token can be computed in different steps and batches, and compared. Pure; values.
-#ifndef BFIO_TESTS_TESTING_CUDA_ATTENTION_CASE_H_
-#define BFIO_TESTS_TESTING_CUDA_ATTENTION_CASE_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -71,5 +70,3 @@ std::vector<AttentionCase> AttentionCases(bool large);
 std::vector<std::pair<AttentionCase, AttentionCase>> SameBitsCases(bool large);
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_TESTING_CUDA_ATTENTION_CASE_H_

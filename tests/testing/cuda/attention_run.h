@@ -1,8 +1,7 @@
 // The attention kernels on the emulated GPU of tests/testing/simt, or with BFIO_KERNELS_ON_GPU on a real one.
 //
 // Threads: as simt/machine.h; on a GPU any, with the current device.
-#ifndef BFIO_TESTS_TESTING_CUDA_ATTENTION_RUN_H_
-#define BFIO_TESTS_TESTING_CUDA_ATTENTION_RUN_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -42,5 +41,3 @@ class DeviceStep {
 std::string RunAttention(const AttentionCase& attention_case, std::vector<worker::gpu::Bf16>* out);
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_TESTING_CUDA_ATTENTION_RUN_H_

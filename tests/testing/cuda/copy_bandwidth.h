@@ -3,8 +3,7 @@
 // Purpose: one definition of this measurement. Copies are queued one by one: within a graph they can be
 // slower, and a slow copy would make the measured kernels look better. Threads: one; uses the current
 // device's default stream.
-#ifndef BFIO_TESTS_TESTING_CUDA_COPY_BANDWIDTH_H_
-#define BFIO_TESTS_TESTING_CUDA_COPY_BANDWIDTH_H_
+#pragma once
 
 #include <cuda_runtime_api.h>
 
@@ -52,5 +51,3 @@ inline double CopyBytesPerSecond() {
 }
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_TESTING_CUDA_COPY_BANDWIDTH_H_

@@ -1,8 +1,7 @@
 // GPU memory for test programs. Any CUDA error ends the program with a line that names the failed call.
 //
 // Threads: any.
-#ifndef BFIO_TESTS_TESTING_CUDA_DEVICE_ARRAY_H_
-#define BFIO_TESTS_TESTING_CUDA_DEVICE_ARRAY_H_
+#pragma once
 
 #include <cuda_runtime_api.h>
 
@@ -58,5 +57,3 @@ class DeviceArray {
 };
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_TESTING_CUDA_DEVICE_ARRAY_H_

@@ -3,8 +3,7 @@
 // Purpose: row_kernels_test.cc and sample_test.cc run under the emulator in every build, and as a part of
 // bfio_cuda_kernel_check on a GPU. Both kinds of buffer are filled with poison at first and are read through
 // Content. Threads: as simt/machine.h; on a GPU any, with the current device.
-#ifndef BFIO_TESTS_TESTING_CUDA_KERNEL_MEMORY_H_
-#define BFIO_TESTS_TESTING_CUDA_KERNEL_MEMORY_H_
+#pragma once
 
 #ifndef BFIO_KERNELS_ON_GPU
 #include "simt/machine.h"
@@ -62,5 +61,3 @@ class DeviceBuffer {
 
 }  // namespace bfio::testing
 #endif
-
-#endif  // BFIO_TESTS_TESTING_CUDA_KERNEL_MEMORY_H_

@@ -1,7 +1,6 @@
 // Tests of engines on a GPU, over the families of tests/golden. Without a GPU they are skipped;
 // deploy/gpu_check runs them.
-#ifndef BFIO_TESTS_TESTING_CUDA_ON_A_GPU_H_
-#define BFIO_TESTS_TESTING_CUDA_ON_A_GPU_H_
+#pragma once
 
 #include <cstdlib>
 #include <vector>
@@ -45,5 +44,3 @@ inline void ExpectTokensOfAloneInBatches(worker::Engine& together, worker::Engin
 }
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_TESTING_CUDA_ON_A_GPU_H_

@@ -8,8 +8,7 @@
 // all ranks have reported; between two publications a choice adds to the rank's waiting.
 //
 // Purpose: bfio_test_engine balances like vLLM. Pure. Threads: one. Times only grow.
-#ifndef BFIO_TESTS_TESTING_ENGINE_RANK_BALANCER_H_
-#define BFIO_TESTS_TESTING_ENGINE_RANK_BALANCER_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -60,5 +59,3 @@ class RankBalancer {
 };
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_TESTING_ENGINE_RANK_BALANCER_H_

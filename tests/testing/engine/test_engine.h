@@ -4,8 +4,7 @@
 // the rank that it names) and waits there in order of arrival, until the rank has a slot and memory for its
 // prompt. KV grows on demand; a preempted request goes back into its rank's queue before all later ones. All
 // ranks meet after every step. Threads: one per rank, and gRPC's, one per call; one lock guards the queues.
-#ifndef BFIO_TESTS_TESTING_ENGINE_TEST_ENGINE_H_
-#define BFIO_TESTS_TESTING_ENGINE_TEST_ENGINE_H_
+#pragma once
 
 #include <grpcpp/grpcpp.h>
 
@@ -136,5 +135,3 @@ class TestEngine final : public ::vllm::grpc::engine::VllmEngine::Service {
 };
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_TESTING_ENGINE_TEST_ENGINE_H_

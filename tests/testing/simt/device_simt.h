@@ -1,6 +1,5 @@
 // The functions of worker/engine/cuda/kernels/device.h under the emulator.
-#ifndef BFIO_TESTS_TESTING_SIMT_DEVICE_SIMT_H_
-#define BFIO_TESTS_TESTING_SIMT_DEVICE_SIMT_H_
+#pragma once
 
 #include <algorithm>
 #include <cmath>
@@ -248,5 +247,3 @@ const char* Launch(void (*kernel)(Parameters...), const LaunchShape& shape, Stre
 }
 
 }  // namespace bfio::worker::gpu
-
-#endif  // BFIO_TESTS_TESTING_SIMT_DEVICE_SIMT_H_

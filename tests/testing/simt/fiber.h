@@ -3,8 +3,7 @@
 // Purpose: Boost.Context's switch, with the calls that address and thread sanitizers need to follow it. A
 // fiber that is abandoned before its end is simply started again; objects on its stack are not destroyed, so
 // kernels hold trivial objects only. Threads: as machine.h.
-#ifndef BFIO_TESTS_TESTING_SIMT_FIBER_H_
-#define BFIO_TESTS_TESTING_SIMT_FIBER_H_
+#pragma once
 
 #include <boost/context/detail/fcontext.hpp>
 
@@ -40,5 +39,3 @@ class Fiber {
 };
 
 }  // namespace simt
-
-#endif  // BFIO_TESTS_TESTING_SIMT_FIBER_H_

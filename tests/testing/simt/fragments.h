@@ -7,8 +7,7 @@
 //   B 16x8:  b[0] rows 2t, 2t+1 of column g;     b[1] rows 2t+8, 2t+9
 //   C 16x8:  d[0], d[1] row g, columns 2t, 2t+1; d[2], d[3] row g+8
 //   ldmatrix: register i holds elements 2t, 2t+1 of row g of matrix i; transposed: of column g.
-#ifndef BFIO_TESTS_TESTING_SIMT_FRAGMENTS_H_
-#define BFIO_TESTS_TESTING_SIMT_FRAGMENTS_H_
+#pragma once
 
 #include <cstdint>
 #include <cstring>
@@ -87,5 +86,3 @@ inline void MultiplyAdd::Run(void* const* lanes) {
 }
 
 }  // namespace simt
-
-#endif  // BFIO_TESTS_TESTING_SIMT_FRAGMENTS_H_

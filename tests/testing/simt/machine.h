@@ -16,8 +16,7 @@
 // functions and of the tensor cores' sums.
 //
 // Threads: one thread at a time uses the emulator; kernels run on it.
-#ifndef BFIO_TESTS_TESTING_SIMT_MACHINE_H_
-#define BFIO_TESTS_TESTING_SIMT_MACHINE_H_
+#pragma once
 
 #include <cstddef>
 #include <functional>
@@ -83,5 +82,3 @@ void CheckAccess(const char* what, const void* p, size_t bytes);
 [[noreturn]] void Fail(const char* message);
 
 }  // namespace simt
-
-#endif  // BFIO_TESTS_TESTING_SIMT_MACHINE_H_

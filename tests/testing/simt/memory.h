@@ -3,8 +3,7 @@
 // Purpose: a DeviceBuffer ends (to 16 bytes) where a protected page begins and starts after another, so that
 // access beyond it is detected at once; the few bytes between page and buffer are checked after each launch.
 // It is filled with poison at first (machine.h). Threads: as machine.h.
-#ifndef BFIO_TESTS_TESTING_SIMT_MEMORY_H_
-#define BFIO_TESTS_TESTING_SIMT_MEMORY_H_
+#pragma once
 
 #include <cstddef>
 #include <string>
@@ -67,5 +66,3 @@ class DeviceBuffer {
 };
 
 }  // namespace simt
-
-#endif  // BFIO_TESTS_TESTING_SIMT_MEMORY_H_

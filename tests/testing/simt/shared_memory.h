@@ -2,8 +2,7 @@
 //
 // Purpose: dynamic memory first, then static arrays in the order of first use, each followed by bytes that no
 // thread may write. All of it is filled with poison when a block begins (machine.h). Threads: as machine.h.
-#ifndef BFIO_TESTS_TESTING_SIMT_SHARED_MEMORY_H_
-#define BFIO_TESTS_TESTING_SIMT_SHARED_MEMORY_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -101,5 +100,3 @@ inline const char* SharedMemory::Damage() const {
 }
 
 }  // namespace simt
-
-#endif  // BFIO_TESTS_TESTING_SIMT_SHARED_MEMORY_H_

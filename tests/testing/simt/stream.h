@@ -5,8 +5,7 @@
 // into a stream (Launch of device_simt.h) are queued; those without a stream run at once.
 //
 // Threads: one at a time. The work may wait for other threads, which run other streams.
-#ifndef BFIO_TESTS_TESTING_SIMT_STREAM_H_
-#define BFIO_TESTS_TESTING_SIMT_STREAM_H_
+#pragma once
 
 #include <functional>
 #include <string>
@@ -52,5 +51,3 @@ class WorkStream {
 // The type to which cudaStream_t points. device_types.h declares it, and CUDA's headers do not define it
 // either.
 struct CUstream_st final : simt::WorkStream {};
-
-#endif  // BFIO_TESTS_TESTING_SIMT_STREAM_H_

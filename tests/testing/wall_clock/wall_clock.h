@@ -3,8 +3,7 @@
 // Purpose: tests of clocks that jump while a program runs. Programs are started with Wrapper() in front
 // (testing::Process); a test case runs itself again under such a clock with WallClockOfTest.
 // Threads: any may call Jump.
-#ifndef BFIO_TESTS_TESTING_WALL_CLOCK_WALL_CLOCK_H_
-#define BFIO_TESTS_TESTING_WALL_CLOCK_WALL_CLOCK_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -48,5 +47,3 @@ class WallClock {
 std::unique_ptr<WallClock> WallClockOfTest();
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_TESTING_WALL_CLOCK_WALL_CLOCK_H_

@@ -3,8 +3,7 @@
 // determine is left out with a warning. A second fit is by the batch's tokens. Also reports which workers are
 // slower than the others, and the time of the barrier and of the gap between steps. Threads: any. The only
 // I/O is reading the files.
-#ifndef BFIO_TOOLS_SIM_CALIBRATE_CALIBRATION_H_
-#define BFIO_TOOLS_SIM_CALIBRATE_CALIBRATION_H_
+#pragma once
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -83,5 +82,3 @@ double QuantileOf(std::vector<double> values, double q);
 absl::StatusOr<nlohmann::ordered_json> Calibrate(const StepRows& rows);
 
 }  // namespace bfio::sim
-
-#endif  // BFIO_TOOLS_SIM_CALIBRATE_CALIBRATION_H_

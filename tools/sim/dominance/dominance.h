@@ -5,8 +5,7 @@
 // requests. A seed rotates a trace (Rotated) or samples a profile again, and changes the policies' random
 // draws. Threads: Run distributes runs over its own threads; the result does not depend on their number.
 // `done` is called by any of them, under a lock.
-#ifndef BFIO_TOOLS_SIM_DOMINANCE_DOMINANCE_H_
-#define BFIO_TOOLS_SIM_DOMINANCE_DOMINANCE_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -153,5 +152,3 @@ nlohmann::ordered_json DominanceCellJson(const Dominance& dominance, const Domin
 nlohmann::ordered_json DominanceJson(const Dominance& dominance);
 
 }  // namespace bfio::sim
-
-#endif  // BFIO_TOOLS_SIM_DOMINANCE_DOMINANCE_H_

@@ -2,8 +2,7 @@
 // ranks step independently, or meet in a barrier after every step. Requests that arrive in the first fifth of
 // the arrival period are not counted; all others are followed to their ends. Messages take no time.
 // Deterministic for a seed; all rules get the same sessions. Threads: one. Units: seconds, tokens.
-#ifndef BFIO_TOOLS_SIM_PREFIXES_PREFIX_RUN_H_
-#define BFIO_TOOLS_SIM_PREFIXES_PREFIX_RUN_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -63,5 +62,3 @@ absl::StatusOr<PrefixRunResult> RunPrefixes(const PrefixRunOptions& options);
 nlohmann::ordered_json PrefixRunJson(const PrefixRunOptions& options, const PrefixRunResult& result);
 
 }  // namespace bfio::sim
-
-#endif  // BFIO_TOOLS_SIM_PREFIXES_PREFIX_RUN_H_

@@ -6,8 +6,7 @@
 // faster or slower, or as a Poisson process where it has no times; then they are drawn, each with prefixes of
 // its own. Deterministic for a seed: a session's lengths and times do not depend on how its requests are
 // served. Threads: one. Units: tokens, seconds.
-#ifndef BFIO_TOOLS_SIM_PREFIXES_PREFIX_WORKLOAD_H_
-#define BFIO_TOOLS_SIM_PREFIXES_PREFIX_WORKLOAD_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -108,5 +107,3 @@ class PrefixWorkload {
 };
 
 }  // namespace bfio::sim
-
-#endif  // BFIO_TOOLS_SIM_PREFIXES_PREFIX_WORKLOAD_H_

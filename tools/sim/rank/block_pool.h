@@ -2,8 +2,7 @@
 // as in vLLM's block pool. A full block has a name. A block without users is free, but keeps its name until
 // it is allocated again. The block that has been free longest is allocated first. Threads: one. Cost: O(1)
 // per call. Units: blocks.
-#ifndef BFIO_TOOLS_SIM_RANK_BLOCK_POOL_H_
-#define BFIO_TOOLS_SIM_RANK_BLOCK_POOL_H_
+#pragma once
 
 #include <cstdint>
 #include <list>
@@ -55,5 +54,3 @@ class BlockPool {
 };
 
 }  // namespace bfio::sim
-
-#endif  // BFIO_TOOLS_SIM_RANK_BLOCK_POOL_H_

@@ -11,8 +11,7 @@
 //   kPlain    engines that take requests at any time and fill their token budget.
 //
 // Threads: one.
-#ifndef BFIO_TOOLS_SIM_RANK_CLUSTER_DISPATCHER_H_
-#define BFIO_TOOLS_SIM_RANK_CLUSTER_DISPATCHER_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -131,5 +130,3 @@ class ClusterDispatcher final : public EngineDispatcher {
 };
 
 }  // namespace bfio::sim
-
-#endif  // BFIO_TOOLS_SIM_RANK_CLUSTER_DISPATCHER_H_

@@ -14,8 +14,7 @@
 //
 // Threads: none; one run owns it. Memory: none for growth, constant and throttled; 8 bytes per step
 // otherwise. Deterministic for a seed.
-#ifndef BFIO_TOOLS_SIM_RANK_DRIFT_H_
-#define BFIO_TOOLS_SIM_RANK_DRIFT_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -59,5 +58,3 @@ class Drift {
 };
 
 }  // namespace bfio::sim
-
-#endif  // BFIO_TOOLS_SIM_RANK_DRIFT_H_

@@ -1,8 +1,7 @@
 // The run of simulated engines under a rule: requests arrive, the rule sends them to ranks, ranks step. One
 // loop for all commands that simulate engines; they differ in their traffic and in the dispatcher. Threads:
 // one per run. Units: seconds.
-#ifndef BFIO_TOOLS_SIM_RANK_ENGINE_RUN_H_
-#define BFIO_TOOLS_SIM_RANK_ENGINE_RUN_H_
+#pragma once
 
 #include <cstdint>
 #include <limits>
@@ -79,5 +78,3 @@ struct RequestTimes {
 RequestTimes TimesOf(const std::vector<ServeRequest>& requests, double from_s, double until_s = kNever);
 
 }  // namespace bfio::sim
-
-#endif  // BFIO_TOOLS_SIM_RANK_ENGINE_RUN_H_

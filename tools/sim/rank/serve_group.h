@@ -11,8 +11,7 @@
 // Cost of a step: O(ranks + prompts computed + ends + decodes that need a block); other decodes are only
 // counted. Threads: none; a group belongs to its run. Deterministic for a seed. Units: tokens, seconds,
 // steps.
-#ifndef BFIO_TOOLS_SIM_RANK_SERVE_GROUP_H_
-#define BFIO_TOOLS_SIM_RANK_SERVE_GROUP_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -259,5 +258,3 @@ class ServeGroup {
 };
 
 }  // namespace bfio::sim
-
-#endif  // BFIO_TOOLS_SIM_RANK_SERVE_GROUP_H_

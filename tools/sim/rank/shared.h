@@ -1,6 +1,5 @@
 // What several simulations need: bounds of settings, runs in parallel, results as JSON.
-#ifndef BFIO_TOOLS_SIM_RANK_SHARED_H_
-#define BFIO_TOOLS_SIM_RANK_SHARED_H_
+#pragma once
 
 #include <algorithm>
 #include <atomic>
@@ -63,5 +62,3 @@ inline int64_t LongestOutput(const Trace& trace) {
 }
 
 }  // namespace bfio::sim
-
-#endif  // BFIO_TOOLS_SIM_RANK_SHARED_H_

@@ -2,8 +2,7 @@
 // events to a core::Cluster with the recorded policy, and compares every outcome. The log begins with its
 // session, so all outcomes must be the same, because the core is deterministic. The recorded decisions are
 // followed in any case, so that one difference does not cause others. Threads: one. No I/O.
-#ifndef BFIO_TOOLS_SIM_REPLAY_SESSION_REPLAY_H_
-#define BFIO_TOOLS_SIM_REPLAY_SESSION_REPLAY_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -124,5 +123,3 @@ struct ReplayedLog {
 nlohmann::ordered_json ReplayJson(const ReplayedLog& log, const SessionReplay& replay);
 
 }  // namespace bfio::sim
-
-#endif  // BFIO_TOOLS_SIM_REPLAY_SESSION_REPLAY_H_

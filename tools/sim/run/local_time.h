@@ -1,8 +1,7 @@
 // Every worker's local time in a step: from its load, its speed and random jitter. Converts loads to seconds,
 // for equal and unequal workers. local_g = (C + t_l L_g + c_p * prompt tokens) / speed_g * jitter. Threads:
 // none; one run owns it. Deterministic for a seed. Tokens in, seconds out.
-#ifndef BFIO_TOOLS_SIM_RUN_LOCAL_TIME_H_
-#define BFIO_TOOLS_SIM_RUN_LOCAL_TIME_H_
+#pragma once
 
 #include <cmath>
 #include <cstdint>
@@ -67,5 +66,3 @@ class LocalTime {
 };
 
 }  // namespace bfio::sim
-
-#endif  // BFIO_TOOLS_SIM_RUN_LOCAL_TIME_H_

@@ -1,8 +1,7 @@
 // The settings of one simulation run. Plain settings, one struct for the command line, the experiments and
 // the tests; AddRunOptions (shared_options.cc) describes those that are not described here. Threads: any,
 // plain data. Units: tokens, steps and seconds.
-#ifndef BFIO_TOOLS_SIM_RUN_OPTIONS_H_
-#define BFIO_TOOLS_SIM_RUN_OPTIONS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -79,5 +78,3 @@ struct SimOptions {
 absl::Status Validate(const SimOptions& options);
 
 }  // namespace bfio::sim
-
-#endif  // BFIO_TOOLS_SIM_RUN_OPTIONS_H_

@@ -9,8 +9,7 @@
 // tokens than its KV capacity; every request is admitted once, and once more after each preemption; an
 // admitted request generates exactly its number of tokens. Deterministic except for the measured decision
 // times. Runs in different threads share only the trace, which they read.
-#ifndef BFIO_TOOLS_SIM_RUN_SIMULATION_H_
-#define BFIO_TOOLS_SIM_RUN_SIMULATION_H_
+#pragma once
 
 #include <algorithm>
 #include <cmath>
@@ -170,5 +169,3 @@ class Simulation final : private Traffic {
 };
 
 }  // namespace bfio::sim
-
-#endif  // BFIO_TOOLS_SIM_RUN_SIMULATION_H_

@@ -5,8 +5,7 @@
 // waits are in steps. A step counts from warmup on. A request's wait and TTFT count when it is admitted in a
 // counted step. Its TPOT counts when it finishes in a counted step, or later where the steps of the emptying
 // group do not count. Threads: none; one run owns it.
-#ifndef BFIO_TOOLS_SIM_RUN_STATISTICS_H_
-#define BFIO_TOOLS_SIM_RUN_STATISTICS_H_
+#pragma once
 
 #include <algorithm>
 #include <cmath>
@@ -184,5 +183,3 @@ class Statistics {
 };
 
 }  // namespace bfio::sim
-
-#endif  // BFIO_TOOLS_SIM_RUN_STATISTICS_H_

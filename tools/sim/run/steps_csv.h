@@ -1,8 +1,7 @@
 // Every step of a run as a line of CSV. --steps_csv writes it and research/ reads it: step, begin_s and
 // seconds (simulated), the number of waiting requests, then load_0 .. (tokens) and active_0 .. (requests) of
 // the workers. Steps of the warm-up are included. Ownership: owns the file. Threads: one.
-#ifndef BFIO_TOOLS_SIM_RUN_STEPS_CSV_H_
-#define BFIO_TOOLS_SIM_RUN_STEPS_CSV_H_
+#pragma once
 
 #include <cstdint>
 #include <fstream>
@@ -46,5 +45,3 @@ class StepsCsv {
 };
 
 }  // namespace bfio::sim
-
-#endif  // BFIO_TOOLS_SIM_RUN_STEPS_CSV_H_

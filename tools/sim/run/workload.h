@@ -1,8 +1,7 @@
 // Changes that a simulation makes to a trace before it runs, and the demand that a trace places on a group.
 // One definition of seed and of load for traces and profiles. Pure; deterministic for a seed. Lengths in
 // tokens, times in seconds, rates in requests per second.
-#ifndef BFIO_TOOLS_SIM_RUN_WORKLOAD_H_
-#define BFIO_TOOLS_SIM_RUN_WORKLOAD_H_
+#pragma once
 
 #include <cstdint>
 
@@ -67,5 +66,3 @@ double MeanFreeSlots(const Trace& trace, int32_t workers, int32_t batch);
 double FullSlotRequestRate(const Trace& trace, int32_t workers, int32_t batch, const StepCost& cost);
 
 }  // namespace bfio::sim
-
-#endif  // BFIO_TOOLS_SIM_RUN_WORKLOAD_H_

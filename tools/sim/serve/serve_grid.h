@@ -4,8 +4,7 @@
 // is not available in advance. Runs that do not keep up with the load are excluded. It is an error when a
 // rule keeps up with none of its budgets in a cell, or when the candidate does not keep up. Threads:
 // RunServeGrid starts its own; call it from one thread. Deterministic.
-#ifndef BFIO_TOOLS_SIM_SERVE_SERVE_GRID_H_
-#define BFIO_TOOLS_SIM_SERVE_SERVE_GRID_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -84,5 +83,3 @@ absl::Status RunServeGrid(const ServeGridOptions& options, const std::function<v
 nlohmann::ordered_json ServeCellJson(const ServeCell& cell);
 
 }  // namespace bfio::sim
-
-#endif  // BFIO_TOOLS_SIM_SERVE_SERVE_GRID_H_

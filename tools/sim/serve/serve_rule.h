@@ -2,8 +2,7 @@
 // rules follow their descriptions and tests (docs/research/simulator.md names the sources); each uses its
 // engine's placement. bfio's own rules run in the router's core (rank/cluster_dispatcher.h). Threads: a rule
 // belongs to its run. Deterministic.
-#ifndef BFIO_TOOLS_SIM_SERVE_SERVE_RULE_H_
-#define BFIO_TOOLS_SIM_SERVE_SERVE_RULE_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -59,5 +58,3 @@ const std::vector<ServeRuleInfo>& ServeRules();
 absl::StatusOr<std::unique_ptr<ServeRule>> MakeServeRule(absl::string_view name, int64_t budget);
 
 }  // namespace bfio::sim
-
-#endif  // BFIO_TOOLS_SIM_SERVE_SERVE_RULE_H_

@@ -3,8 +3,7 @@
 // trace. The rule plans every step, `lag` steps ahead. Counting begins after a warm-up and ends when the last
 // counted request has ended; requests keep arriving until then. Deterministic for a seed. Threads: runs in
 // different threads share nothing.
-#ifndef BFIO_TOOLS_SIM_SERVE_SERVE_RUN_H_
-#define BFIO_TOOLS_SIM_SERVE_SERVE_RUN_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -71,5 +70,3 @@ nlohmann::ordered_json ServeJson(const ServeOptions& options, const std::string&
                                  const ServeResult& result);
 
 }  // namespace bfio::sim
-
-#endif  // BFIO_TOOLS_SIM_SERVE_SERVE_RUN_H_

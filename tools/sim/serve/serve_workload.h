@@ -1,8 +1,7 @@
 // Lengths of a workload's requests, and how many of them per second a group of engines can serve. One
 // definition of load for every rule: a share of the capacity of a perfectly balanced group, so that no rule's
 // own capacity sets the scale. Pure; any thread. Tokens, seconds, requests per second.
-#ifndef BFIO_TOOLS_SIM_SERVE_SERVE_WORKLOAD_H_
-#define BFIO_TOOLS_SIM_SERVE_SERVE_WORKLOAD_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -60,5 +59,3 @@ std::optional<ServeFloor> FloorOf(const LengthMoments& moments, const BatchCost&
 double MeanOfLargestFactor(int32_t ranks, double jitter);
 
 }  // namespace bfio::sim
-
-#endif  // BFIO_TOOLS_SIM_SERVE_SERVE_WORKLOAD_H_

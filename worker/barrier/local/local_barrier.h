@@ -1,8 +1,7 @@
 // The barrier within one process: ranks are threads that share a LocalHub. For tests, and for a whole group
 // in a single worker process. Same semantics as the networked barriers. Threads: a LocalHub may be shared by
 // any threads; endpoint and barrier as in barrier.h.
-#ifndef BFIO_WORKER_BARRIER_LOCAL_LOCAL_BARRIER_H_
-#define BFIO_WORKER_BARRIER_LOCAL_LOCAL_BARRIER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -47,5 +46,3 @@ class LocalBarrierEndpoint final : public BarrierEndpoint {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_BARRIER_LOCAL_LOCAL_BARRIER_H_

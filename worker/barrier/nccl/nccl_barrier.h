@@ -11,8 +11,7 @@
 //
 // Threads: as in barrier.h; all NCCL calls except that ncclCommAbort come from the calling thread. Does not
 // allocate per step.
-#ifndef BFIO_WORKER_BARRIER_NCCL_NCCL_BARRIER_H_
-#define BFIO_WORKER_BARRIER_NCCL_NCCL_BARRIER_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -51,5 +50,3 @@ class NcclEndpoint final : public BarrierEndpoint {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_BARRIER_NCCL_NCCL_BARRIER_H_

@@ -4,8 +4,7 @@
 // followed by an HMAC-SHA256 under the secret over both nonces, the sender's role and the message. The
 // acceptor proves itself first. Messages after the handshake are not protected, unless TLS starts then
 // (tls.h). The caller provides the nonces. Pure; any thread.
-#ifndef BFIO_WORKER_BARRIER_STAR_JOIN_PROOF_H_
-#define BFIO_WORKER_BARRIER_STAR_JOIN_PROOF_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -73,5 +72,3 @@ class AcceptorProof {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_BARRIER_STAR_JOIN_PROOF_H_

@@ -3,8 +3,7 @@
 // dropped: port scanners, attackers, ranks of another epoch, a peer that never sends. Such connections are
 // bounded in bytes, time and number, and a flood drops its own connections first. No connection is served
 // between rendezvous, so none delays a step. Threads: used by one thread.
-#ifndef BFIO_WORKER_BARRIER_STAR_RENDEZVOUS_H_
-#define BFIO_WORKER_BARRIER_STAR_RENDEZVOUS_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -121,5 +120,3 @@ class Acceptor {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_BARRIER_STAR_RENDEZVOUS_H_

@@ -2,8 +2,7 @@
 // statuses; nothing throws. Threads: each object belongs to one thread, except that any thread may call
 // Signal::Set. All sockets are non-blocking and waited for with poll, so that every wait has a deadline and
 // can be interrupted.
-#ifndef BFIO_WORKER_BARRIER_STAR_SOCKET_H_
-#define BFIO_WORKER_BARRIER_STAR_SOCKET_H_
+#pragma once
 
 #include <poll.h>
 
@@ -115,5 +114,3 @@ absl::StatusOr<Fd> Connect(const Address& address, int64_t deadline_ns, const Si
 bool Poll(absl::Span<pollfd> fds, int64_t deadline_ns);
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_BARRIER_STAR_SOCKET_H_

@@ -2,8 +2,7 @@
 // per rank and all-reduce, no allocation. A rank that leaves is seen as the end of its connection. Every
 // failure is passed on to all neighbours at once, so no rank waits for a deadline because another rank
 // failed. Threads: as in barrier.h.
-#ifndef BFIO_WORKER_BARRIER_STAR_STAR_BARRIER_H_
-#define BFIO_WORKER_BARRIER_STAR_STAR_BARRIER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -70,5 +69,3 @@ class StarBarrier final : public Barrier {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_BARRIER_STAR_STAR_BARRIER_H_

@@ -1,7 +1,6 @@
 // The star barrier's endpoint: one listener for the rank's lifetime, one StarBarrier per epoch. Threads: as
 // barrier.h describes.
-#ifndef BFIO_WORKER_BARRIER_STAR_STAR_ENDPOINT_H_
-#define BFIO_WORKER_BARRIER_STAR_STAR_ENDPOINT_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -47,5 +46,3 @@ class StarEndpoint final : public BarrierEndpoint {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_BARRIER_STAR_STAR_ENDPOINT_H_

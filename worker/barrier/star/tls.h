@@ -4,8 +4,7 @@
 // cipher is ChaCha20-Poly1305, whose keys need no renewal in an epoch of any length. TLS starts after the
 // handshake of join_proof.h, when both ends are already authenticated by the same secret. Threads: the
 // connection's thread.
-#ifndef BFIO_WORKER_BARRIER_STAR_TLS_H_
-#define BFIO_WORKER_BARRIER_STAR_TLS_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -53,5 +52,3 @@ class TlsSession {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_BARRIER_STAR_TLS_H_

@@ -15,8 +15,7 @@
 //   kResult   parent -> child        the combined contributions of the whole group
 //   kError    to all neighbours      this rank's barrier has failed; they pass it on
 // Decoding validates magic, version and type; the caller checks epoch, rank and step.
-#ifndef BFIO_WORKER_BARRIER_STAR_WIRE_H_
-#define BFIO_WORKER_BARRIER_STAR_WIRE_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -92,5 +91,3 @@ std::optional<Handshake> DecodeHandshake(absl::Span<const uint8_t> bytes);
 std::optional<Frame> DecodeFrame(absl::Span<const uint8_t> bytes);
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_BARRIER_STAR_WIRE_H_

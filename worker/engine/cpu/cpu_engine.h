@@ -1,8 +1,7 @@
 // The CPU engine: runs a Llama-family model on a machine without a GPU. The backend of a DecodeEngine that
 // uses Forward, and the functions that assemble both. Threads: as engine.h describes. Each engine has its own
 // thread team, so a process has ranks x threads of them.
-#ifndef BFIO_WORKER_ENGINE_CPU_CPU_ENGINE_H_
-#define BFIO_WORKER_ENGINE_CPU_CPU_ENGINE_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -75,5 +74,3 @@ class CpuBackend final : public PartBackend {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_ENGINE_CPU_CPU_ENGINE_H_

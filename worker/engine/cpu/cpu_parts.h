@@ -1,7 +1,6 @@
 // The parts of chains on a server with the CPU engine (part_backend.h). All parts that a server hosts at the
 // same time share one copy of the weights. Threads: used by one thread.
-#ifndef BFIO_WORKER_ENGINE_CPU_CPU_PARTS_H_
-#define BFIO_WORKER_ENGINE_CPU_CPU_PARTS_H_
+#pragma once
 
 #include <memory>
 
@@ -29,5 +28,3 @@ class CpuParts final : public PartSource {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_ENGINE_CPU_CPU_PARTS_H_

@@ -3,8 +3,7 @@
 // logits depend only on its sequence's tokens, to the last bit (kernels.h). Several Forwards that each have a
 // part of the blocks (RunHead, RunBlocks, Logits) give the same bits. Threads: used by one thread, which
 // leads its own team.
-#ifndef BFIO_WORKER_ENGINE_CPU_FORWARD_H_
-#define BFIO_WORKER_ENGINE_CPU_FORWARD_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -99,5 +98,3 @@ class Forward {
 };
 
 }  // namespace bfio::worker::cpu
-
-#endif  // BFIO_WORKER_ENGINE_CPU_FORWARD_H_

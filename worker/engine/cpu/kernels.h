@@ -9,8 +9,7 @@
 // (research/tests/bench/gemm_bench.cc measures what it costs). The avx2 and avx512 versions agree to the last
 // bit too; generic, which has no fused multiply-add, agrees to rounding. Threads: pure functions; the caller
 // divides rows or columns among threads.
-#ifndef BFIO_WORKER_ENGINE_CPU_KERNELS_H_
-#define BFIO_WORKER_ENGINE_CPU_KERNELS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -90,5 +89,3 @@ const Kernels& BestKernels();
 const Kernels* const* RunnableKernels();
 
 }  // namespace bfio::worker::cpu
-
-#endif  // BFIO_WORKER_ENGINE_CPU_KERNELS_H_

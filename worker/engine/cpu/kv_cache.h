@@ -2,8 +2,7 @@
 // layer, page after page. A page has for each KV head its keys, [tokens / 16][head_dim][16], then its values,
 // [tokens][value_dim] (kernels.h has the reasons). The page of one head is contiguous. Threads: different
 // tokens or heads may be written by different threads.
-#ifndef BFIO_WORKER_ENGINE_CPU_KV_CACHE_H_
-#define BFIO_WORKER_ENGINE_CPU_KV_CACHE_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -63,5 +62,3 @@ class KvCache {
 };
 
 }  // namespace bfio::worker::cpu
-
-#endif  // BFIO_WORKER_ENGINE_CPU_KV_CACHE_H_

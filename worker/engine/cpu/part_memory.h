@@ -1,7 +1,6 @@
 // Memory that a part of a model takes in the CPU engine (model_part.h), with weights as the engine stores
 // them, converted or mapped. Threads: pure functions.
-#ifndef BFIO_WORKER_ENGINE_CPU_PART_MEMORY_H_
-#define BFIO_WORKER_ENGINE_CPU_PART_MEMORY_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -31,5 +30,3 @@ ModelBytes BytesOf(const Model& model, Storage weights);
 KvShape PartShape(const ModelConfig& config, int64_t blocks, int32_t page_tokens, int64_t pages);
 
 }  // namespace bfio::worker::cpu
-
-#endif  // BFIO_WORKER_ENGINE_CPU_PART_MEMORY_H_

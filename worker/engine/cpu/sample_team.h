@@ -1,7 +1,6 @@
 // Draws tokens from logits on an engine's threads. Shared by the CPU engine and the head of a chain. Threads:
 // used by the thread that leads the team.
-#ifndef BFIO_WORKER_ENGINE_CPU_SAMPLE_TEAM_H_
-#define BFIO_WORKER_ENGINE_CPU_SAMPLE_TEAM_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -27,5 +26,3 @@ class SampleTeam {
 };
 
 }  // namespace bfio::worker::cpu
-
-#endif  // BFIO_WORKER_ENGINE_CPU_SAMPLE_TEAM_H_

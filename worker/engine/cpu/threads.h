@@ -2,8 +2,7 @@
 // microseconds apart. Waking a thread takes longer than that, so the team spins for a while after each loop
 // and only then sleeps (ranks of a group may share cores, and the slowest rank sets the pace). A team with
 // more threads than the machine has cores sleeps at once. Threads: Run and For from one thread at a time.
-#ifndef BFIO_WORKER_ENGINE_CPU_THREADS_H_
-#define BFIO_WORKER_ENGINE_CPU_THREADS_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -55,5 +54,3 @@ inline std::pair<int64_t, int64_t> Share(int64_t n, int32_t thread, int32_t coun
 }
 
 }  // namespace bfio::worker::cpu
-
-#endif  // BFIO_WORKER_ENGINE_CPU_THREADS_H_

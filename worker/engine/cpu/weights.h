@@ -4,8 +4,7 @@
 // has a part of the weights: consecutive blocks, and the ends (embedding, final norm, lm_head) if it is the
 // head. Weights outside the part are neither read nor converted. Threads: immutable once made; the ranks of a
 // process share one.
-#ifndef BFIO_WORKER_ENGINE_CPU_WEIGHTS_H_
-#define BFIO_WORKER_ENGINE_CPU_WEIGHTS_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -110,5 +109,3 @@ class Weights {
 };
 
 }  // namespace bfio::worker::cpu
-
-#endif  // BFIO_WORKER_ENGINE_CPU_WEIGHTS_H_

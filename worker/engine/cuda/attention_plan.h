@@ -7,8 +7,7 @@
 // largest first, so that blocks that take them one after the other finish at about the same time.
 //
 // Costs: O(items); nothing is allocated after the constructor. Threads: used by one thread.
-#ifndef BFIO_WORKER_ENGINE_CUDA_ATTENTION_PLAN_H_
-#define BFIO_WORKER_ENGINE_CUDA_ATTENTION_PLAN_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -97,5 +96,3 @@ class AttentionPlan {
 };
 
 }  // namespace bfio::worker::gpu
-
-#endif  // BFIO_WORKER_ENGINE_CUDA_ATTENTION_PLAN_H_

@@ -5,8 +5,7 @@
 // (attention_plan.h); between buckets a row's logits agree to bf16 rounding, so a replay repeats the tokens
 // unless a draw depends on a smaller difference. Threads: as in backend.h. After an error every further Run
 // returns the same error.
-#ifndef BFIO_WORKER_ENGINE_CUDA_CUDA_BACKEND_H_
-#define BFIO_WORKER_ENGINE_CUDA_CUDA_BACKEND_H_
+#pragma once
 
 #include <memory>
 #include <vector>
@@ -124,5 +123,3 @@ class CudaBackend final : public PartBackend {
 };
 
 }  // namespace bfio::worker::gpu
-
-#endif  // BFIO_WORKER_ENGINE_CUDA_CUDA_BACKEND_H_

@@ -1,8 +1,7 @@
 // The parts of chains on a server with a GPU (part_backend.h). The hosted blocks are uploaded once, to memory
 // of their own, and shared by the parts that exist at the same time. Each part has its own stream,
 // activations and KV pools on the same device, so that parts run concurrently. Threads: used by one thread.
-#ifndef BFIO_WORKER_ENGINE_CUDA_CUDA_PARTS_H_
-#define BFIO_WORKER_ENGINE_CUDA_CUDA_PARTS_H_
+#pragma once
 
 #include <functional>
 #include <memory>
@@ -50,5 +49,3 @@ class CudaParts final : public PartSource {
 };
 
 }  // namespace bfio::worker::gpu
-
-#endif  // BFIO_WORKER_ENGINE_CUDA_CUDA_PARTS_H_

@@ -3,8 +3,7 @@
 // kernels. Everything is queued in one stream and runs in order; only Wait waits. Threads: used by one
 // thread. Errors: UNAVAILABLE with the failed call's name; RESOURCE_EXHAUSTED when memory is short;
 // DEADLINE_EXCEEDED from Wait. After any error except RESOURCE_EXHAUSTED the device must not be used again.
-#ifndef BFIO_WORKER_ENGINE_CUDA_DEVICE_OPS_H_
-#define BFIO_WORKER_ENGINE_CUDA_DEVICE_OPS_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -83,5 +82,3 @@ class DeviceOps {
 absl::Status LaunchStatus(const char* error, absl::string_view kernel);
 
 }  // namespace bfio::worker::gpu
-
-#endif  // BFIO_WORKER_ENGINE_CUDA_DEVICE_OPS_H_

@@ -1,8 +1,7 @@
 // A model's weights in device memory. Everything in bf16 (fp32 and fp16 are rounded once), in one allocation.
 // q, k and v are one matrix, gate and up another, so that a layer has four products. A server of a chain has
 // a part of the weights (model_part.h). Threads: immutable once made.
-#ifndef BFIO_WORKER_ENGINE_CUDA_DEVICE_WEIGHTS_H_
-#define BFIO_WORKER_ENGINE_CUDA_DEVICE_WEIGHTS_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -74,5 +73,3 @@ ModelBytes BytesOf(const ModelConfig& config);
 absl::StatusOr<DeviceWeights> MakeRandomWeights(const ModelConfig& config, DeviceOps& ops);
 
 }  // namespace bfio::worker::gpu
-
-#endif  // BFIO_WORKER_ENGINE_CUDA_DEVICE_WEIGHTS_H_

@@ -3,8 +3,7 @@
 // (step_inputs.h), so the work that Enqueue queues can be recorded once per bucket and replayed. Activations
 // are bf16, the residual and all sums fp32, logits fp32. A part of the model's layers begins or ends with the
 // residual: hidden rows. Threads: used by one thread.
-#ifndef BFIO_WORKER_ENGINE_CUDA_FORWARD_H_
-#define BFIO_WORKER_ENGINE_CUDA_FORWARD_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -153,5 +152,3 @@ class Forward {
 };
 
 }  // namespace bfio::worker::gpu
-
-#endif  // BFIO_WORKER_ENGINE_CUDA_FORWARD_H_

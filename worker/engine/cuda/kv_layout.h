@@ -6,8 +6,7 @@
 // so that the tokens of one KV head in one page are contiguous: a tile of attention reads runs of page_tokens
 // * head_dim * 2 bytes (4 KB for 16 tokens of 128). The page of position p is the (p / page_tokens)-th of its
 // sequence (worker/kv/page_table.h). Plain data.
-#ifndef BFIO_WORKER_ENGINE_CUDA_KV_LAYOUT_H_
-#define BFIO_WORKER_ENGINE_CUDA_KV_LAYOUT_H_
+#pragma once
 
 #include <cstdint>
 
@@ -33,5 +32,3 @@ struct KvLayout {
 };
 
 }  // namespace bfio::worker::gpu
-
-#endif  // BFIO_WORKER_ENGINE_CUDA_KV_LAYOUT_H_

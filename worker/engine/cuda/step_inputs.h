@@ -2,8 +2,7 @@
 // fills the block in pinned memory and one copy transfers it. Every array has a fixed offset for the engine's
 // lifetime, so captured graphs may hold pointers; the longest array comes last, so that only its used part is
 // copied. Host only, pure; tested without a GPU. Threads: plain data.
-#ifndef BFIO_WORKER_ENGINE_CUDA_STEP_INPUTS_H_
-#define BFIO_WORKER_ENGINE_CUDA_STEP_INPUTS_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -95,5 +94,3 @@ int64_t FillStepInputs(const StepPlan& plan, const AttentionPlan& attention, abs
 int64_t FillDrawInputs(absl::Span<const Draw> draws, int64_t vocab, const StepLayout& layout, void* block);
 
 }  // namespace bfio::worker::gpu
-
-#endif  // BFIO_WORKER_ENGINE_CUDA_STEP_INPUTS_H_

@@ -1,8 +1,7 @@
 // The device-specific half of a decode engine: runs a step on the CPU, on the GPU, or as a sleep
 // (worker/engine/sim). Separates what a step computes (decode_engine.h: host code, the same for all devices)
 // from how a device computes it. Threads: used by one thread.
-#ifndef BFIO_WORKER_ENGINE_DECODE_BACKEND_H_
-#define BFIO_WORKER_ENGINE_DECODE_BACKEND_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -63,5 +62,3 @@ class Backend {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_ENGINE_DECODE_BACKEND_H_

@@ -10,8 +10,7 @@
 // others are under way has its first token a step later (prefill_state() lists it until then). A backend
 // without a model (ModelFacts::has_model) gets requests and indices instead of rows, and every replay
 // continues at once.
-#ifndef BFIO_WORKER_ENGINE_DECODE_DECODE_ENGINE_H_
-#define BFIO_WORKER_ENGINE_DECODE_DECODE_ENGINE_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -206,5 +205,3 @@ class DecodeEngine final : public Engine {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_ENGINE_DECODE_DECODE_ENGINE_H_

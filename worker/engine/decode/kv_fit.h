@@ -1,8 +1,7 @@
 // Lowers the number of tokens in a rank's KV cache to what fits in memory. One rule for all engines. A device
 // reports how many bytes a cache of a given number of tokens takes, with all memory that grows with it, and
 // how many bytes are free. Threads: pure functions.
-#ifndef BFIO_WORKER_ENGINE_DECODE_KV_FIT_H_
-#define BFIO_WORKER_ENGINE_DECODE_KV_FIT_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -24,5 +23,3 @@ int64_t MostKvTokens(int64_t most, int64_t capacity, KvBytes bytes);
 std::optional<int64_t> FitKvTokens(const DecodeOptions& options, bool fewer, int64_t capacity, KvBytes bytes);
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_ENGINE_DECODE_KV_FIT_H_

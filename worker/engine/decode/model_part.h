@@ -3,8 +3,7 @@
 // block (s_m), the KV of one token in one block, and what the head of a chain needs in addition. Weights
 // count as the engine stores them, converted or mapped. Activations are not counted: leave memory for them
 // (docs/design/chains.md gives their size). Threads: plain data, pure functions.
-#ifndef BFIO_WORKER_ENGINE_DECODE_MODEL_PART_H_
-#define BFIO_WORKER_ENGINE_DECODE_MODEL_PART_H_
+#pragma once
 
 #include <cstdint>
 
@@ -42,5 +41,3 @@ struct ModelBytes {
 absl::Status CheckFits(const ModelBytes& bytes, const ModelPart& part, int64_t kv_bytes, int64_t limit);
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_ENGINE_DECODE_MODEL_PART_H_

@@ -3,8 +3,7 @@
 // which all engines keep the residual stream, so splitting a model loses no precision. Where a row's products
 // do not depend on its batch (CPU), a chain gives exactly the bits of one backend with all blocks; on GPUs
 // results agree to bf16 rounding. Threads: as backend.h.
-#ifndef BFIO_WORKER_ENGINE_DECODE_PART_BACKEND_H_
-#define BFIO_WORKER_ENGINE_DECODE_PART_BACKEND_H_
+#pragma once
 
 #include <memory>
 
@@ -54,5 +53,3 @@ class PartSource {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_ENGINE_DECODE_PART_BACKEND_H_

@@ -1,7 +1,6 @@
 // The tensors of a checkpoint in one or more files. Locates each tensor, and checks the index and the shards
 // against each other. Threads: immutable once open; any thread may read.
-#ifndef BFIO_WORKER_ENGINE_MODEL_CHECKPOINT_H_
-#define BFIO_WORKER_ENGINE_MODEL_CHECKPOINT_H_
+#pragma once
 
 #include <map>
 #include <memory>
@@ -44,5 +43,3 @@ class Checkpoint {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_ENGINE_MODEL_CHECKPOINT_H_

@@ -1,7 +1,6 @@
 // Converts elements of a checkpoint's tensors to numbers, and rounds to bf16. Used by engines that store
 // weights in another type than the file's. Threads: pure functions.
-#ifndef BFIO_WORKER_ENGINE_MODEL_ELEMENT_H_
-#define BFIO_WORKER_ENGINE_MODEL_ELEMENT_H_
+#pragma once
 
 #include <cstdint>
 #include <cstring>
@@ -46,5 +45,3 @@ inline float ElementAt(const TensorView& tensor, int64_t i) {
 }
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_ENGINE_MODEL_ELEMENT_H_

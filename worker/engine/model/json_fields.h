@@ -1,7 +1,6 @@
 // Typed fields of a JSON object. Reads fields with defaults and ranges and keeps the first error, so that a
 // reader is a list of fields without error handling. Threads: used by one thread at a time.
-#ifndef BFIO_WORKER_ENGINE_MODEL_JSON_FIELDS_H_
-#define BFIO_WORKER_ENGINE_MODEL_JSON_FIELDS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -46,5 +45,3 @@ class JsonFields {
 std::string Shown(const nlohmann::json& value);
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_ENGINE_MODEL_JSON_FIELDS_H_

@@ -1,7 +1,6 @@
 // The tensors of a model, with their shapes. The one list that loading checks a checkpoint against and that a
 // generator of checkpoints fills. Threads: pure functions.
-#ifndef BFIO_WORKER_ENGINE_MODEL_LAYOUT_H_
-#define BFIO_WORKER_ENGINE_MODEL_LAYOUT_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -38,5 +37,3 @@ std::vector<LayerTensor> LayerTensors(const ModelConfig& config);
 std::vector<TensorSpec> ModelTensors(const ModelConfig& config);
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_ENGINE_MODEL_LAYOUT_H_

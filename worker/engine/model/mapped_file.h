@@ -1,7 +1,6 @@
 // A regular file, mapped read-only. Gives a file's bytes without a copy; errors name the file. Threads:
 // immutable once open.
-#ifndef BFIO_WORKER_ENGINE_MODEL_MAPPED_FILE_H_
-#define BFIO_WORKER_ENGINE_MODEL_MAPPED_FILE_H_
+#pragma once
 
 #include <cstddef>
 #include <string>
@@ -53,5 +52,3 @@ class MappedFile {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_ENGINE_MODEL_MAPPED_FILE_H_

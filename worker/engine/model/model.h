@@ -2,8 +2,7 @@
 // All tensors that the configuration demands are present with the right shape, and no others. Weights stay in
 // the files' pages and types; an engine converts or uploads what it needs. Threads: immutable once loaded;
 // any thread may read.
-#ifndef BFIO_WORKER_ENGINE_MODEL_MODEL_H_
-#define BFIO_WORKER_ENGINE_MODEL_MODEL_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -81,5 +80,3 @@ class Model {
 absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& directory);
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_ENGINE_MODEL_MODEL_H_

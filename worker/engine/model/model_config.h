@@ -2,8 +2,7 @@
 // struct for the supported families (Llama, Mistral, Qwen2, Qwen3), with the defaults of transformers for
 // absent and null fields. Fields that would change the computation and are not implemented are rejected by
 // name. Threads: plain data and pure functions.
-#ifndef BFIO_WORKER_ENGINE_MODEL_MODEL_CONFIG_H_
-#define BFIO_WORKER_ENGINE_MODEL_MODEL_CONFIG_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -84,5 +83,3 @@ absl::string_view FamilyName(ModelConfig::Family family);
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, absl::string_view name);
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_ENGINE_MODEL_MODEL_CONFIG_H_

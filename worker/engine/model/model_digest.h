@@ -10,8 +10,7 @@
 // meets a sample; a change spread over a matrix is missed with a negligible probability. A change confined to
 // a shorter range can be missed: the digest is not a checksum, and does not protect against a deliberately
 // constructed model.
-#ifndef BFIO_WORKER_ENGINE_MODEL_MODEL_DIGEST_H_
-#define BFIO_WORKER_ENGINE_MODEL_MODEL_DIGEST_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -55,5 +54,3 @@ int64_t SamplesPerTensor(int64_t tensors);
 std::vector<int64_t> SampleOffsets(int64_t bytes, int64_t samples);
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_ENGINE_MODEL_MODEL_DIGEST_H_

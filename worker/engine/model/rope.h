@@ -1,7 +1,6 @@
 // Rotary position embedding: the rotation frequency of each pair of dimensions. The inverse frequencies of
 // the three supported kinds. Threads: pure functions.
-#ifndef BFIO_WORKER_ENGINE_MODEL_ROPE_H_
-#define BFIO_WORKER_ENGINE_MODEL_ROPE_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -25,5 +24,3 @@ RopeConfig ReadRopeConfig(const nlohmann::json& config, int64_t max_positions, a
 std::vector<float> InverseFrequencies(const RopeConfig& rope, int64_t head_dim);
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_ENGINE_MODEL_ROPE_H_

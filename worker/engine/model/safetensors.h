@@ -4,8 +4,7 @@
 // the format's limit). Errors name file and tensor. Threads: immutable once open; any thread may read. A file
 // that is truncated while it is mapped ends the reading process (mapped_file.h): replace checkpoints by
 // renaming.
-#ifndef BFIO_WORKER_ENGINE_MODEL_SAFETENSORS_H_
-#define BFIO_WORKER_ENGINE_MODEL_SAFETENSORS_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -71,5 +70,3 @@ class SafetensorsFile {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_ENGINE_MODEL_SAFETENSORS_H_

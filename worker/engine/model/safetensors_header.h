@@ -1,8 +1,7 @@
 // The JSON header of a safetensors file, as parsed. Checks only the grammar: which fields, of which types,
 // without duplicates. Whether they fit the data that follows is checked in safetensors.cc. Parsed as a
 // stream, so memory is bounded by what is kept. Threads: pure functions.
-#ifndef BFIO_WORKER_ENGINE_MODEL_SAFETENSORS_HEADER_H_
-#define BFIO_WORKER_ENGINE_MODEL_SAFETENSORS_HEADER_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -27,5 +26,3 @@ struct SafetensorsEntry {
 absl::StatusOr<std::vector<SafetensorsEntry>> ParseSafetensorsHeader(absl::string_view json);
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_ENGINE_MODEL_SAFETENSORS_HEADER_H_

@@ -4,8 +4,7 @@
 // of those the fewest whose probabilities sum to at least top_p, and one is drawn by inversion of a uniform
 // number. That number depends only on the request's seed and the token's index: the same logits give the same
 // token in any batch and after any replay. Threads: a Sampler is scratch space of one thread.
-#ifndef BFIO_WORKER_ENGINE_SAMPLING_SAMPLER_H_
-#define BFIO_WORKER_ENGINE_SAMPLING_SAMPLER_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -67,5 +66,3 @@ class Sampler {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_ENGINE_SAMPLING_SAMPLER_H_

@@ -3,8 +3,7 @@
 // gives for its load, so many workers fit on few cores. Token streams are deterministic (SimToken).
 // Prompts are computed whole in their first step; with `plan`, in chunks as in the other engines. Threads: as
 // in engine.h.
-#ifndef BFIO_WORKER_ENGINE_SIM_SIM_ENGINE_H_
-#define BFIO_WORKER_ENGINE_SIM_SIM_ENGINE_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -113,5 +112,3 @@ class SimBackend final : public Backend {
 };
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_ENGINE_SIM_SIM_ENGINE_H_

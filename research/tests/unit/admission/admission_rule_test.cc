@@ -3,7 +3,6 @@
 #include "research/admission/admission_rule.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <memory>
 #include <vector>

@@ -2,7 +2,6 @@
 #include "research/chains/dispatcher.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <map>
 #include <memory>

@@ -1,7 +1,6 @@
 // Placement and routing of the compared systems on pools small enough to check by hand, and the wide-area
 // pools.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <set>

@@ -2,7 +2,6 @@
 #include "research/chains/runs.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <limits>
 #include <string>

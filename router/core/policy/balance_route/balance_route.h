@@ -10,8 +10,7 @@
 // br0 uses the present step only: the exact change of G max L - sum L. br_h uses the snapshot's outlook as
 // far as it reaches; the paper's predictor is `survival`, the default of --lookahead. A lower class of
 // priority follows when the higher one is placed. Threads: as Policy.
-#ifndef BFIO_ROUTER_CORE_POLICY_BALANCE_ROUTE_BALANCE_ROUTE_H_
-#define BFIO_ROUTER_CORE_POLICY_BALANCE_ROUTE_BALANCE_ROUTE_H_
+#pragma once
 
 #include <cstdint>
 #include <utility>
@@ -127,5 +126,3 @@ inline constexpr int32_t kBrHorizon = 80;
 inline constexpr int32_t kBrLongestHorizon = 500;
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_POLICY_BALANCE_ROUTE_BALANCE_ROUTE_H_

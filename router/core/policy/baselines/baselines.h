@@ -2,8 +2,7 @@
 // simulator and in benchmarks; they stand for routers without BF-IO. "Pool order": the requests are placed
 // one by one, each on a worker that can take it (ties: lowest index, unless stated otherwise). Threads: as
 // Policy.
-#ifndef BFIO_ROUTER_CORE_POLICY_BASELINES_BASELINES_H_
-#define BFIO_ROUTER_CORE_POLICY_BASELINES_BASELINES_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -44,5 +43,3 @@ std::unique_ptr<Policy> Jffc();
 std::unique_ptr<Policy> Lpt();
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_POLICY_BASELINES_BASELINES_H_

@@ -10,8 +10,7 @@
 // Classes of priority are strict: a request is never passed over for a lower class while KV admits it.
 //
 // Purpose: the program with the user's settings; bf_io_auto derives its settings itself. Threads: as Policy.
-#ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_BF_IO_H_
-#define BFIO_ROUTER_CORE_POLICY_BF_IO_BF_IO_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -109,5 +108,3 @@ class BfIoPolicy final : public Policy {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_POLICY_BF_IO_BF_IO_H_

@@ -13,8 +13,7 @@
 // docs/design/decision.md describes the alternatives. Classes of priority are strict.
 //
 // Threads: as Policy. Deterministic.
-#ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_BF_IO_AUTO_H_
-#define BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_BF_IO_AUTO_H_
+#pragma once
 
 #include "router/core/model/free_capacity.h"
 #include "router/core/policy/bf_io_auto/headroom.h"
@@ -62,5 +61,3 @@ class BfIoAutoPolicy final : public Policy {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_BF_IO_AUTO_H_

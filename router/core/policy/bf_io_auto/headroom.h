@@ -16,8 +16,7 @@
 //
 // Threads: one. Cost: O(G log G + waiting * G) moves at worst, mostly O(waiting * low workers). At a deadline
 // (StopSignal) the requests that are left go to the least loaded worker, O(log G) each.
-#ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_HEADROOM_H_
-#define BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_HEADROOM_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -100,5 +99,3 @@ class Headroom {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_HEADROOM_H_

@@ -17,8 +17,7 @@
 // below it cost nothing. It relies less on predictions; without the term, cohorts of long requests are kept
 // apart better. No constant is tuned. Threads: one. Cost: that of ExpectedSteps. At a deadline (StopSignal)
 // the requests that are left go to the least loaded worker, O(log workers) each.
-#ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_HORIZON_H_
-#define BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_HORIZON_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -109,5 +108,3 @@ class Horizon {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_HORIZON_H_

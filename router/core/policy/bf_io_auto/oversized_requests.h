@@ -8,8 +8,7 @@
 //
 // The size of a gap and how fast a worker's load can fall are learnt from the loads of successive snapshots,
 // in tokens. Threads: one. Cost: O(waiting + G log G) per decision.
-#ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_OVERSIZED_REQUESTS_H_
-#define BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_OVERSIZED_REQUESTS_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -59,5 +58,3 @@ class OversizedRequests {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_OVERSIZED_REQUESTS_H_

@@ -17,8 +17,7 @@
 // limit is delayed only as far as a fair order of the tenants would also let them wait longer than P.
 //
 // Threads: one. Cost: O(waiting) per decision.
-#ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_URGENCY_H_
-#define BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_URGENCY_H_
+#pragma once
 
 #include <vector>
 
@@ -63,5 +62,3 @@ class UrgencyTracker {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_URGENCY_H_

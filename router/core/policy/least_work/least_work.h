@@ -11,8 +11,7 @@
 // waits, although a busy worker has free capacity, as long as that worker would take to compute the missing
 // tokens. Only requests of the lowest waiting class wait in this way. Ties: fewest requests, then the workers
 // in turn. After a deadline prefixes are ignored. Threads: as Policy.
-#ifndef BFIO_ROUTER_CORE_POLICY_LEAST_WORK_LEAST_WORK_H_
-#define BFIO_ROUTER_CORE_POLICY_LEAST_WORK_LEAST_WORK_H_
+#pragma once
 
 #include <cstdint>
 #include <utility>
@@ -76,5 +75,3 @@ class LeastWorkPolicy final : public Policy {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_POLICY_LEAST_WORK_LEAST_WORK_H_

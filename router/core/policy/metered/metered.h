@@ -10,8 +10,7 @@
 // Classes of priority are strict. Without Snapshot::prefill the other policy decides alone.
 //
 // Threads: as Policy. Deterministic.
-#ifndef BFIO_ROUTER_CORE_POLICY_METERED_METERED_H_
-#define BFIO_ROUTER_CORE_POLICY_METERED_METERED_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -79,5 +78,3 @@ class MeteredPolicy final : public Policy {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_POLICY_METERED_METERED_H_

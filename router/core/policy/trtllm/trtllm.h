@@ -5,8 +5,7 @@
 // balances better. The source ignores limits on slots and KV tokens. Here a request that these limits leave
 // over goes, in pool order, to the rank with least tokens that has free capacity, whatever the cap. Baseline;
 // the rule TensorRT-LLM ships. Threads: as Policy.
-#ifndef BFIO_ROUTER_CORE_POLICY_TRTLLM_TRTLLM_H_
-#define BFIO_ROUTER_CORE_POLICY_TRTLLM_TRTLLM_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -43,5 +42,3 @@ class TrtllmPolicy final : public Policy {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_POLICY_TRTLLM_TRTLLM_H_

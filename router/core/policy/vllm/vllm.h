@@ -7,8 +7,7 @@
 // its next step; `running` is the number of its active ones, in flight included; `in_flight` is the sum of
 // both; `kv` is the used share of its KV tokens; `clients` is 1. Without KV pressure this is least requests.
 // Baseline; the rule vLLM ships. Threads: as Policy.
-#ifndef BFIO_ROUTER_CORE_POLICY_VLLM_VLLM_H_
-#define BFIO_ROUTER_CORE_POLICY_VLLM_VLLM_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -33,5 +32,3 @@ class VllmPolicy final : public Policy {
 };
 
 }  // namespace bfio::core
-
-#endif  // BFIO_ROUTER_CORE_POLICY_VLLM_VLLM_H_

@@ -1,7 +1,6 @@
 #include "common/auth/bearer_tokens.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"

@@ -1,7 +1,6 @@
 #include "common/http/http_server.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #define CPPHTTPLIB_OPENSSL_SUPPORT
 #include <httplib.h>
 #include <sys/socket.h>

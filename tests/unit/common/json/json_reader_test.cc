@@ -1,7 +1,6 @@
 #include "common/json/json_reader.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <string>
 #include <vector>

@@ -1,7 +1,6 @@
 #include "router/admin/state_metrics.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <set>
 #include <string>

@@ -1,7 +1,6 @@
 #include "router/app/engines.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <map>
 #include <memory>

@@ -1,7 +1,6 @@
 #include "router/app/flags.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <fstream>
 #include <string>

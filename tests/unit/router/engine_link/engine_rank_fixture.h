@@ -1,6 +1,5 @@
 // An engine's rank whose inputs a test provides step by step.
-#ifndef BFIO_TESTS_UNIT_ROUTER_ENGINE_LINK_ENGINE_RANK_FIXTURE_H_
-#define BFIO_TESTS_UNIT_ROUTER_ENGINE_LINK_ENGINE_RANK_FIXTURE_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -94,5 +93,3 @@ class AMessage final : public Passed {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_TESTS_UNIT_ROUTER_ENGINE_LINK_ENGINE_RANK_FIXTURE_H_

@@ -1,6 +1,5 @@
 // An engine server with a client of the test, whose calls the test answers.
-#ifndef BFIO_TESTS_UNIT_ROUTER_ENGINE_LINK_ENGINE_SERVER_FIXTURE_H_
-#define BFIO_TESTS_UNIT_ROUTER_ENGINE_LINK_ENGINE_SERVER_FIXTURE_H_
+#pragma once
 
 #include <map>
 #include <memory>
@@ -236,5 +235,3 @@ class EngineServerTest : public ::testing::Test, public WorkerHandler {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_TESTS_UNIT_ROUTER_ENGINE_LINK_ENGINE_SERVER_FIXTURE_H_

@@ -2,7 +2,6 @@
 #include "router/engine_link/http/http_engine.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <unistd.h>
 

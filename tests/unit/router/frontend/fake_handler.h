@@ -1,6 +1,5 @@
 // A fake of the state behind the client APIs.
-#ifndef BFIO_TESTS_UNIT_ROUTER_FRONTEND_FAKE_HANDLER_H_
-#define BFIO_TESTS_UNIT_ROUTER_FRONTEND_FAKE_HANDLER_H_
+#pragma once
 
 #include <atomic>
 #include <functional>
@@ -87,5 +86,3 @@ class FakeHandler final : public RequestHandler {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_TESTS_UNIT_ROUTER_FRONTEND_FAKE_HANDLER_H_

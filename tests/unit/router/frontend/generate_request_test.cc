@@ -1,7 +1,6 @@
 #include "router/frontend/generate_request.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <string>
 #include <tuple>

@@ -1,6 +1,5 @@
 // Fixture for tests of groups: a world (tests/testing/world.h) whose verbs are the tests' own.
-#ifndef BFIO_TESTS_UNIT_ROUTER_GROUP_GROUP_WORLD_TEST_H_
-#define BFIO_TESTS_UNIT_ROUTER_GROUP_GROUP_WORLD_TEST_H_
+#pragma once
 
 #include <algorithm>
 #include <string>
@@ -99,5 +98,3 @@ class GroupSetTest : public GroupTest {
 };
 
 }  // namespace bfio::router
-
-#endif  // BFIO_TESTS_UNIT_ROUTER_GROUP_GROUP_WORLD_TEST_H_

@@ -3,11 +3,9 @@
 // Purpose: a router with one group of one worker of four slots: a real scheduler, no sockets, and a clock
 // that tests advance. The test says what workers report; for workers and groups that follow their protocols,
 // see tests/testing/world.h. Threads: one.
-#ifndef BFIO_TESTS_UNIT_ROUTER_REQUESTS_REQUEST_LIFECYCLE_FIXTURE_H_
-#define BFIO_TESTS_UNIT_ROUTER_REQUESTS_REQUEST_LIFECYCLE_FIXTURE_H_
+#pragma once
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <map>
 #include <memory>
@@ -216,5 +214,3 @@ MATCHER_P2(EndsWith, code, part, "") {
 }
 
 }  // namespace bfio::router
-
-#endif  // BFIO_TESTS_UNIT_ROUTER_REQUESTS_REQUEST_LIFECYCLE_FIXTURE_H_

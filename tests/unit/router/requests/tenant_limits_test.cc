@@ -2,7 +2,6 @@
 #include "router/requests/tenant_limits.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <set>
 #include <string>

@@ -2,7 +2,6 @@
 // recovered: whatever one of them states, the requests of the others are recovered, and it is charged no more
 // than it has.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <map>

@@ -2,7 +2,6 @@
 #include "router/worker_link/from_wire.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <limits>
 #include <string>

@@ -1,7 +1,6 @@
 #include "router/worker_link/held_request.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <string>
 #include <utility>

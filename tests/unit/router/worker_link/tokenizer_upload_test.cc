@@ -2,7 +2,6 @@
 #include "router/worker_link/tokenizer_upload.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <atomic>
 #include <memory>

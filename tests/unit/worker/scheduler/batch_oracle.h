@@ -1,6 +1,5 @@
 // The definition of every scheduler's batch, computed token by token.
-#ifndef BFIO_TESTS_UNIT_WORKER_SCHEDULER_BATCH_ORACLE_H_
-#define BFIO_TESTS_UNIT_WORKER_SCHEDULER_BATCH_ORACLE_H_
+#pragma once
 
 #include <algorithm>
 #include <numeric>
@@ -88,5 +87,3 @@ inline void Apply(const std::vector<Chunk>& batch, std::vector<BatchRequest>& re
 }
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_TESTS_UNIT_WORKER_SCHEDULER_BATCH_ORACLE_H_

@@ -2,8 +2,7 @@
 // libraries, as long as it does not use that engine. So the library is not linked but opened by name
 // (libcublasLt.so of the major version that this was compiled against, with the dynamic linker's search
 // path). Threads: immutable once loaded.
-#ifndef BFIO_WORKER_ENGINE_CUDA_DEVICE_CUBLAS_LT_H_
-#define BFIO_WORKER_ENGINE_CUDA_DEVICE_CUBLAS_LT_H_
+#pragma once
 
 #include <cublasLt.h>
 
@@ -39,5 +38,3 @@ struct CublasLt {
 absl::StatusOr<const CublasLt*> LoadCublasLt();
 
 }  // namespace bfio::worker::gpu
-
-#endif  // BFIO_WORKER_ENGINE_CUDA_DEVICE_CUBLAS_LT_H_

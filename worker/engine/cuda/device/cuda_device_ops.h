@@ -1,8 +1,7 @@
 // The device that the CUDA engine computes on: a GPU. Compiled with CUDA 13.0; docs/results.md lists the
 // runs on GPUs. Implements DeviceOps with the CUDA runtime (linked statically) and cuBLASLt (loaded).
 // Threads: used by one thread at a time, which may change: each call makes the GPU the thread's current one.
-#ifndef BFIO_WORKER_ENGINE_CUDA_DEVICE_CUDA_DEVICE_OPS_H_
-#define BFIO_WORKER_ENGINE_CUDA_DEVICE_CUDA_DEVICE_OPS_H_
+#pragma once
 
 #include <cuda_runtime_api.h>
 
@@ -59,5 +58,3 @@ class CudaDeviceOps final : public DeviceOps {
 };
 
 }  // namespace bfio::worker::gpu
-
-#endif  // BFIO_WORKER_ENGINE_CUDA_DEVICE_CUDA_DEVICE_OPS_H_

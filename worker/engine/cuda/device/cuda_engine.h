@@ -1,7 +1,6 @@
 // The CUDA engine: runs a Llama-family model on a GPU. Assembles device, weights and backend. A build without
 // CUDA has the same functions, which return an error. Threads: as in engine.h.
-#ifndef BFIO_WORKER_ENGINE_CUDA_DEVICE_CUDA_ENGINE_H_
-#define BFIO_WORKER_ENGINE_CUDA_DEVICE_CUDA_ENGINE_H_
+#pragma once
 
 #include <functional>
 #include <memory>
@@ -40,5 +39,3 @@ absl::StatusOr<std::unique_ptr<PartSource>> MakeCudaParts(int32_t device, std::s
                                                           std::function<void(const std::string&)> progress);
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_WORKER_ENGINE_CUDA_DEVICE_CUDA_ENGINE_H_

@@ -1,8 +1,7 @@
 // Converts CUDA's errors to statuses, and waits without blocking. Every call of the CUDA runtime goes through
 // CudaStatus, so that an error names its call. Threads: pure functions; WaitFor is called by the thread that
 // waits.
-#ifndef BFIO_WORKER_ENGINE_CUDA_DEVICE_CUDA_STATUS_H_
-#define BFIO_WORKER_ENGINE_CUDA_DEVICE_CUDA_STATUS_H_
+#pragma once
 
 #include <cuda_runtime_api.h>
 
@@ -25,5 +24,3 @@ absl::Status CudaStatus(cudaError_t error, absl::string_view call);
 absl::Status WaitFor(cudaEvent_t event, absl::Duration deadline);
 
 }  // namespace bfio::worker::gpu
-
-#endif  // BFIO_WORKER_ENGINE_CUDA_DEVICE_CUDA_STATUS_H_

@@ -3,8 +3,7 @@
 // real weights of all layers in rotation, because the weights of a single layer would stay in the cache and
 // distort the times. Threads: used by one thread. Errors: UNAVAILABLE with the call's name;
 // FAILED_PRECONDITION for a shape that is not prepared.
-#ifndef BFIO_WORKER_ENGINE_CUDA_DEVICE_GEMMS_H_
-#define BFIO_WORKER_ENGINE_CUDA_DEVICE_GEMMS_H_
+#pragma once
 
 #include <cuda_runtime_api.h>
 
@@ -72,5 +71,3 @@ class Gemms {
 };
 
 }  // namespace bfio::worker::gpu
-
-#endif  // BFIO_WORKER_ENGINE_CUDA_DEVICE_GEMMS_H_

@@ -18,8 +18,7 @@
 // Blocks are persistent: block b takes work items b, b + blocks, ..., where a work item is an attention item
 // for one KV head. Blocks read the number of items from device memory, so that one grid, and one captured
 // graph, serves every step. docs/design/attention.md has the sizes of the pipeline.
-#ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_CUH_
-#define BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_CUH_
+#pragma once
 
 #include "worker/engine/cuda/kernels/attention_args.h"
 #include "worker/engine/cuda/kernels/attention_math.cuh"
@@ -278,5 +277,3 @@ CombineKernel(AttentionArgs args) {
 }
 
 }  // namespace bfio::worker::gpu
-
-#endif  // BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_CUH_

@@ -2,8 +2,7 @@
 // planned on the host (../attention_plan.h) and read from device memory, so the launch depends only on the
 // grid and can be captured in a graph and replayed for any step. Allocates nothing. Threads: any; launches on
 // one stream run in order. Errors: nullptr for success, or a text that stays valid until the next launch.
-#ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_H_
-#define BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_H_
+#pragma once
 
 #include "worker/engine/cuda/kernels/attention_args.h"
 #include "worker/engine/cuda/kernels/device_types.h"
@@ -30,5 +29,3 @@ const char* FullAttentionGrid(int32_t head_dim, AttentionGrid* grid);
 const char* LaunchAttention(const AttentionArgs& args, const AttentionGrid& grid, Stream stream);
 
 }  // namespace bfio::worker::gpu
-
-#endif  // BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_H_

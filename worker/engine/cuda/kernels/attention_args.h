@@ -1,8 +1,7 @@
 // The arguments of the attention kernels: a step's work, and the device arrays. Plain structs, shared by the
 // planner (../attention_plan.h), the launcher (attention.h) and the kernels (attention.cuh). The items are
 // the same for all layers of a step. All pointers are device memory. Threads: plain data.
-#ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_ARGS_H_
-#define BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_ARGS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -87,5 +86,3 @@ struct AttentionArgs {
 };
 
 }  // namespace bfio::worker::gpu
-
-#endif  // BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_ARGS_H_

@@ -1,6 +1,5 @@
 // Selects the attention kernels for a head_dim and launches them, both on a GPU and in the tests' emulator.
-#ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_LAUNCH_CUH_
-#define BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_LAUNCH_CUH_
+#pragma once
 
 #include "worker/engine/cuda/kernels/attention.cuh"
 #include "worker/engine/cuda/kernels/attention.h"
@@ -47,5 +46,3 @@ inline const char* LaunchAttentionKernels(const AttentionArgs& args, const Atten
 }
 
 }  // namespace bfio::worker::gpu
-
-#endif  // BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_LAUNCH_CUH_

@@ -4,8 +4,7 @@
 // its bits: their weights are 0, the maximum stays, and sums are scaled by 1. Mul, Add and Fma are written
 // out because a compiler may otherwise fuse the same expression in one place and not in another. Maxima "in
 // units of log 2" are scores times 1 / log(2): weights are powers of two.
-#ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_MATH_CUH_
-#define BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_MATH_CUH_
+#pragma once
 
 #include "worker/engine/cuda/kernels/device.h"
 
@@ -90,5 +89,3 @@ BFIO_DEVICE MergeScales Merge(MergedRow& row, float max, float sum) {
 }
 
 }  // namespace bfio::worker::gpu
-
-#endif  // BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_MATH_CUH_

@@ -1,7 +1,6 @@
 // Stores an item's sums: as final results, as parts for CombineKernel, or merged over the chunks of a long
 // tile.
-#ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_RESULT_CUH_
-#define BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_RESULT_CUH_
+#pragma once
 
 #include "worker/engine/cuda/kernels/attention_args.h"
 #include "worker/engine/cuda/kernels/attention_math.cuh"
@@ -138,5 +137,3 @@ struct MergedTile {
 };
 
 }  // namespace bfio::worker::gpu
-
-#endif  // BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_RESULT_CUH_

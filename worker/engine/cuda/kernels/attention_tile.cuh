@@ -2,8 +2,7 @@
 // [rows][head_dim] bf16 in 16-byte pieces. ldmatrix reads the same piece of 8 rows at a time. Pieces are
 // permuted (swizzled) within 128 bytes so that these 8 are in different banks for every head_dim, and so are
 // the writes of an async copy.
-#ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_TILE_CUH_
-#define BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_TILE_CUH_
+#pragma once
 
 #include "worker/engine/cuda/kernels/attention_args.h"
 #include "worker/engine/cuda/kernels/attention_math.cuh"
@@ -178,5 +177,3 @@ class TileLoader {
 };
 
 }  // namespace bfio::worker::gpu
-
-#endif  // BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_TILE_CUH_

@@ -1,8 +1,7 @@
 // The computation of one warp on a tile of keys and values: scores, and sums of weighted values. Fragments
 // are those of mma.m16n8k16: with g = lane / 4 and t = lane % 4 a thread has rows g and g + 8 of its warp's
 // 16 query rows, and of every 8 columns 2t and 2t + 1.
-#ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_WARP_CUH_
-#define BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_WARP_CUH_
+#pragma once
 
 #include "worker/engine/cuda/kernels/attention_math.cuh"
 #include "worker/engine/cuda/kernels/attention_tile.cuh"
@@ -177,5 +176,3 @@ BFIO_DEVICE void ExchangeScores(float* shared, int stride, const float (&own)[2]
 }
 
 }  // namespace bfio::worker::gpu
-
-#endif  // BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_WARP_CUH_

@@ -1,6 +1,5 @@
 // Columns of a row as fp32: eight at a time where 16-byte accesses are possible, otherwise one.
-#ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_COLUMNS_CUH_
-#define BFIO_WORKER_ENGINE_CUDA_KERNELS_COLUMNS_CUH_
+#pragma once
 
 #include "worker/engine/cuda/kernels/device.h"
 
@@ -69,5 +68,3 @@ BFIO_DEVICE float WarpSum(float value) {
 }
 
 }  // namespace bfio::worker::gpu
-
-#endif  // BFIO_WORKER_ENGINE_CUDA_KERNELS_COLUMNS_CUH_

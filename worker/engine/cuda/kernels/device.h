@@ -3,8 +3,7 @@
 // tests, where tests/testing/simt runs it thread by thread and checks for what is undefined on a GPU. A
 // kernel uses these primitives instead of CUDA's own, and includes no CUDA header. All are in namespace
 // bfio::worker::gpu.
-#ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_DEVICE_H_
-#define BFIO_WORKER_ENGINE_CUDA_KERNELS_DEVICE_H_
+#pragma once
 
 #include "worker/engine/cuda/kernels/device_types.h"
 
@@ -48,5 +47,3 @@
 // The emulator's header; its folder is only on the include path of the tests' targets.
 #include "simt/device_simt.h"
 #endif
-
-#endif  // BFIO_WORKER_ENGINE_CUDA_KERNELS_DEVICE_H_

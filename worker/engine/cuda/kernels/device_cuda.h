@@ -1,6 +1,5 @@
 // The primitives of device.h on a GPU, sm_80 and newer: intrinsics and single PTX instructions.
-#ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_DEVICE_CUDA_H_
-#define BFIO_WORKER_ENGINE_CUDA_KERNELS_DEVICE_CUDA_H_
+#pragma once
 
 #include "worker/engine/cuda/kernels/device_types.h"
 
@@ -197,5 +196,3 @@ const char* Launch(void (*kernel)(Parameters...), const LaunchShape& shape, Stre
 }
 
 }  // namespace bfio::worker::gpu
-
-#endif  // BFIO_WORKER_ENGINE_CUDA_KERNELS_DEVICE_CUDA_H_

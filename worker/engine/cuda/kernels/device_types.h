@@ -1,6 +1,5 @@
 // Plain types that host and device share: no CUDA header, no emulator.
-#ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_DEVICE_TYPES_H_
-#define BFIO_WORKER_ENGINE_CUDA_KERNELS_DEVICE_TYPES_H_
+#pragma once
 
 #include <cstdint>
 
@@ -43,5 +42,3 @@ struct LaunchShape {
 };
 
 }  // namespace bfio::worker::gpu
-
-#endif  // BFIO_WORKER_ENGINE_CUDA_KERNELS_DEVICE_TYPES_H_

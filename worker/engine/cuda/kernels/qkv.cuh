@@ -1,8 +1,7 @@
 // The kernel between the q/k/v product and attention: biases, norms of query and key heads, rotation, and the
 // append to the paged cache. One warp per row and head; a lane has the pairs lane, lane + 32, .. of the head,
 // in fp32, rounded once at the end.
-#ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_QKV_CUH_
-#define BFIO_WORKER_ENGINE_CUDA_KERNELS_QKV_CUH_
+#pragma once
 
 #include "worker/engine/cuda/kernels/columns.cuh"
 #include "worker/engine/cuda/kernels/device.h"
@@ -85,5 +84,3 @@ BFIO_KERNEL(kQkvThreads, 2) QkvKernel(QkvArgs args) {
 }
 
 }  // namespace bfio::worker::gpu
-
-#endif  // BFIO_WORKER_ENGINE_CUDA_KERNELS_QKV_CUH_

@@ -1,6 +1,5 @@
 // Arguments of the kernel between the q/k/v product and attention (qkv.cuh). Conventions: row_args.h.
-#ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_QKV_ARGS_H_
-#define BFIO_WORKER_ENGINE_CUDA_KERNELS_QKV_ARGS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -37,5 +36,3 @@ struct QkvArgs {
 };
 
 }  // namespace bfio::worker::gpu
-
-#endif  // BFIO_WORKER_ENGINE_CUDA_KERNELS_QKV_ARGS_H_

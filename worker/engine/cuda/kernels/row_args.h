@@ -3,8 +3,7 @@
 // an array's shape is noted beside it. A launch covers `grid_rows` rows (or draws), the bucket that a step is
 // padded to. The step's actual numbers are in StepCounts, in device memory, so that a captured graph can be
 // replayed for any step of its bucket. Threads: plain data.
-#ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_ROW_ARGS_H_
-#define BFIO_WORKER_ENGINE_CUDA_KERNELS_ROW_ARGS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -73,5 +72,3 @@ struct SiluArgs {
 };
 
 }  // namespace bfio::worker::gpu
-
-#endif  // BFIO_WORKER_ENGINE_CUDA_KERNELS_ROW_ARGS_H_

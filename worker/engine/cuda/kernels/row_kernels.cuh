@@ -2,8 +2,7 @@
 // SiLU. One block per row (SiLU: several). Rows beyond the step's are not computed: their inputs are
 // undefined. Columns are processed 8 at a time where the row's width is a multiple of 8, so that accesses are
 // 16 bytes; otherwise one by one.
-#ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_ROW_KERNELS_CUH_
-#define BFIO_WORKER_ENGINE_CUDA_KERNELS_ROW_KERNELS_CUH_
+#pragma once
 
 #include "worker/engine/cuda/kernels/columns.cuh"
 #include "worker/engine/cuda/kernels/device.h"
@@ -124,5 +123,3 @@ FillRandomKernel(Bf16* out, int64_t count, uint64_t seed, float spread, float ce
 }
 
 }  // namespace bfio::worker::gpu
-
-#endif  // BFIO_WORKER_ENGINE_CUDA_KERNELS_ROW_KERNELS_CUH_

@@ -1,8 +1,7 @@
 // Launchers of the kernels that process row by row (row_kernels.cuh, qkv.cuh), and of the kernel that draws
 // tokens (sample.cuh). Called by the forward pass; compiled by nvcc, or by the tests for the emulator. Each
 // returns null, or the error's text. A launch with grid_rows (or grid_draws) 0 does nothing. Threads: any.
-#ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_ROW_KERNELS_H_
-#define BFIO_WORKER_ENGINE_CUDA_KERNELS_ROW_KERNELS_H_
+#pragma once
 
 #include "worker/engine/cuda/kernels/qkv_args.h"
 #include "worker/engine/cuda/kernels/row_args.h"
@@ -22,5 +21,3 @@ const char* LaunchFillRandom(Bf16* out, int64_t count, uint64_t seed, float spre
 const char* LaunchSample(const SampleArgs& args, Stream stream);
 
 }  // namespace bfio::worker::gpu
-
-#endif  // BFIO_WORKER_ENGINE_CUDA_KERNELS_ROW_KERNELS_H_

@@ -9,8 +9,7 @@
 // into 1,024 bins of width 1/32 in (largest - logit) / temperature. The bin that contains the boundary is
 // found, and its tokens are put into 1,024 finer bins by the bits of their logits, until a bin contains a
 // single logit value. The tokens in that bin are equal and are ordered by id.
-#ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_SAMPLE_CUH_
-#define BFIO_WORKER_ENGINE_CUDA_KERNELS_SAMPLE_CUH_
+#pragma once
 
 #include "worker/engine/cuda/kernels/device.h"
 #include "worker/engine/cuda/kernels/sample_args.h"
@@ -416,5 +415,3 @@ BFIO_KERNEL(kSampleThreads, 1) SampleKernel(SampleArgs args) {
 }
 
 }  // namespace bfio::worker::gpu
-
-#endif  // BFIO_WORKER_ENGINE_CUDA_KERNELS_SAMPLE_CUH_

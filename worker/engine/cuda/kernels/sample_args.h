@@ -1,7 +1,6 @@
 // Arguments and results of the kernel that draws tokens (sample.cuh). What the host stages for each draw, and
 // what it reads back. Threads: plain data.
-#ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_SAMPLE_ARGS_H_
-#define BFIO_WORKER_ENGINE_CUDA_KERNELS_SAMPLE_ARGS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -61,5 +60,3 @@ struct SampleArgs {
 };
 
 }  // namespace bfio::worker::gpu
-
-#endif  // BFIO_WORKER_ENGINE_CUDA_KERNELS_SAMPLE_ARGS_H_

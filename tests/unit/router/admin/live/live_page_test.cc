@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <google/protobuf/util/json_util.h>
-#include <gtest/gtest.h>
 #define CPPHTTPLIB_OPENSSL_SUPPORT
 #include <httplib.h>
 

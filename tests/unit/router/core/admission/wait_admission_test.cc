@@ -2,7 +2,6 @@
 #include "router/core/admission/wait_admission.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>

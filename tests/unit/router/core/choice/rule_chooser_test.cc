@@ -2,7 +2,6 @@
 #include "router/core/choice/rule_chooser.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <cmath>
 #include <functional>

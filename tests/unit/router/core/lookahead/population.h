@@ -1,6 +1,5 @@
 // A population of requests with known true lengths, run step by step against a lookahead.
-#ifndef BFIO_TESTS_UNIT_LOOKAHEAD_POPULATION_H_
-#define BFIO_TESTS_UNIT_LOOKAHEAD_POPULATION_H_
+#pragma once
 
 #include <cmath>
 #include <functional>
@@ -124,5 +123,3 @@ inline std::vector<double> AliveFrom(Lookahead& lookahead, int64_t age, int32_t 
 }
 
 }  // namespace bfio::core
-
-#endif  // BFIO_TESTS_UNIT_LOOKAHEAD_POPULATION_H_

@@ -1,7 +1,6 @@
 // A deadline ends the search of bf_io and bf_io_auto with the best plan so far. Without a deadline, or before
 // it, decisions do not change.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <limits>

@@ -1,6 +1,5 @@
 // Ranks and plans for tests of the planners of prompts.
-#ifndef BFIO_TESTS_UNIT_ROUTER_CORE_PREFILL_PREFILL_CASE_H_
-#define BFIO_TESTS_UNIT_ROUTER_CORE_PREFILL_PREFILL_CASE_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -63,5 +62,3 @@ inline WaitingPrompt CachedPrompt(int64_t tokens, double waited_s, const std::ve
 }
 
 }  // namespace bfio::core
-
-#endif  // BFIO_TESTS_UNIT_ROUTER_CORE_PREFILL_PREFILL_CASE_H_

@@ -1,7 +1,6 @@
 // Workers that compute prompts in chunks, oldest first, next to their decodes, as engines and
 // worker/scheduler/batch_planner.h do: within a budget and up to the plan's level.
-#ifndef BFIO_TESTS_UNIT_ROUTER_CORE_SCHEDULER_CHUNK_GROUP_H_
-#define BFIO_TESTS_UNIT_ROUTER_CORE_SCHEDULER_CHUNK_GROUP_H_
+#pragma once
 
 #include <algorithm>
 #include <memory>
@@ -97,5 +96,3 @@ class ChunkGroup : public StepGroup {
 };
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_UNIT_ROUTER_CORE_SCHEDULER_CHUNK_GROUP_H_

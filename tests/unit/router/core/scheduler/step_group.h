@@ -3,8 +3,7 @@
 // Purpose: a test says what arrives and what happens to requests; the group makes plans, applies them, runs
 // steps and reports them exactly, so that any drift is the scheduler's. Derived classes change what a worker
 // does. Threads: one.
-#ifndef BFIO_TESTS_UNIT_ROUTER_CORE_SCHEDULER_STEP_GROUP_H_
-#define BFIO_TESTS_UNIT_ROUTER_CORE_SCHEDULER_STEP_GROUP_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -267,5 +266,3 @@ class StepGroup {
 };
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_UNIT_ROUTER_CORE_SCHEDULER_STEP_GROUP_H_

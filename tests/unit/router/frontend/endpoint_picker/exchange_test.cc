@@ -1,7 +1,6 @@
 #include "router/frontend/endpoint_picker/exchange.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <string>
 #include <vector>

@@ -1,6 +1,5 @@
 // Envoy's messages, as it sends them (recorded from Envoy 1.40).
-#ifndef BFIO_TESTS_UNIT_ROUTER_FRONTEND_ENDPOINT_PICKER_EXT_PROC_MESSAGES_H_
-#define BFIO_TESTS_UNIT_ROUTER_FRONTEND_ENDPOINT_PICKER_EXT_PROC_MESSAGES_H_
+#pragma once
 
 #include <string>
 #include <utility>
@@ -53,5 +52,3 @@ inline ext_proc::ProcessingRequest ResponseBody(std::string body, bool ends) {
 }
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_UNIT_ROUTER_FRONTEND_ENDPOINT_PICKER_EXT_PROC_MESSAGES_H_

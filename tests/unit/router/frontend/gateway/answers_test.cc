@@ -1,7 +1,6 @@
 #include "router/frontend/gateway/answers.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <limits>
 

@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
-#include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>

@@ -3,7 +3,6 @@
 #include "router/frontend/gateway/generate_stream.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <memory>
 #include <optional>

@@ -1,6 +1,5 @@
 // The gateways' protocols by the types that name them in tests.
-#ifndef BFIO_TESTS_UNIT_ROUTER_FRONTEND_GATEWAY_PROTOCOLS_H_
-#define BFIO_TESTS_UNIT_ROUTER_FRONTEND_GATEWAY_PROTOCOLS_H_
+#pragma once
 
 #include <string>
 #include <type_traits>
@@ -39,5 +38,3 @@ absl::StatusOr<ConvertedRequest> ConvertTo(typename P::GenerateRequest request,
 }
 
 }  // namespace bfio::router::gateway
-
-#endif  // BFIO_TESTS_UNIT_ROUTER_FRONTEND_GATEWAY_PROTOCOLS_H_

@@ -2,7 +2,6 @@
 #include "router/frontend/gateway/request_fields.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <cmath>
 #include <string>

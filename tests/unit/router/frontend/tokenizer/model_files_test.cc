@@ -1,7 +1,6 @@
 #include "router/frontend/tokenizer/model_files.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <filesystem>

@@ -3,7 +3,6 @@
 #include "tools/sim/calibrate/calibration.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/rng.h"

@@ -1,6 +1,5 @@
 // Replays of sessions that were recorded in memory.
-#ifndef BFIO_TESTS_UNIT_TOOLS_SIM_REPLAY_REPLAYS_H_
-#define BFIO_TESTS_UNIT_TOOLS_SIM_REPLAY_REPLAYS_H_
+#pragma once
 
 #include <optional>
 #include <utility>
@@ -53,5 +52,3 @@ MemoryLog::Segments Changed(MemoryLog::Segments segments, const Change& change) 
 }
 
 }  // namespace bfio::sim
-
-#endif  // BFIO_TESTS_UNIT_TOOLS_SIM_REPLAY_REPLAYS_H_

@@ -7,8 +7,7 @@
 // memory freed behind work that may never end. Invalid memory is for AddressSanitizer.
 //
 // Threads: the functions from any; settings and counts while no rank runs, or under `mutex`.
-#ifndef BFIO_TESTS_UNIT_WORKER_NCCL_FAKE_NCCL_H_
-#define BFIO_TESTS_UNIT_WORKER_NCCL_FAKE_NCCL_H_
+#pragma once
 
 #include <mutex>
 
@@ -43,5 +42,3 @@ inline void ExpectNothingLeftOrUndefined() {
 }
 
 }  // namespace bfio::testing
-
-#endif  // BFIO_TESTS_UNIT_WORKER_NCCL_FAKE_NCCL_H_

@@ -2,8 +2,7 @@
 //
 // Purpose: tests of the host's part of the engine: what it generates depends on every token that its page
 // tables address, so a wrong page or position changes the output. Threads: one.
-#ifndef BFIO_TESTS_UNIT_WORKER_ENGINE_DECODE_HASH_ENGINE_H_
-#define BFIO_TESTS_UNIT_WORKER_ENGINE_DECODE_HASH_ENGINE_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -113,5 +112,3 @@ inline SequenceRequest Request(Handle handle, int64_t prompt, int64_t output) {
 }
 
 }  // namespace bfio::worker
-
-#endif  // BFIO_TESTS_UNIT_WORKER_ENGINE_DECODE_HASH_ENGINE_H_
