@@ -20,12 +20,9 @@ int64_t BlocksInPool(absl::Span<const ChainServer> servers, const ChainService& 
 
 double Value(const ReserveCandidate& candidate, TuningGoal goal) {
   switch (goal) {
-    case TuningGoal::kSurrogate:
-      return candidate.disjoint_meets ? candidate.surrogate() : kNoTime;
-    case TuningGoal::kLowerBound:
-      return candidate.lower;
-    case TuningGoal::kUpperBound:
-      return candidate.upper;
+    case TuningGoal::kSurrogate: return candidate.disjoint_meets ? candidate.surrogate() : kNoTime;
+    case TuningGoal::kLowerBound: return candidate.lower;
+    case TuningGoal::kUpperBound: return candidate.upper;
   }
   return kNoTime;
 }

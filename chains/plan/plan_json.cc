@@ -14,12 +14,9 @@ ordered_json ResponseJson(const std::optional<Response>& response) {
 
 const char* NameOf(core::TuningGoal goal) {
   switch (goal) {
-    case core::TuningGoal::kSurrogate:
-      return "surrogate";
-    case core::TuningGoal::kLowerBound:
-      return "lower";
-    case core::TuningGoal::kUpperBound:
-      return "upper";
+    case core::TuningGoal::kSurrogate: return "surrogate";
+    case core::TuningGoal::kLowerBound: return "lower";
+    case core::TuningGoal::kUpperBound: return "upper";
   }
   return "";
 }

@@ -119,13 +119,11 @@ BearerTokens::Owner Authenticator::Find(absl::string_view token, Names names) co
 
 absl::Status Authenticator::Accept(const BearerTokens::Owner& owner, bool token, absl::string_view peer) {
   switch (owner.verdict) {
-    case Verdict::kValid:
-      return absl::OkStatus();
+    case Verdict::kValid: return absl::OkStatus();
     case Verdict::kExpired:
       return Refuse(peer, absl::StatusCode::kUnauthenticated,
                     token ? "the bearer token has expired" : "the certificate's entry has expired");
-    case Verdict::kUnknown:
-      break;
+    case Verdict::kUnknown: break;
   }
   return Refuse(peer, absl::StatusCode::kUnauthenticated, token ? "unknown bearer token" : "no bearer token");
 }

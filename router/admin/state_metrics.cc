@@ -32,18 +32,12 @@ double NumberAt(const google::protobuf::Message& message, absl::string_view path
   const auto [at, field] = Find(message, path);
   const google::protobuf::Reflection& read = *at->GetReflection();
   switch (field->cpp_type()) {
-    case FieldDescriptor::CPPTYPE_BOOL:
-      return read.GetBool(*at, field);
-    case FieldDescriptor::CPPTYPE_INT32:
-      return read.GetInt32(*at, field);
-    case FieldDescriptor::CPPTYPE_INT64:
-      return static_cast<double>(read.GetInt64(*at, field));
-    case FieldDescriptor::CPPTYPE_UINT32:
-      return read.GetUInt32(*at, field);
-    case FieldDescriptor::CPPTYPE_UINT64:
-      return static_cast<double>(read.GetUInt64(*at, field));
-    default:
-      return read.GetDouble(*at, field);
+    case FieldDescriptor::CPPTYPE_BOOL: return read.GetBool(*at, field);
+    case FieldDescriptor::CPPTYPE_INT32: return read.GetInt32(*at, field);
+    case FieldDescriptor::CPPTYPE_INT64: return static_cast<double>(read.GetInt64(*at, field));
+    case FieldDescriptor::CPPTYPE_UINT32: return read.GetUInt32(*at, field);
+    case FieldDescriptor::CPPTYPE_UINT64: return static_cast<double>(read.GetUInt64(*at, field));
+    default: return read.GetDouble(*at, field);
   }
 }
 

@@ -31,12 +31,9 @@ constexpr absl::Duration kChannelCheck = absl::Milliseconds(500);
 
 spdlog::level::level_enum LevelOf(LogLine::Level level) {
   switch (level) {
-    case LogLine::Level::kDebug:
-      return spdlog::level::debug;
-    case LogLine::Level::kInfo:
-      return spdlog::level::info;
-    case LogLine::Level::kWarning:
-      return spdlog::level::warn;
+    case LogLine::Level::kDebug: return spdlog::level::debug;
+    case LogLine::Level::kInfo: return spdlog::level::info;
+    case LogLine::Level::kWarning: return spdlog::level::warn;
   }
   return spdlog::level::info;
 }

@@ -156,10 +156,8 @@ absl::StatusOr<std::string> Etcd::Post(const std::string& path, const std::strin
       case absl::StatusCode::kInvalidArgument:
       case absl::StatusCode::kPermissionDenied:
       case absl::StatusCode::kUnauthenticated:
-      case absl::StatusCode::kFailedPrecondition:
-        return last;
-      default:
-        break;
+      case absl::StatusCode::kFailedPrecondition: return last;
+      default: break;
     }
     current_ = (current_ + 1) % connections_.size();
   }

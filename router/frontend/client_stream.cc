@@ -10,12 +10,9 @@ namespace {
 
 v1::FinishReason ToWire(FinishReason reason) {
   switch (reason) {
-    case FinishReason::kLength:
-      return v1::FINISH_REASON_LENGTH;
-    case FinishReason::kStop:
-      return v1::FINISH_REASON_STOP;
-    case FinishReason::kAbort:
-      return v1::FINISH_REASON_ABORT;
+    case FinishReason::kLength: return v1::FINISH_REASON_LENGTH;
+    case FinishReason::kStop: return v1::FINISH_REASON_STOP;
+    case FinishReason::kAbort: return v1::FINISH_REASON_ABORT;
   }
   return v1::FINISH_REASON_UNSPECIFIED;
 }

@@ -145,14 +145,9 @@ void RequestLifecycle::OnTokens(core::RequestId id, absl::Span<const uint32_t> t
     const uint32_t skip = record.send_from > index ? record.send_from - index : 0;
     switch (passed.on ? record.sink->Pass(messages, now_)
                       : record.sink->Deliver(index + skip, tokens.subspan(skip), asked.subspan(skip), now_)) {
-      case TokenSink::Delivery::kTaken:
-        break;
-      case TokenSink::Delivery::kFlush:
-        FlushLater(record.sink);
-        break;
-      case TokenSink::Delivery::kTooSlow:
-        CutOff(record);
-        break;
+      case TokenSink::Delivery::kTaken: break;
+      case TokenSink::Delivery::kFlush: FlushLater(record.sink); break;
+      case TokenSink::Delivery::kTooSlow: CutOff(record); break;
       case TokenSink::Delivery::kEnough:
         Cancel(record.id);
         Complete(record, FinishReason::kStop);

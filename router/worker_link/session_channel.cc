@@ -57,8 +57,7 @@ std::optional<WorkerEvent> SessionChannel::ToEvent(const v1::WorkerMessage& mess
     return std::nullopt;
   }
   switch (message.message_case()) {
-    case v1::WorkerMessage::kAnnouncement:
-      return ToAnnouncement(message.announcement());
+    case v1::WorkerMessage::kAnnouncement: return ToAnnouncement(message.announcement());
     case v1::WorkerMessage::kEpochReady: {
       absl::StatusOr<EpochReady> ready = ToEpochReady(message.epoch_ready(), slots_);
       if (!ready.ok()) return ProtocolError{ready.status()};
@@ -71,11 +70,9 @@ std::optional<WorkerEvent> SessionChannel::ToEvent(const v1::WorkerMessage& mess
       ToIds(handles_, *report);
       return *std::move(report);
     }
-    case v1::WorkerMessage::kLeave:
-      return Leave{PeerText(message.leave().reason())};
+    case v1::WorkerMessage::kLeave: return Leave{PeerText(message.leave().reason())};
     case v1::WorkerMessage::kHello:
-    case v1::WorkerMessage::MESSAGE_NOT_SET:
-      break;
+    case v1::WorkerMessage::MESSAGE_NOT_SET: break;
   }
   return ProtocolError{absl::InvalidArgumentError("unexpected message")};
 }

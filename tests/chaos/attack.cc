@@ -100,17 +100,13 @@ std::unique_ptr<Attack> MakeAttack(const Fault& fault, ChaosGroup& group) {
       // In each direction.
       group.etcd_link()->Delay(absl::Milliseconds(100 + fault.detail % 900));
       return std::make_unique<Undone>([&group] { group.etcd_link()->Delay(absl::ZeroDuration()); });
-    case FaultKind::kWrongModel:
-      return std::make_unique<WrongModel>(group, fault.detail);
-    case FaultKind::kBarrierIntruder:
-      return std::make_unique<BarrierIntruder>(IntruderOptions(group));
-    case FaultKind::kFlood:
-      return std::make_unique<Flood>(group.address());
+    case FaultKind::kWrongModel: return std::make_unique<WrongModel>(group, fault.detail);
+    case FaultKind::kBarrierIntruder: return std::make_unique<BarrierIntruder>(IntruderOptions(group));
+    case FaultKind::kFlood: return std::make_unique<Flood>(group.address());
     case FaultKind::kGreedyPeer:
       return std::make_unique<GreedyPeer>(
           GreedyPeer::Options{.ports = group.ports(), .seed = static_cast<uint64_t>(fault.detail)});
-    default:
-      return nullptr;
+    default: return nullptr;
   }
 }
 

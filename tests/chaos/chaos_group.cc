@@ -320,8 +320,7 @@ bool ChaosGroup::Begin(const Fault& fault) {
                                                                 misbehavior, options_.misbehaving_worker);
       return true;
     }
-    default:
-      return BeginAtWorker(fault, target);
+    default: return BeginAtWorker(fault, target);
   }
 }
 
@@ -331,28 +330,14 @@ bool ChaosGroup::BeginAtWorker(const Fault& fault, Worker& target) {
   const auto busy = std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) { return w.busy; });
   if (2 * busy >= options_.workers) return false;
   switch (fault.kind) {
-    case FaultKind::kKillWorker:
-      KillWorker(fault.worker);
-      break;
+    case FaultKind::kKillWorker: KillWorker(fault.worker); break;
     case FaultKind::kPauseShort:
-    case FaultKind::kPauseLong:
-      target.process->Signal(SIGSTOP);
-      break;
-    case FaultKind::kSlowWorker:
-      target.slow = true;
-      break;
-    case FaultKind::kCutLink:
-      target.link->Cut();
-      return true;
-    case FaultKind::kHalfCloseLink:
-      target.link->HalfClose();
-      return true;
-    case FaultKind::kStallLink:
-      target.link->Stall(true);
-      break;
-    case FaultKind::kDelayLink:
-      target.link->Delay(absl::Milliseconds(20 + fault.detail % 180));
-      break;
+    case FaultKind::kPauseLong: target.process->Signal(SIGSTOP); break;
+    case FaultKind::kSlowWorker: target.slow = true; break;
+    case FaultKind::kCutLink: target.link->Cut(); return true;
+    case FaultKind::kHalfCloseLink: target.link->HalfClose(); return true;
+    case FaultKind::kStallLink: target.link->Stall(true); break;
+    case FaultKind::kDelayLink: target.link->Delay(absl::Milliseconds(20 + fault.detail % 180)); break;
     case FaultKind::kPartitionPeers: {
       const int hub = Hub();
       if (hub < 0 || workers_[static_cast<size_t>(hub)].busy) return false;
@@ -361,11 +346,8 @@ bool ChaosGroup::BeginAtWorker(const Fault& fault, Worker& target) {
       means_.network->Partition(apart.first, apart.second, true);
       break;
     }
-    case FaultKind::kIsolateWorker:
-      means_.network->Isolate(fault.worker, true);
-      break;
-    default:
-      return false;
+    case FaultKind::kIsolateWorker: means_.network->Isolate(fault.worker, true); break;
+    default: return false;
   }
   target.busy = true;
   return true;
@@ -378,9 +360,7 @@ void ChaosGroup::End(const Fault& fault) {
   }
   Worker& target = workers_[static_cast<size_t>(fault.worker)];
   switch (fault.kind) {
-    case FaultKind::kKillRouter:
-      StartRouter();
-      return;
+    case FaultKind::kKillRouter: StartRouter(); return;
     case FaultKind::kFullDisk:
       std::filesystem::remove(means_.small_disk + "/filler");
       disk_full_ = false;
@@ -390,31 +370,20 @@ void ChaosGroup::End(const Fault& fault) {
       altered_reports_ += misbehaving_worker_->altered_reports();
       misbehaving_worker_.reset();
       return;
-    case FaultKind::kKillWorker:
-      StartWorker(fault.worker);
-      break;
+    case FaultKind::kKillWorker: StartWorker(fault.worker); break;
     case FaultKind::kPauseShort:
-    case FaultKind::kPauseLong:
-      target.process->Signal(SIGCONT);
-      break;
+    case FaultKind::kPauseLong: target.process->Signal(SIGCONT); break;
     case FaultKind::kSlowWorker:
       target.slow = target.stopped = false;
       target.process->Signal(SIGCONT);
       break;
-    case FaultKind::kStallLink:
-      target.link->Stall(false);
-      break;
-    case FaultKind::kDelayLink:
-      target.link->Delay(absl::ZeroDuration());
-      break;
+    case FaultKind::kStallLink: target.link->Stall(false); break;
+    case FaultKind::kDelayLink: target.link->Delay(absl::ZeroDuration()); break;
     case FaultKind::kPartitionPeers:
       means_.network->Partition(apart_[fault.worker].first, apart_[fault.worker].second, false);
       break;
-    case FaultKind::kIsolateWorker:
-      means_.network->Isolate(fault.worker, false);
-      break;
-    default:
-      return;
+    case FaultKind::kIsolateWorker: means_.network->Isolate(fault.worker, false); break;
+    default: return;
   }
   target.busy = false;
 }

@@ -44,9 +44,7 @@ class MisbehavingWorker::AlteredLink final : public worker::StepLink {
  private:
   void Twist(uint64_t stream, worker::StepReport& report) {
     switch (misbehavior_) {
-      case Misbehavior::kSkipStep:
-        report.step += 3;
-        return;
+      case Misbehavior::kSkipStep: report.step += 3; return;
       case Misbehavior::kStaleEpoch:
       case Misbehavior::kFutureEpoch: {
         worker::StepReport other = report;
@@ -79,12 +77,9 @@ class MisbehavingWorker::AlteredLink final : public worker::StepLink {
           for (uint32_t extra = 0; extra < 5; ++extra) report.output.tokens.push_back({finish.handle, extra});
         }
         return;
-      case Misbehavior::kUnplanned:
-        report.applied_plan += 1000;
-        return;
+      case Misbehavior::kUnplanned: report.applied_plan += 1000; return;
       case Misbehavior::kDuplicate:
-      case Misbehavior::kOutOfOrder:
-        return;
+      case Misbehavior::kOutOfOrder: return;
     }
   }
 

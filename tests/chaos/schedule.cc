@@ -136,21 +136,17 @@ std::string TargetOf(const Fault& fault) {
     case FaultKind::kWrongModel:
     case FaultKind::kBarrierIntruder:
     case FaultKind::kFlood:
-    case FaultKind::kGreedyPeer:
-      return "";
+    case FaultKind::kGreedyPeer: return "";
     case FaultKind::kJumpClock: {
       const ClockJump jump = JumpOf(fault);
       return absl::StrCat(jump.router ? " router" : worker, " by ", absl::FormatDuration(jump.by));
     }
-    case FaultKind::kBlockedLog:
-      return IsRoutersLog(fault) ? " router" : worker;
+    case FaultKind::kBlockedLog: return IsRoutersLog(fault) ? " router" : worker;
     case FaultKind::kMisbehavingWorker:
-    case FaultKind::kDuplicateReport:
-      return absl::StrCat(" way ", fault.detail);
+    case FaultKind::kDuplicateReport: return absl::StrCat(" way ", fault.detail);
     case FaultKind::kPartitionPeers:
       return absl::StrCat(worker, " and rank 0 (if that is it, worker ", fault.peer, ")");
-    default:
-      return worker;
+    default: return worker;
   }
 }
 

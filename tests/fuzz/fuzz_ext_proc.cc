@@ -53,10 +53,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         if (what % 2 == 1) exchange.DropBody();
         break;
       case Exchange::Action::kTooLarge:
-      case Exchange::Action::kBroken:
-        return 0;
-      case Exchange::Action::kNone:
-        break;
+      case Exchange::Action::kBroken: return 0;
+      case Exchange::Action::kNone: break;
     }
     CheckAnswers(exchange, places);
   }

@@ -59,11 +59,9 @@ class Players {
         if (members_ < 64) Hello();
         return;
       case 1:
-      case 2:
-        return Ready(member);
+      case 2: return Ready(member);
       case 3:
-      case 4:
-        return Report(member);
+      case 4: return Report(member);
       case 5:
         return world_.Do([&](GroupSet& set, Commands& out) { set.OnGone(member, world_.now, out); }, member);
       case 6:
@@ -82,12 +80,9 @@ class Players {
           world_.Undrain(absl::StrCat("w", who % 6)).IgnoreError();
         }
         return;
-      case 8:
-        return world_.Advance(absl::Milliseconds(50) * input_.Byte());
-      case 9:
-        return Client(input_.Byte() % 16u, input_.Byte() % 4 != 0);
-      case 10:
-        return Announce(member);
+      case 8: return world_.Advance(absl::Milliseconds(50) * input_.Byte());
+      case 9: return Client(input_.Byte() % 16u, input_.Byte() % 4 != 0);
+      case 10: return Announce(member);
       default:
         world_.decide = true;
         world_.Do([](GroupSet&, Commands&) {});

@@ -87,8 +87,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
             entering = false;
             last_taken = 0;
             break;
-          default:
-            bfio::fuzz::Check(over, "the end comes when it was called for");
+          default: bfio::fuzz::Check(over, "the end comes when it was called for");
         }
         break;
       default:

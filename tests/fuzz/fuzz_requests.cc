@@ -83,10 +83,8 @@ class Clients {
   void Event() {
     switch (input_.Byte() % 12) {
       case 0:
-      case 1:
-        return Arrive(false);
-      case 2:
-        return Arrive(true);
+      case 1: return Arrive(false);
+      case 2: return Arrive(true);
       case 3:
         if (!sinks_.empty()) {
           const uint64_t id = sinks_[input_.Byte() % sinks_.size()]->id();
@@ -107,13 +105,11 @@ class Clients {
         requests_.OnWorkerDied(0, 0);
         running_.clear();
         return OpenEpoch();
-      case 7:
-        return OpenEpoch();
+      case 7: return OpenEpoch();
       case 8:
         if (!sinks_.empty()) sinks_[input_.Byte() % sinks_.size()]->stuck = input_.Byte() % 2 == 0;
         return;
-      default:
-        return Step();
+      default: return Step();
     }
   }
 

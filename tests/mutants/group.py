@@ -57,7 +57,7 @@ MUTANTS = [
     ("group_set.cc", "groups_.size() >= kMaxGroups && !MakeWay(now, out)", "false", "names of groups are not bounded"),
     ("group_set.cc", "(*it)->GiveUp(now, out);", "", "a group that makes way takes its requests along"),
     ("group_set.cc", "if (group != nullptr && group->RemembersDraining(hello.worker_id)) return absl::StrCat(i);", "", "a draining worker serves elsewhere when it comes back"),
-    ("group_set.cc", "return CountIf(&Group::serving) >= options_.groups;", "return CountIf(&Group::serving) > 0;", "one group of several is enough to be ready"),
+    ("group_set.cc", "return CountIf(&Group::serves_clients) >= options_.groups;", "return CountIf(&Group::serves_clients) > 0;", "one group of several is enough to be ready"),
     ("step_statistics.cc", "max * ranks_ - sum", "max - sum", "imbalance is of one rank"),
     ("step_statistics.cc", "last_.assigned = 0;", "", "assignments count in every later step of ranks that step by themselves"),
     ("step_statistics.cc", "report.epoch != epoch_ || rank >= ranks_", "rank >= ranks_", "late reports count as steps of the next epoch"),

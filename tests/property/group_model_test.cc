@@ -129,18 +129,14 @@ class RandomLife {
           world_.Submit(last_id_, last_id_, max_new, !Chance(4), prompt);
         }
         break;
-      case 1:
-        world_.Advance(absl::Milliseconds(static_cast<int64_t>(rng_.Below(20))));
-        break;
+      case 1: world_.Advance(absl::Milliseconds(static_cast<int64_t>(rng_.Below(20)))); break;
       case 2:
         if (Chance(4)) world_.Wait();
         break;
       case 3:
         if (worker.member == 0 && !Asleep(name)) Join(name);
         break;
-      case 4:
-        Fault(name);
-        break;
+      case 4: Fault(name); break;
       case 5:
       case 6:
       case 7:
@@ -155,8 +151,7 @@ class RandomLife {
       case 11:
         if (!Asleep(name)) world_.Read(name, Chance(60) ? "no barrier" : "");
         break;
-      default:
-        StepOrFail(name);
+      default: StepOrFail(name);
     }
   }
 
@@ -180,8 +175,7 @@ class RandomLife {
   void Fault(const std::string& name) {
     SimWorker& worker = world_.Worker(name);
     switch (rng_.Below(60)) {
-      case 0:
-        return world_.Break(name);
+      case 0: return world_.Break(name);
       case 1:
         world_.Kill(name);
         // The next process of that name may have another model, and names the group it was started with.
@@ -197,9 +191,7 @@ class RandomLife {
           if (client->open()) return world_.Cancel(number);
         }
         return;
-      case 5:
-        (void)world_.Drain(name);
-        return;
+      case 5: (void)world_.Drain(name); return;
       case 6:
         if (worker.member != 0) world_.Leave(name);
         return;
@@ -222,8 +214,7 @@ class RandomLife {
       case 10:
         if (Chance(3)) Restart();
         return;
-      default:
-        return;
+      default: return;
     }
   }
 

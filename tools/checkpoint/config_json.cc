@@ -31,15 +31,9 @@ void AddFamilyFields(const ModelConfig& model, json& config) {
       config["attention_bias"] = model.qkv_bias;
       config["mlp_bias"] = model.mlp_bias;
       break;
-    case Family::kMistral:
-      config["sliding_window"] = nullptr;
-      break;
-    case Family::kQwen3:
-      config["attention_bias"] = model.qkv_bias;
-      [[fallthrough]];
-    case Family::kQwen2:
-      config["use_sliding_window"] = false;
-      break;
+    case Family::kMistral: config["sliding_window"] = nullptr; break;
+    case Family::kQwen3: config["attention_bias"] = model.qkv_bias; [[fallthrough]];
+    case Family::kQwen2: config["use_sliding_window"] = false; break;
   }
 }
 

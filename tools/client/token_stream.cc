@@ -82,8 +82,7 @@ bool MayGoOn(const absl::Status& status, bool was_live) {
     case absl::StatusCode::kCancelled:  // by the router, which disconnected this client, or by a proxy
     case absl::StatusCode::kDataLoss:
     case absl::StatusCode::kInternal:
-    case absl::StatusCode::kUnknown:
-      return true;
+    case absl::StatusCode::kUnknown: return true;
     case absl::StatusCode::kResourceExhausted:  // usually refused at admission
       return was_live;
     default:  // refused, or the id belongs to another client's request: this client must not abort it

@@ -35,13 +35,10 @@ class Nvml {
     const std::string message =
         absl::StrCat(what, ": ", text == nullptr ? absl::StrCat("NVML error ", result) : text);
     switch (result) {
-      case kNvmlNotSupported:
-        return absl::UnimplementedError(message);
+      case kNvmlNotSupported: return absl::UnimplementedError(message);
       case kNvmlNotFound:
-      case kNvmlInvalidArgument:
-        return absl::NotFoundError(message);
-      default:
-        return absl::UnavailableError(message);
+      case kNvmlInvalidArgument: return absl::NotFoundError(message);
+      default: return absl::UnavailableError(message);
     }
   }
 

@@ -265,16 +265,11 @@ void ToProto(const OutMessage& message, v1::WorkerMessage& out) {
 
 std::optional<InMessage> FromProto(const v1::RouterMessage& message) {
   switch (message.message_case()) {
-    case v1::RouterMessage::kEpoch:
-      return FromEpoch(message.epoch());
-    case v1::RouterMessage::kPlan:
-      return FromPlan(message.plan());
-    case v1::RouterMessage::kShutdown:
-      return Shutdown{message.shutdown().reason()};
-    case v1::RouterMessage::kNotice:
-      return Notice{message.notice().text()};
-    case v1::RouterMessage::MESSAGE_NOT_SET:
-      break;
+    case v1::RouterMessage::kEpoch: return FromEpoch(message.epoch());
+    case v1::RouterMessage::kPlan: return FromPlan(message.plan());
+    case v1::RouterMessage::kShutdown: return Shutdown{message.shutdown().reason()};
+    case v1::RouterMessage::kNotice: return Notice{message.notice().text()};
+    case v1::RouterMessage::MESSAGE_NOT_SET: break;
   }
   return std::nullopt;
 }

@@ -46,15 +46,11 @@ std::vector<RankTelemetry> FiguresOf(const std::vector<const RankRecorder*>& ran
 // What a rank in this phase waits for; empty if it may be computing.
 absl::string_view WaitsFor(RankPhase phase) {
   switch (phase) {
-    case RankPhase::kStarting:
-      return " (loading the model)";
-    case RankPhase::kConnecting:
-      return " (waiting for a router)";
-    case RankPhase::kJoined:
-      return " (waiting for a group)";
+    case RankPhase::kStarting: return " (loading the model)";
+    case RankPhase::kConnecting: return " (waiting for a router)";
+    case RankPhase::kJoined: return " (waiting for a group)";
     case RankPhase::kServing:
-    case RankPhase::kLeaving:
-      break;
+    case RankPhase::kLeaving: break;
   }
   return "";
 }

@@ -136,16 +136,11 @@ const std::vector<DistributionMetric>& DistributionMetrics() {
 
 absl::string_view NameOf(RankPhase phase) {
   switch (phase) {
-    case RankPhase::kStarting:
-      return "starting";
-    case RankPhase::kConnecting:
-      return "connecting";
-    case RankPhase::kJoined:
-      return "joined";
-    case RankPhase::kServing:
-      return "serving";
-    case RankPhase::kLeaving:
-      return "leaving";
+    case RankPhase::kStarting: return "starting";
+    case RankPhase::kConnecting: return "connecting";
+    case RankPhase::kJoined: return "joined";
+    case RankPhase::kServing: return "serving";
+    case RankPhase::kLeaving: return "leaving";
   }
   return "";
 }

@@ -201,12 +201,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const uint64_t chain = servers.newest() - std::min<uint64_t>(servers.newest(), input.Number());
     switch (what) {
       case 1:
-      case 2:
-        servers.Ready(session, chain, input.Byte() % 4 == 0 ? "fuzz" : "", now);
-        break;
-      case 3:
-        servers.Broken(session, chain, now);
-        break;
+      case 2: servers.Ready(session, chain, input.Byte() % 4 == 0 ? "fuzz" : "", now); break;
+      case 3: servers.Broken(session, chain, now); break;
       case 4:
         servers.Send(
             session,
@@ -219,16 +215,12 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
             },
             now);
         break;
-      case 5:
-        servers.Leave(session, now);
-        break;
+      case 5: servers.Leave(session, now); break;
       case 6:
         servers.Send(
             session, [&](v1::ServerMessage& message) { message.ParseFromString(input.Chunk()); }, now);
         break;
-      default:
-        now += absl::Milliseconds(100) * input.Byte();
-        servers.PassTime(now, 0.5 * input.Byte());
+      default: now += absl::Milliseconds(100) * input.Byte(); servers.PassTime(now, 0.5 * input.Byte());
     }
   }
   servers.Settle(now);

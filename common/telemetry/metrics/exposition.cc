@@ -12,12 +12,9 @@ namespace {
 
 prometheus::MetricType TypeOf(MetricKind kind) {
   switch (kind) {
-    case MetricKind::kCounter:
-      return prometheus::MetricType::Counter;
-    case MetricKind::kGauge:
-      return prometheus::MetricType::Gauge;
-    case MetricKind::kHistogram:
-      return prometheus::MetricType::Histogram;
+    case MetricKind::kCounter: return prometheus::MetricType::Counter;
+    case MetricKind::kGauge: return prometheus::MetricType::Gauge;
+    case MetricKind::kHistogram: return prometheus::MetricType::Histogram;
   }
   return prometheus::MetricType::Untyped;
 }

@@ -17,16 +17,14 @@ constexpr char kJson[] = "application/json";
 
 HttpReply ReplyOf(const absl::Status& status) {
   switch (status.code()) {
-    case absl::StatusCode::kOk:
-      return {200, kJson, "{}\n"};
+    case absl::StatusCode::kOk: return {200, kJson, "{}\n"};
     case absl::StatusCode::kInvalidArgument:
       return {400, "text/plain; charset=utf-8", absl::StrCat(status.message(), "\n")};
     case absl::StatusCode::kNotFound:
       return {404, "text/plain; charset=utf-8", absl::StrCat(status.message(), "\n")};
     case absl::StatusCode::kFailedPrecondition:
       return {409, "text/plain; charset=utf-8", absl::StrCat(status.message(), "\n")};
-    default:
-      return {503, "text/plain; charset=utf-8", absl::StrCat(status.message(), "\n")};
+    default: return {503, "text/plain; charset=utf-8", absl::StrCat(status.message(), "\n")};
   }
 }
 

@@ -25,14 +25,10 @@ constexpr size_t kMostWaiting = 4096;
 
 absl::string_view PlacementRuleName(PlacementRule rule) {
   switch (rule) {
-    case PlacementRule::kHeadroom:
-      return "headroom";
-    case PlacementRule::kHorizon:
-      return "horizon";
-    case PlacementRule::kCounts:
-      return "counts";
-    case PlacementRule::kRefill:
-      return "refill";
+    case PlacementRule::kHeadroom: return "headroom";
+    case PlacementRule::kHorizon: return "horizon";
+    case PlacementRule::kCounts: return "counts";
+    case PlacementRule::kRefill: return "refill";
   }
   return "unknown";
 }

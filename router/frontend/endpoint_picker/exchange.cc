@@ -73,24 +73,17 @@ void SetHeader(const char* name, std::string value, pb::HeaderMutation& mutation
 uint32_t HttpStatusOf(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kFailedPrecondition:
-      return 400;
-    case absl::StatusCode::kPermissionDenied:
-      return 403;
-    case absl::StatusCode::kAlreadyExists:
-      return 409;
+    case absl::StatusCode::kFailedPrecondition: return 400;
+    case absl::StatusCode::kPermissionDenied: return 403;
+    case absl::StatusCode::kAlreadyExists: return 409;
     case absl::StatusCode::kOutOfRange:  // only for bodies
       return 413;
-    case absl::StatusCode::kResourceExhausted:
-      return 429;
+    case absl::StatusCode::kResourceExhausted: return 429;
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kAborted:
-    case absl::StatusCode::kCancelled:
-      return 503;
-    case absl::StatusCode::kDeadlineExceeded:
-      return 504;
-    default:
-      return 500;
+    case absl::StatusCode::kCancelled: return 503;
+    case absl::StatusCode::kDeadlineExceeded: return 504;
+    default: return 500;
   }
 }
 
@@ -108,8 +101,7 @@ std::string Quoted(absl::string_view text) {
 
 Exchange::Action Exchange::OnMessage(In&& message) {
   switch (message.request_case()) {
-    case In::kRequestHeaders:
-      return phase_ == Phase::kHeaders ? OnRequestHeaders(message) : Action::kBroken;
+    case In::kRequestHeaders: return phase_ == Phase::kHeaders ? OnRequestHeaders(message) : Action::kBroken;
     case In::kRequestBody:
       return phase_ == Phase::kBody ? OnRequestBody(message.request_body())
                                     : (phase_ == Phase::kEnded ? Action::kNone : Action::kBroken);
@@ -117,18 +109,13 @@ Exchange::Action Exchange::OnMessage(In&& message) {
       if (phase_ != Phase::kBody) return phase_ == Phase::kEnded ? Action::kNone : Action::kBroken;
       trailers_ = true;
       return Complete();
-    case In::kResponseHeaders:
-      OnResponseHeaders(message);
-      return Action::kNone;
-    case In::kResponseBody:
-      OnResponseBody(*message.mutable_response_body());
-      return Action::kNone;
+    case In::kResponseHeaders: OnResponseHeaders(message); return Action::kNone;
+    case In::kResponseBody: OnResponseBody(*message.mutable_response_body()); return Action::kNone;
     case In::kResponseTrailers:
       response_complete_ = true;
       if (!observed_) Answer().mutable_response_trailers();
       return Action::kNone;
-    case In::REQUEST_NOT_SET:
-      break;
+    case In::REQUEST_NOT_SET: break;
   }
   return Action::kBroken;
 }

@@ -18,12 +18,9 @@ constexpr int64_t kReserve = 1024;
 
 const char* ReasonName(FinishReason reason) {
   switch (reason) {
-    case FinishReason::kLength:
-      return "length";
-    case FinishReason::kStop:
-      return "stop";
-    case FinishReason::kAbort:
-      return "abort";
+    case FinishReason::kLength: return "length";
+    case FinishReason::kStop: return "stop";
+    case FinishReason::kAbort: return "abort";
   }
   return "error";
 }

@@ -18,16 +18,11 @@ namespace pb = ::sglang::grpc::scheduler;
 
 const char* ConstraintName(const pb::SamplingParams& sampling) {
   switch (sampling.constraint_case()) {
-    case pb::SamplingParams::kRegex:
-      return "regex";
-    case pb::SamplingParams::kJsonSchema:
-      return "json_schema";
-    case pb::SamplingParams::kEbnfGrammar:
-      return "ebnf_grammar";
-    case pb::SamplingParams::kStructuralTag:
-      return "structural_tag";
-    case pb::SamplingParams::CONSTRAINT_NOT_SET:
-      return nullptr;
+    case pb::SamplingParams::kRegex: return "regex";
+    case pb::SamplingParams::kJsonSchema: return "json_schema";
+    case pb::SamplingParams::kEbnfGrammar: return "ebnf_grammar";
+    case pb::SamplingParams::kStructuralTag: return "structural_tag";
+    case pb::SamplingParams::CONSTRAINT_NOT_SET: return nullptr;
   }
   return nullptr;
 }

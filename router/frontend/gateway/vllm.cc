@@ -44,20 +44,13 @@ absl::Status CheckTransfer(const pb::GenerateRequest& request) {
 
 const char* ConstraintName(const pb::SamplingParams& sampling) {
   switch (sampling.constraint_case()) {
-    case pb::SamplingParams::kJsonSchema:
-      return "json_schema";
-    case pb::SamplingParams::kRegex:
-      return "regex";
-    case pb::SamplingParams::kGrammar:
-      return "grammar";
-    case pb::SamplingParams::kStructuralTag:
-      return "structural_tag";
-    case pb::SamplingParams::kJsonObject:
-      return "json_object";
-    case pb::SamplingParams::kChoice:
-      return "choice";
-    case pb::SamplingParams::CONSTRAINT_NOT_SET:
-      return nullptr;
+    case pb::SamplingParams::kJsonSchema: return "json_schema";
+    case pb::SamplingParams::kRegex: return "regex";
+    case pb::SamplingParams::kGrammar: return "grammar";
+    case pb::SamplingParams::kStructuralTag: return "structural_tag";
+    case pb::SamplingParams::kJsonObject: return "json_object";
+    case pb::SamplingParams::kChoice: return "choice";
+    case pb::SamplingParams::CONSTRAINT_NOT_SET: return nullptr;
   }
   return nullptr;
 }

@@ -106,12 +106,9 @@ std::string Name(const Where& where) {
 std::string Describe(const Thread& thread) {
   const std::string name = "thread " + std::to_string(thread.place.thread);
   switch (thread.state) {
-    case State::kReady:
-      return name + " runs";
-    case State::kDone:
-      return name + " has exited";
-    default:
-      return name + " waits in " + thread.waits_in + " at " + Name(thread.where);
+    case State::kReady: return name + " runs";
+    case State::kDone: return name + " has exited";
+    default: return name + " waits in " + thread.waits_in + " at " + Name(thread.where);
   }
 }
 

@@ -36,12 +36,10 @@ absl::Status AwaitMessage(const RendezvousSpec& spec, Connection& from, size_t b
       return absl::DeadlineExceededError(absl::StrCat("no answer from ", who));
     if (fds[0].revents != 0) return absl::CancelledError("interrupted");
     switch (from.ReadMessage(bytes)) {
-      case Connection::Read::kPartial:
-        continue;
+      case Connection::Read::kPartial: continue;
       case Connection::Read::kClosed:
         return absl::UnavailableError(absl::StrCat(who, " closed the connection"));
-      case Connection::Read::kMessage:
-        return absl::OkStatus();
+      case Connection::Read::kMessage: return absl::OkStatus();
     }
   }
 }
@@ -239,12 +237,9 @@ void Acceptor::ServePending() {
 bool Acceptor::Serve(Pending& pending) {
   for (;;) {
     switch (pending.connection.ReadMessage(pending.challenged ? kSealedBytes : kOpeningBytes)) {
-      case Connection::Read::kPartial:
-        return true;
-      case Connection::Read::kClosed:
-        return false;
-      case Connection::Read::kMessage:
-        break;
+      case Connection::Read::kPartial: return true;
+      case Connection::Read::kClosed: return false;
+      case Connection::Read::kMessage: break;
     }
     if (pending.challenged) {
       Admit(pending);

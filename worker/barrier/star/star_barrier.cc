@@ -128,13 +128,11 @@ absl::StatusOr<GroupView> StarBarrier::AwaitResult(int64_t step, int64_t deadlin
 absl::StatusOr<std::optional<Frame>> StarBarrier::Receive(Connection& from, int32_t rank, WireType expected,
                                                           int64_t step) {
   switch (from.ReadMessage(kFrameBytes)) {
-    case Connection::Read::kPartial:
-      return std::optional<Frame>();
+    case Connection::Read::kPartial: return std::optional<Frame>();
     case Connection::Read::kClosed:
       culprit_ = rank;
       return absl::UnavailableError(absl::StrCat("rank ", rank, " disconnected"));
-    case Connection::Read::kMessage:
-      break;
+    case Connection::Read::kMessage: break;
   }
   const auto frame = DecodeFrame(from.message());
   if (!frame.has_value()) return absl::UnavailableError(absl::StrCat("invalid message from rank ", rank));

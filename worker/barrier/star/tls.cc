@@ -140,12 +140,9 @@ absl::StatusOr<short> TlsSession::Handshake() {
     return absl::UnavailableError("TLS: the peer did not use the epoch's secret");
   }
   switch (SSL_get_error(ssl_.get(), result)) {
-    case SSL_ERROR_WANT_READ:
-      return short{POLLIN};
-    case SSL_ERROR_WANT_WRITE:
-      return short{POLLOUT};
-    default:
-      return absl::UnavailableError(absl::StrCat("TLS: ", Reason()));
+    case SSL_ERROR_WANT_READ: return short{POLLIN};
+    case SSL_ERROR_WANT_WRITE: return short{POLLOUT};
+    default: return absl::UnavailableError(absl::StrCat("TLS: ", Reason()));
   }
 }
 

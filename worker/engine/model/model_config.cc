@@ -196,14 +196,10 @@ constexpr char kName[] = "eos_token_id";
 
 absl::string_view FamilyName(ModelConfig::Family family) {
   switch (family) {
-    case Family::kLlama:
-      return "llama";
-    case Family::kMistral:
-      return "mistral";
-    case Family::kQwen2:
-      return "qwen2";
-    case Family::kQwen3:
-      return "qwen3";
+    case Family::kLlama: return "llama";
+    case Family::kMistral: return "mistral";
+    case Family::kQwen2: return "qwen2";
+    case Family::kQwen3: return "qwen3";
   }
   return "";
 }

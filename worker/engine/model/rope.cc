@@ -126,14 +126,9 @@ std::vector<float> InverseFrequencies(const RopeConfig& rope, int64_t head_dim) 
   for (int64_t i = 0; i < head_dim / 2; ++i) {
     double frequency = std::pow(rope.theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
     switch (rope.kind) {
-      case RopeConfig::Kind::kDefault:
-        break;
-      case RopeConfig::Kind::kLinear:
-        frequency /= rope.factor;
-        break;
-      case RopeConfig::Kind::kLlama3:
-        frequency = StretchLlama3(rope, frequency);
-        break;
+      case RopeConfig::Kind::kDefault: break;
+      case RopeConfig::Kind::kLinear: frequency /= rope.factor; break;
+      case RopeConfig::Kind::kLlama3: frequency = StretchLlama3(rope, frequency); break;
     }
     frequencies[i] = static_cast<float>(frequency);
   }

@@ -353,14 +353,9 @@ TEST_F(LogFile, AForgedLogCausesNothingWorseThanAnError) {
       for (uint64_t n = p == victim ? 1 + rng.Below(3) : 0; n > 0; --n) {
         const size_t at = rng.Below(payload.size());
         switch (rng.Below(3)) {
-          case 0:
-            payload[at] = static_cast<char>(rng.Next());
-            break;
-          case 1:
-            payload.erase(at, 1);
-            break;
-          default:
-            payload.insert(at, 1, static_cast<char>(rng.Next()));
+          case 0: payload[at] = static_cast<char>(rng.Next()); break;
+          case 1: payload.erase(at, 1); break;
+          default: payload.insert(at, 1, static_cast<char>(rng.Next()));
         }
         if (payload.empty()) payload = "x";
       }

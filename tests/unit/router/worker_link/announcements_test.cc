@@ -122,14 +122,9 @@ TEST_P(AnnouncementsTest, AWorkersListsEndNoRequestOfAnother) {
     for (uint64_t n = rng.Below(40); n > 0; --n) {
       v1::HeldRequest one = given["a"][rng.Below(kSlots)];
       switch (rng.Below(5)) {
-        case 0:
-          break;
-        case 1:
-          one.mutable_assignment()->set_handle(rng.Below(handle));
-          break;
-        case 2:
-          one.mutable_assignment()->set_handle(uint64_t{1} << (62 + rng.Below(2)));
-          break;
+        case 0: break;
+        case 1: one.mutable_assignment()->set_handle(rng.Below(handle)); break;
+        case 2: one.mutable_assignment()->set_handle(uint64_t{1} << (62 + rng.Below(2))); break;
         case 3:
           one.mutable_assignment()->set_prompt_length(static_cast<uint32_t>(1 + rng.Below(1 << 16)));
           break;

@@ -34,14 +34,10 @@ class Walk {
   void Step() {
     switch (rng_.Below(5)) {
       case 0:
-      case 1:
-        return Admit();
-      case 4:
-        return Extend();
-      case 2:
-        return Grow();
-      default:
-        return Release();
+      case 1: return Admit();
+      case 4: return Extend();
+      case 2: return Grow();
+      default: return Release();
     }
   }
 

@@ -66,16 +66,11 @@ const char* FullGridOf(AttentionGrid* grid) {
 
 const char* FullAttentionGrid(int32_t head_dim, AttentionGrid* grid) {
   switch (head_dim) {
-    case 16:
-      return FullGridOf<16>(grid);
-    case 32:
-      return FullGridOf<32>(grid);
-    case 64:
-      return FullGridOf<64>(grid);
-    case 128:
-      return FullGridOf<128>(grid);
-    default:
-      return "no attention kernel for this head_dim";
+    case 16: return FullGridOf<16>(grid);
+    case 32: return FullGridOf<32>(grid);
+    case 64: return FullGridOf<64>(grid);
+    case 128: return FullGridOf<128>(grid);
+    default: return "no attention kernel for this head_dim";
   }
 }
 

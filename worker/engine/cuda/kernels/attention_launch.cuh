@@ -31,17 +31,13 @@ const char* LaunchAttentionOf(AttentionArgs args, const AttentionGrid& grid, Str
 inline const char* LaunchAttentionKernels(const AttentionArgs& args, const AttentionGrid& grid,
                                           Stream stream) {
   switch (args.kv.head_dim) {
-    case 16:
-      return LaunchAttentionOf<16>(args, grid, stream);
-    case 32:
-      return LaunchAttentionOf<32>(args, grid, stream);
-    case 64:
-      return LaunchAttentionOf<64>(args, grid, stream);
+    case 16: return LaunchAttentionOf<16>(args, grid, stream);
+    case 32: return LaunchAttentionOf<32>(args, grid, stream);
+    case 64: return LaunchAttentionOf<64>(args, grid, stream);
     case kAttentionHeadDimOfTwo:
       if (grid.stages == 2) return LaunchAttentionOf<kAttentionHeadDimOfTwo, 2>(args, grid, stream);
       return LaunchAttentionOf<kAttentionHeadDimOfTwo>(args, grid, stream);
-    default:
-      return "no attention kernel for this head_dim";
+    default: return "no attention kernel for this head_dim";
   }
 }
 

@@ -154,9 +154,7 @@ TEST(Learning, ALookaheadGetsExactlyWhatRequestsDid) {
           EXPECT_EQ(to, truth.age);
           ++cancelled;
           break;
-        default:
-          EXPECT_LE(life.to, truth.age);
-          EXPECT_GE(to, truth.age - Residents::kSettleSteps);
+        default: EXPECT_LE(life.to, truth.age); EXPECT_GE(to, truth.age - Residents::kSettleSteps);
       }
       // Hints of requests that will be dropped may be left out.
       if (truth.state != Truth::kCancelled) {

@@ -54,12 +54,9 @@ bool AwaitBytes(Connection& connection, size_t bytes) {
   for (;;) {
     if (!Poll({&fd, 1}, MonotonicNs() + 30'000'000'000)) return false;
     switch (connection.ReadMessage(bytes)) {
-      case Connection::Read::kPartial:
-        continue;
-      case Connection::Read::kMessage:
-        return true;
-      case Connection::Read::kClosed:
-        return false;
+      case Connection::Read::kPartial: continue;
+      case Connection::Read::kMessage: return true;
+      case Connection::Read::kClosed: return false;
     }
   }
 }
