@@ -332,7 +332,7 @@ TEST_F(VllmRequest, KvThatNoIdNamesIsRefused) {
         R"({"do_remote_prefill":"true","transfer_id":"t"})",
         R"({"do_remote_prefill":1,"remote_request_id":"r"})",
         R"({"do_remote_prefill":true,"remote_request_id":"r","x":NaN})", "{", "[]"}) {
-    pb::GenerateRequest request = PlainOf<Vllm>();
+    auto request = PlainOf<Vllm>();
     request.set_kv_transfer_params_json(json);
     ExpectRefused(request, "kv_transfer_params_json", /*passes=*/true);
   }
