@@ -68,8 +68,10 @@ absl::StatusOr<Components> Make(const RouterOptions& options) {
   BFIO_ASSIGN_OR_RETURN(components.client_authenticator,
                         MakeAuthenticator("client API", options.client_tokens, "client_tokens"));
   // A port's own: it tells that port's connections which of them have authenticated calls.
-  BFIO_ASSIGN_OR_RETURN(components.picker_authenticator,
-                        MakeAuthenticator("endpoint picker", options.client_tokens, "client_tokens"));
+  if (!options.picker_listen.empty()) {
+    BFIO_ASSIGN_OR_RETURN(components.picker_authenticator,
+                          MakeAuthenticator("endpoint picker", options.client_tokens, "client_tokens"));
+  }
   BFIO_ASSIGN_OR_RETURN(components.admin_authenticator,
                         MakeAuthenticator("admin API", options.admin_tokens, "admin_tokens"));
   if (!options.resume_key_file.empty()) {

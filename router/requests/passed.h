@@ -52,8 +52,9 @@ struct Passing {
   // before the end, can start again.
   bool continues = false;
   bool starts_again = false;
-  // Another engine computes its prompt.
+  // Another engine computes its prompt; or none but the one that decodes may.
   bool kv_from_elsewhere = false;
+  bool kv_from_nowhere_else = false;
 };
 
 }  // namespace bfio::router

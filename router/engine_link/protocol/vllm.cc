@@ -78,8 +78,6 @@ class VllmEngine final : public EngineProtocolOf<Messages> {
     pb::SamplingParams& sampling = *request.mutable_sampling_params();
     sampling.set_max_tokens(1);
     sampling.clear_min_tokens();
-    sampling.clear_logprobs();
-    sampling.clear_prompt_logprobs();
   }
   std::string TakeHandOff(Message& message) const override {
     auto& complete = *static_cast<pb::GenerateResponse&>(message).mutable_complete();

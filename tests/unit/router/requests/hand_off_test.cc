@@ -107,13 +107,16 @@ TEST_F(HandOffTest, WhereNothingIsHandedOverTheDecodingRankComputesThePrompt) {
   EXPECT_EQ(PlaceOne().hand_off, nullptr);
   // A single token is the prefill's own.
   EXPECT_EQ(Needs(Arrive(Request("b", 1))), kDecodes);
+  ClientRequest logprobs = Request("logprobs");
+  logprobs.passed.kv_from_nowhere_else = true;
+  EXPECT_EQ(Needs(Arrive(logprobs)), kDecodes);
   // No rank computes prompts for others any more; those that wait keep their order.
   Client &waiting = Arrive(Request("c")), &behind = Arrive(Request("d"));
   EXPECT_EQ(Needs(waiting), kHandsOver);
   Serve(false);
   EXPECT_EQ(Needs(waiting), kDecodes);
-  EXPECT_EQ(cluster_->pool().views().views()[0].id, waiting.id());
-  EXPECT_EQ(cluster_->pool().views().views()[1].id, behind.id());
+  EXPECT_EQ(cluster_->pool().views().views()[2].id, waiting.id());
+  EXPECT_EQ(cluster_->pool().views().views()[3].id, behind.id());
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/unit/router/frontend/gateway/protocols.h"
 
@@ -290,6 +291,8 @@ TYPED_TEST(GatewayRequest, FieldsMayPreventContinuationAndSharing) {
     const ClientRequest request = this->Pass(FromText(one.change, plain)).request;
     EXPECT_EQ(request.passed.continues, one.continues);
     EXPECT_EQ(request.passed.kv_from_elsewhere, one.kv_from_elsewhere);
+    EXPECT_EQ(request.passed.kv_from_nowhere_else, absl::StrContains(one.change, "prompt_logprobs") ||
+                                                       absl::StrContains(one.change, "params_json"));
     ASSERT_EQ(request.prefix != nullptr, one.shares);
     if (one.shares) {
       EXPECT_EQ(*request.prefix, *core::NamePrefixBlocks(ids));
