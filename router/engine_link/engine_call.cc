@@ -46,6 +46,12 @@ bool SameServer(const EngineDescription& a, const EngineDescription& b) {
          a.hands_over == b.hands_over;
 }
 
+bool Pair(const EngineDescription& a, const EngineDescription& b) {
+  return a.model == b.model && a.kv_connector == b.kv_connector &&
+         (a.kv_type == b.kv_type || a.kv_type.empty() || b.kv_type.empty()) &&
+         (a.kv_block_tokens == b.kv_block_tokens || a.kv_block_tokens == 0 || b.kv_block_tokens == 0);
+}
+
 std::string ModelDigest(const EngineDescription& description) {
   const Sha256Digest digest = Sha256(absl::StrCat("engine model\n", description.model));
   return absl::BytesToHexString(

@@ -41,6 +41,9 @@ struct EngineDescription {
   // It computes prompts for other servers, which fetch the KV (vLLM: kv_role kv_producer), by this connector.
   bool hands_over = false;
   std::string kv_connector;
+  // Type of the KV cache, and tokens of its blocks; empty, 0: not reported.
+  std::string kv_type;
+  int32_t kv_block_tokens = 0;
   // The model's name for gateways.
   std::string model;
   // By rank: what runs there, where requests of an earlier router run on; otherwise empty.
@@ -55,6 +58,8 @@ absl::Status Complete(EngineDescription& description);
 void FillIn(const EngineDescription& before, EngineDescription& description);
 // Whether one server may have given both. Sizes may change, and the loads that name ranks may come late.
 bool SameServer(const EngineDescription& a, const EngineDescription& b);
+// Whether prompts that one computes can be decoded by the other; what is not reported is no obstacle.
+bool Pair(const EngineDescription& a, const EngineDescription& b);
 // WorkerHello::model: engines of different models give one prompt different answers (group/group_key.h).
 std::string ModelDigest(const EngineDescription& description);
 

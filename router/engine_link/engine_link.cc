@@ -23,7 +23,7 @@ EngineLink::EngineLink(Options options, WorkerHandler* handler)
     : options_(std::move(options)),
       handler_(handler),
       events_(std::make_shared<EventQueue>()),
-      next_member_(kFirstMember) {
+      shared_{kFirstMember} {
   thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "bfio-engines");
     if (!options_.engines.watched()) SetEngines(options_.engines.engines);
@@ -111,7 +111,7 @@ void EngineLink::SetEngines(const std::vector<EngineAddress>& engines) {
     }
     EngineBarrier* const barrier = address.barrier.empty() ? nullptr : &barriers_[address.barrier];
     servers_.push_back(
-        std::make_shared<EngineServer>(address, &options_, handler_, events_, &next_member_, barrier));
+        std::make_shared<EngineServer>(address, &options_, handler_, events_, &shared_, barrier));
   }
 }
 

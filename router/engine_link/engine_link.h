@@ -30,6 +30,14 @@
 
 namespace bfio::router {
 
+// What all servers of a link share; it outlives them. Threads: the link's.
+struct EngineServers {
+  // Numbers the ranks' connections.
+  MemberId next_member = 0;
+  // Of those that serve, by name.
+  std::map<std::string, EngineDescription> serving;
+};
+
 class EngineServer;
 
 class EngineLink {
@@ -83,9 +91,9 @@ class EngineLink {
   const std::shared_ptr<EventQueue> events_;
   // By the barrier's name; used on the link's thread.
   std::map<std::string, EngineBarrier> barriers_;
+  EngineServers shared_;
   std::vector<std::shared_ptr<EngineServer>> servers_;
   std::map<uint64_t, Follower> followers_;
-  MemberId next_member_;
   // The queue of the thread that reads the list; nothing is posted to it.
   EventQueue watching_;
   std::thread thread_, watch_;

@@ -27,17 +27,18 @@ absl::Duration Longer(absl::Duration retry) {
 }  // namespace
 
 EngineServer::EngineServer(EngineAddress address, const EngineLink::Options* options, WorkerHandler* handler,
-                           std::shared_ptr<EventQueue> events, MemberId* next_member, EngineBarrier* barrier)
+                           std::shared_ptr<EventQueue> events, EngineServers* servers, EngineBarrier* barrier)
     : address_(std::move(address)),
       name_(address_.ToString()),
       options_(options),
       handler_(handler),
       events_(std::move(events)),
-      next_member_(next_member),
+      servers_(servers),
       barrier_(barrier),
       client_(options->make_client(address_)) {}
 
 EngineServer::~EngineServer() {
+  servers_->serving.erase(name_);
   Unsubscribe();
 }
 
@@ -102,6 +103,8 @@ void EngineServer::AskAgain(const absl::Status& why) {
 
 void EngineServer::Serve() {
   if (retired_) return AskAgain(absl::CancelledError("it is no longer listed"));
+  if (absl::Status status = CheckPairs(); !status.ok()) return AskAgain(status);
+  servers_->serving[name_] = description_;
   state_ = State::kServing;
   last_error_.clear();
   retry_ = absl::ZeroDuration();
@@ -139,6 +142,22 @@ void EngineServer::Serve() {
   ranks_.resize(static_cast<size_t>(description_.ranks));
   for (size_t r = 0; r < ranks_.size(); ++r) Attach(r);
   next_at_ = MonotonicNow() + client_->check_interval();
+}
+
+absl::Status EngineServer::CheckPairs() const {
+  const auto kv_of = [](const EngineDescription& one) {
+    return one.kv_connector.empty() ? std::string("no KV connector")
+                                    : absl::StrCat(one.kv_connector, ", KV ", one.kv_type, ", blocks of ",
+                                                   one.kv_block_tokens, ", model ", one.model);
+  };
+  for (const auto& [name, other] : servers_->serving) {
+    if (name == name_ || !(description_.hands_over || other.hands_over) || Pair(description_, other))
+      continue;
+    return absl::FailedPreconditionError(absl::StrCat("it has ", kv_of(description_), " and ", name, " has ",
+                                                      kv_of(other),
+                                                      ", so neither can decode the other's prompts"));
+  }
+  return absl::OkStatus();
 }
 
 void EngineServer::CheckHealth(absl::Time now) {
@@ -323,6 +342,7 @@ void EngineServer::Lose(const absl::Status& why) {
 
 void EngineServer::LoseRanks() {
   ++connection_;
+  servers_->serving.erase(name_);
   Unsubscribe();
   for (Rank& rank : ranks_) {
     if (rank.channel != nullptr) handler_->OnWorkerEvent(rank.channel, Gone{});
@@ -346,7 +366,7 @@ void EngineServer::Attach(size_t r) {
   Rank& rank = ranks_[r];
   rank.attach_at = absl::InfiniteFuture();
   const std::string name = absl::StrCat(name_, "#", r);
-  rank.channel = std::make_shared<EngineChannel>((*next_member_)++, name, weak_from_this(), r, events_);
+  rank.channel = std::make_shared<EngineChannel>(servers_->next_member++, name, weak_from_this(), r, events_);
   // Prompts for others are computed without meeting anyone.
   EngineBarrier* const barrier = description_.hands_over ? nullptr : barrier_;
   const EngineRank::Options options = {.slots = description_.slots,

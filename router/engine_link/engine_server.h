@@ -21,10 +21,10 @@ namespace bfio::router {
 
 class EngineServer : public std::enable_shared_from_this<EngineServer> {
  public:
-  // `next_member` numbers the ranks' connections, over all servers; `barrier` is null without one. All of
+  // `barrier` is null without one. All of
   // them outlive this.
   EngineServer(EngineAddress address, const EngineLink::Options* options, WorkerHandler* handler,
-               std::shared_ptr<EventQueue> events, MemberId* next_member, EngineBarrier* barrier);
+               std::shared_ptr<EventQueue> events, EngineServers* servers, EngineBarrier* barrier);
   ~EngineServer();
 
   void OnTimer(absl::Time now);
@@ -87,6 +87,8 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   void AskAgain(const absl::Status& why);
   // Attaches the ranks of description_.
   void Serve();
+  // FAILED_PRECONDITION where one of two servers computes prompts that the other could not decode.
+  absl::Status CheckPairs() const;
   // Checks whether the server is alive and, if that is due at `now`, whether it is still the same server.
   void CheckHealth(absl::Time now);
   // After signs that the server is gone or was replaced: checks as soon as it may be described again.
@@ -153,7 +155,7 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   const EngineLink::Options* const options_;
   WorkerHandler* const handler_;
   const std::shared_ptr<EventQueue> events_;
-  MemberId* const next_member_;
+  EngineServers* const servers_;
   EngineBarrier* const barrier_;
   std::unique_ptr<EngineClient> client_;
 

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "tests/testing/engine_fixture.h"
@@ -74,6 +76,19 @@ TEST_F(DisaggregationTest, EachPromptIsComputedThereAndDecodedHere) {
   EXPECT_THAT(producer.counts().by_rank, Each(::testing::Gt(0)));
   EXPECT_EQ(one.counts().taken + two.counts().taken, 60);
   cluster_->StopCleanly();
+}
+
+// Its KV would be of no use to the others.
+TEST_F(DisaggregationTest, AServerThatCannotPairIsRefusedByName) {
+  const HeldPort p, a, b;
+  ScriptedEngine producer(Role(p, "kv_producer")), consumer(Role(a, "kv_consumer"));
+  Serve({p.address(), a.address(), b.address()}, 1);
+  ScriptedEngine other(Role(b, ""));
+  const std::string why = absl::StrCat("engine vllm://", b.address(),
+                                       " cannot be used, retrying: it has no KV connector and vllm://");
+  Await([&] { return absl::StrContains(cluster_->router().Stderr(), why); });
+  ExpectRightTokens(20);
+  EXPECT_EQ(other.counts().taken, 0);
 }
 
 // A client's hand-off might be used twice, or name none.

@@ -71,6 +71,8 @@ class VllmEngine final : public EngineProtocolOf<Messages> {
     description.slots = server.max_num_seqs();
     description.hands_over = server.kv_role() == "kv_producer";
     description.kv_connector = server.kv_connector();
+    description.kv_type = server.kv_cache_dtype();
+    description.kv_block_tokens = server.block_size();
   }
   void HandOver(const EngineCall& call, pb::GenerateRequest& request) const override {
     if (!call.hands_over) return request.set_kv_transfer_params_json(call.hand_off->parameters);

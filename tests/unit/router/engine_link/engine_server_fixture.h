@@ -85,7 +85,7 @@ class EngineServerTest : public ::testing::Test, public WorkerHandler {
       return std::make_unique<TestClient>(&asked_);
     };
     server_ = std::make_shared<EngineServer>(EngineAddress{.protocol = "vllm", .server = {"a", 1}}, &options_,
-                                             this, events_, &next_member_, nullptr);
+                                             this, events_, &servers_, nullptr);
   }
   core::RequestId NextId() override { return 0; }
   void OnWorkerEvent(std::shared_ptr<WorkerChannel> channel, WorkerEvent event) override {
@@ -214,7 +214,7 @@ class EngineServerTest : public ::testing::Test, public WorkerHandler {
   EngineLink::Options options_;
   Asked asked_;
   const std::shared_ptr<EventQueue> events_ = std::make_shared<EventQueue>();
-  MemberId next_member_ = 1;
+  EngineServers servers_{1};
   std::shared_ptr<EngineServer> server_;
   std::vector<std::string> seen_;
   std::shared_ptr<WorkerChannel> channel_;
