@@ -115,8 +115,8 @@ TEST_F(HandOffTest, WhereNothingIsHandedOverTheDecodingRankComputesThePrompt) {
   EXPECT_EQ(Needs(waiting), kHandsOver);
   Serve(false);
   EXPECT_EQ(Needs(waiting), kDecodes);
-  EXPECT_EQ(cluster_->pool().views().views()[2].id, waiting.id());
-  EXPECT_EQ(cluster_->pool().views().views()[3].id, behind.id());
+  EXPECT_EQ(cluster_->pool().views().views()[0].id, waiting.id());
+  EXPECT_EQ(cluster_->pool().views().views()[1].id, behind.id());
 }
 
 }  // namespace
