@@ -95,7 +95,7 @@ void EngineRank::OnPlan(const PlanPart& plan, std::vector<Placement> placements,
     call.prompt_tokens = placement.call->prompt_tokens();
     call.max_new_tokens = placement.call->max_new_tokens;
     call.refusals = placement.call->refusals;
-    call.kv_from_elsewhere = placement.call->kv_from_elsewhere();
+    call.from_hand_off = placement.call->hand_off != nullptr;
     Begin(call, *placement.call, now);
     calls_changed_ = true;
     calls_.emplace(number, std::move(call));
@@ -113,8 +113,9 @@ void EngineRank::OnFinished(CallNumber number, EngineEnd end, absl::Time now, Ou
   Call* const call = Find(number);
   if (call == nullptr) return;
   if (end.finish == EngineFinish::kError) {
-    // Its prompt's KV is gone; the request is none the worse for it.
-    if (call->kv_from_elsewhere && call->generated == 0 && call->tokens.empty())
+    // Its prompt's KV is gone, and the router has it computed again. A client's hand-off must not be sent
+    // twice.
+    if (call->from_hand_off && call->generated == 0 && call->tokens.empty())
       return OnFailed(number, absl::UnavailableError("the engine could not fetch the prompt's KV"), now, out);
     return OnFailed(number, absl::InternalError("the engine ended the request with an error"), now, out);
   }

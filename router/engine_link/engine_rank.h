@@ -103,7 +103,8 @@ class EngineRank {
     core::RequestId id = 0;
     int64_t prompt_tokens = 0;
     int64_t max_new_tokens = 0;
-    bool kv_from_elsewhere = false;
+    // The router has sent a hand-off with it.
+    bool from_hand_off = false;
     // Received and reported before the present step.
     int64_t generated = 0;
     // Tokens and messages of the present step; the end.

@@ -21,8 +21,7 @@ namespace bfio::router {
 
 class EngineServer : public std::enable_shared_from_this<EngineServer> {
  public:
-  // `barrier` is null without one. All of
-  // them outlive this.
+  // `barrier` is null without one. All of them outlive this.
   EngineServer(EngineAddress address, const EngineLink::Options* options, WorkerHandler* handler,
                std::shared_ptr<EventQueue> events, EngineServers* servers, EngineBarrier* barrier);
   ~EngineServer();

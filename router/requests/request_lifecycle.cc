@@ -331,15 +331,7 @@ void RequestLifecycle::SetGroups(GroupsView groups) {
       if (RequestRecord* record = table_.FindLive(id); record != nullptr) EndIfRankGone(*record);
     }
   }
-  if (hands_over && !groups_.hands_over) {
-    std::vector<core::RequestId> ids = table_.Ids();
-    // Each goes to the front.
-    std::reverse(ids.begin(), ids.end());
-    for (const core::RequestId id : ids) {
-      RequestRecord* const record = table_.FindLive(id);
-      if (record != nullptr && record->hands_over && !cluster_->LocationOf(id)) WaitAnew(*record);
-    }
-  }
+  if (hands_over && !groups_.hands_over) StopHandingOver();
   if (!other_models) return;
   int64_t ended = 0;
   for (const core::RequestId id : table_.Ids()) {
@@ -369,31 +361,6 @@ void RequestLifecycle::EndIfRankGone(RequestRecord& record) {
   if (!record.held_to || cluster_->LocationOf(record.id) || !RankGone(record)) return;
   Fail(record, RetryLater(absl::StrCat("data_parallel_rank ", *record.request.rank,
                                        " has left, and the request may run only there")));
-}
-
-bool RequestLifecycle::MayHandOver(const RequestRecord& record) const {
-  return groups_.hands_over && record.delivered == 0 && record.request.max_new_tokens > 1 &&
-         record.hand_offs < kMostHandOffs && !record.held_to && !record.request.passed.kv_from_elsewhere &&
-         !record.request.passed.kv_from_nowhere_else && !record.forgotten;
-}
-
-void RequestLifecycle::TakeHandOff(RequestRecord& record, HandOffPtr hand_off) {
-  ++totals_.handed_over;
-  ++record.hand_offs;
-  record.hands_over = false;
-  if (!hand_off->parameters.empty()) {
-    // Another model cannot use it.
-    record.model = record.placed_model;
-    record.hand_off = std::move(hand_off);
-    queue_.AddUntil(record, now_ + kHandOffAge);
-  }
-  EnterAgain(record);
-}
-
-void RequestLifecycle::WaitAnew(RequestRecord& record) {
-  queue_.Remove(record);
-  Cancel(record.id);
-  Requeue(record);
 }
 
 void RequestLifecycle::Requeue(RequestRecord& record) {

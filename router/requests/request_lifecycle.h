@@ -293,6 +293,8 @@ class RequestLifecycle final : public RequestBook {
   void TakeHandOff(RequestRecord& record, HandOffPtr hand_off);
   // The request waits, and cannot get what it waits for.
   void WaitAnew(RequestRecord& record);
+  // No rank computes prompts for others any more: requests that wait for one wait for a rank that decodes.
+  void StopHandingOver();
   // Releases what an accepted request holds of the bounds.
   void Discharge(RequestRecord& record);
   // Charges bytes kept of a request, if it still exists; forgets the request when that exceeds a bound.

@@ -8,8 +8,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "common/base/clock.h"
 #include "tests/testing/engine_fixture.h"
 
 namespace bfio::testing {
@@ -44,11 +42,6 @@ class DisaggregationTest : public EnginesTest {
     std::lock_guard lock(kv_->mutex);
     EXPECT_EQ(kv_->wrong, 0) << "a hand-off was used twice, or late";
     EXPECT_EQ(kv_->fatal, 0);
-  }
-  static void Await(const std::function<bool()>& come) {
-    const absl::Time deadline = MonotonicNow() + kSlowdown * absl::Seconds(30);
-    while (!come() && MonotonicNow() < deadline) absl::SleepFor(absl::Milliseconds(1));
-    EXPECT_TRUE(come());
   }
   int made() const {
     std::lock_guard lock(kv_->mutex);
@@ -86,7 +79,7 @@ TEST_F(DisaggregationTest, AServerThatCannotPairIsRefusedByName) {
   ScriptedEngine other(Role(b, ""));
   const std::string why = absl::StrCat("engine vllm://", b.address(),
                                        " cannot be used, retrying: it has no KV connector and vllm://");
-  Await([&] { return absl::StrContains(cluster_->router().Stderr(), why); });
+  EXPECT_TRUE(Eventually([&] { return absl::StrContains(cluster_->router().Stderr(), why); }));
   ExpectRightTokens(20);
   EXPECT_EQ(other.counts().taken, 0);
 }
@@ -117,7 +110,7 @@ TEST_F(DisaggregationTest, WithoutAPrefillServerTheDecodeServersComputePrompts) 
   ScriptedEngine consumer(Role(a, "kv_consumer"));
   Serve({p.address(), a.address()}, 1);
   ExpectRightTokens(40, [&] {
-    Await([&] { return made() >= 5; });
+    EXPECT_TRUE(Eventually([&] { return made() >= 5; }));
     producer->Kill();
   });
   EXPECT_LT(made(), 40);
@@ -139,7 +132,7 @@ TEST_F(DisaggregationTest, ADecodeServersDeathCostsNoTokenAndReusesNoHandOff) {
   auto two = std::make_unique<ScriptedEngine>(Role(b, "kv_consumer"));
   Serve({p.address(), a.address(), b.address()}, 2);
   ExpectRightTokens(40, [&] {
-    Await([&] { return two->counts().taken >= 5; });
+    EXPECT_TRUE(Eventually([&] { return two->counts().taken >= 5; }));
     two->Kill();
   });
 }

@@ -326,6 +326,11 @@ TEST_F(EngineRankTest, APromptWhoseKvComesFromElsewhereIsNoWork) {
   const StepReport report = Report();
   EXPECT_EQ(report.load_tokens, 10);
   EXPECT_EQ(report.prefill->pending_tokens(), 1);
+  // A client's hand-off is not sent to a second rank.
+  rank_.OnFinished(1, {.finish = EngineFinish::kError}, now_, out_);
+  const auto rejected = Report().rejected;
+  ASSERT_THAT(rejected, SizeIs(1));
+  EXPECT_TRUE(absl::IsInternal(rejected[0].status));
 }
 
 }  // namespace

@@ -115,6 +115,8 @@ TEST_F(HandOffTest, WhereNothingIsHandedOverTheDecodingRankComputesThePrompt) {
   EXPECT_EQ(Needs(waiting), kHandsOver);
   Serve(false);
   EXPECT_EQ(Needs(waiting), kDecodes);
+  EXPECT_EQ(requests_->next_deadline(), now_ + RequestOptions().max_queue_time)
+      << "it still has its deadline";
   EXPECT_EQ(cluster_->pool().views().views()[0].id, waiting.id());
   EXPECT_EQ(cluster_->pool().views().views()[1].id, behind.id());
 }
