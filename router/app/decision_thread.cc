@@ -383,6 +383,7 @@ void DecisionThread::OnMembershipChanged() {
                           .hands_over = group->hands_over()});
     view.hands_over = view.hands_over || (group->hands_over() && group->serving());
   }
+  hands_over_.store(view.hands_over, std::memory_order_relaxed);
   // By number; of equal ones the model of the first group.
   std::map<uint32_t, int32_t> ranks_of;
   uint32_t served = served_model_;

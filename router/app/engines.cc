@@ -49,7 +49,10 @@ std::string LineOf(const EngineAddress& engine, const EngineDescription& what, i
                    const absl::StatusOr<std::vector<EngineRankLoad>>& loads) {
   std::string line = absl::StrCat(engine.ToString(), " rank ", rank, ": model ", PeerText(what.model), ", ",
                                   what.slots, " slots, ", what.kv_tokens, " KV tokens",
-                                  engine.barrier.empty() ? "" : ", barrier ", engine.barrier);
+                                  what.hands_over          ? ", prompts for other servers"
+                                  : engine.barrier.empty() ? ""
+                                                           : ", barrier ",
+                                  what.hands_over ? "" : engine.barrier);
   const auto of_rank = [rank](const EngineRankLoad& load) { return load.rank == rank; };
   if (loads.ok()) {
     if (const auto load = std::find_if(loads->begin(), loads->end(), of_rank); load != loads->end())
@@ -112,6 +115,7 @@ EngineCheck CheckEngines(const RouterOptions& options, const EngineCheckMeans& m
       check.faults.push_back(absl::StrCat(engine.ToString(), ": model ", PeerText(what.model), ", but ",
                                           first->ToString(), " has ", PeerText(model)));
     }
+    if (what.hands_over) continue;
     Ranks& ranks = groups[engine.barrier];
     ranks.count += what.ranks;
     ranks.all = std::max(ranks.all, what.all_ranks);

@@ -107,6 +107,7 @@ absl::StatusOr<Loads> DecisionThread::MakeLoads(std::optional<uint32_t> rank) co
       load.max_tokens = account.spec.kv_tokens;
       load.tokens_per_second = group->steps().tokens_per_second(g, now_);
       load.slots = account.spec.slots;
+      load.hands_over = group->hands_over();
     }
   }
   if (rank && *rank >= loads.ranks) {

@@ -1,11 +1,13 @@
 #include "router/engine_link/engine_call.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/auth/bearer_tokens.h"
+#include "common/json/json_reader.h"
 
 namespace bfio::router {
 
@@ -50,6 +52,13 @@ bool Pair(const EngineDescription& a, const EngineDescription& b) {
   return a.model == b.model && a.kv_connector == b.kv_connector &&
          (a.kv_type == b.kv_type || a.kv_type.empty() || b.kv_type.empty()) &&
          (a.kv_block_tokens == b.kv_block_tokens || a.kv_block_tokens == 0 || b.kv_block_tokens == 0);
+}
+
+std::string UsableHandOff(std::string parameters) {
+  const auto fields = ReadJsonObject(parameters, "", {}, {"remote_request_id"});
+  return fields.ok() && fields->contains("remote_request_id") && fields->at("remote_request_id").is_string()
+             ? std::move(parameters)
+             : "";
 }
 
 std::string ModelDigest(const EngineDescription& description) {

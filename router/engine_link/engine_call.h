@@ -60,6 +60,9 @@ void FillIn(const EngineDescription& before, EngineDescription& description);
 bool SameServer(const EngineDescription& a, const EngineDescription& b);
 // Whether prompts that one computes can be decoded by the other; what is not reported is no obstacle.
 bool Pair(const EngineDescription& a, const EngineDescription& b);
+// What a prefill server has handed over, if it names the KV (vLLM's NIXL connector); else empty. Without
+// this field a request hangs in vLLM 0.32, and ends the engine when its caller gives up.
+std::string UsableHandOff(std::string parameters);
 // WorkerHello::model: engines of different models give one prompt different answers (group/group_key.h).
 std::string ModelDigest(const EngineDescription& description);
 

@@ -60,6 +60,8 @@ class EngineClient {
   virtual ~EngineClient() = default;
   // Streams bring the tokens of calls. Otherwise they only end, and calls run on when the router ends.
   virtual bool carries_tokens() const { return true; }
+  // All calls share a connection, which may be dead; calls on it may live on without the client.
+  virtual bool keeps_connection() const { return true; }
   // Between two health checks, with which loads are requested.
   virtual absl::Duration check_interval() const { return absl::Seconds(1); }
 

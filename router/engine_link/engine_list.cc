@@ -37,10 +37,16 @@ bool IsName(absl::string_view text) {
                      [](char c) { return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.'; });
 }
 
-absl::StatusOr<std::string> ParseBarrier(const std::string& text) {
+absl::StatusOr<std::string> ParseName(const std::string& text) {
   if (IsName(text)) return text;
   return absl::InvalidArgumentError(
       absl::StrCat("must have 1 to ", kMaxGroupNameBytes, " letters, digits, '-', '_' or '.'"));
+}
+
+// Whether it computes prompts for others.
+absl::StatusOr<bool> ParseRole(const std::string& text) {
+  if (text == "prefill" || text == "decode") return text == "prefill";
+  return absl::InvalidArgumentError("must be prefill or decode");
 }
 
 // FIRST-LAST or PORT.
@@ -102,6 +108,8 @@ absl::Status Append(const std::vector<EngineAddress>& servers, const EngineAddre
     engine.token_budget = settings.token_budget;
     engine.pinned = settings.pinned;
     engine.slots = settings.slots;
+    engine.hands_over = settings.hands_over;
+    engine.kv_connector = settings.kv_connector;
     const auto same = [&](const EngineAddress& other) { return other.server == engine.server; };
     if (std::any_of(engines.begin(), engines.end(), same))
       return absl::InvalidArgumentError(absl::StrCat("'", engine.ToString(), "' is listed twice"));
@@ -124,10 +132,12 @@ absl::StatusOr<std::vector<EngineAddress>> ReadEntries(const NextEntry& next) {
     std::vector<EngineAddress> servers;
     OptionTable keys;
     keys.AddParsed("url", &servers, "", "", ParseUrl);
-    keys.AddParsed("barrier", &settings.barrier, "none", "", ParseBarrier);
+    keys.AddParsed("barrier", &settings.barrier, "none", "", ParseName);
     keys.Add("token_budget", &settings.token_budget, Within(1, kMostTokenBudget), "");
     keys.Add("pinned", &settings.pinned, "");
     keys.Add("slots", &settings.slots, Within(1, kMostEngineSlots), "");
+    keys.AddParsed("role", &settings.hands_over, "none", "", ParseRole);
+    keys.AddParsed("kv_connector", &settings.kv_connector, "NixlConnector", "", ParseName);
     BFIO_ASSIGN_OR_RETURN(const bool there, next(keys));
     if (!there) return engines;
     if (servers.empty()) return absl::InvalidArgumentError("an engine has no url");
@@ -136,6 +146,11 @@ absl::StatusOr<std::vector<EngineAddress>> ReadEntries(const NextEntry& next) {
       return absl::InvalidArgumentError("pinned is for sglang:// only");
     if (keys.given("slots") && protocol != "http")
       return absl::InvalidArgumentError("slots is for http:// only: other engines report them");
+    if (keys.given("role") && protocol != "http")
+      return absl::InvalidArgumentError("role is for http:// only: other engines report it");
+    if (keys.given("kv_connector") && !keys.given("role"))
+      return absl::InvalidArgumentError("kv_connector needs a role");
+    if (keys.given("role") && settings.kv_connector.empty()) settings.kv_connector = "NixlConnector";
     if (keys.given("token_budget") && settings.barrier.empty())
       return absl::InvalidArgumentError("token_budget needs a barrier");
     BFIO_RETURN_IF_ERROR(Append(servers, settings, engines));

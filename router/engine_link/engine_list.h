@@ -41,8 +41,11 @@ struct EngineAddress {
   // A request runs on the data-parallel rank that it names (vLLM: always). Otherwise, for SGLang, the router
   // treats all ranks of the server as one.
   bool pinned = false;
-  // Requests that a rank runs at a time, for "http" (vLLM: max_num_seqs); 0: as it reports.
+  // For "http", which do not report it: requests that a rank runs at a time (vLLM: max_num_seqs; 0: as it
+  // reports); whether it computes prompts for others, and the connector of its KV.
   int32_t slots = 0;
+  bool hands_over = false;
+  std::string kv_connector;
 
   // As in the flag, without the settings: the engine's name in logs and worker ids.
   std::string ToString() const;
@@ -66,8 +69,9 @@ struct EngineSource {
 
 // Adds the option `engines`: what ParseEngines reads; "file:PATH", a YAML file with this option alone; or, in
 // config files, a list of entries `url: URL` with the settings of these servers: `barrier: NAME`,
-// `token_budget: N`, for sglang `pinned: true`, for http `slots: N`. Either all servers have a barrier or
-// none. A file must exist and list an engine.
+// `token_budget: N`, for sglang `pinned: true`, for http `slots: N`, `role: prefill|decode` and
+// `kv_connector: NAME` (vLLM's NIXL connector unless given). Either all servers have a barrier or none. A
+// file must exist and list an engine.
 void AddEngines(OptionTable& table, EngineSource* source, absl::string_view help);
 
 // IP addresses of a host; IPv6 without brackets.

@@ -354,7 +354,7 @@ void EngineServer::LoseRanks() {
 }
 
 void EngineServer::ReplaceClientIfSilent(const absl::Status& why) {
-  if (!absl::IsDeadlineExceeded(why)) return;
+  if (!absl::IsDeadlineExceeded(why) || !client_->keeps_connection()) return;
   // The replaced client takes its records along: they are of the dead connection.
   Unsubscribe();
   client_ = options_->make_client(address_);

@@ -37,6 +37,8 @@ struct RankLoad {
   // Over the last second.
   double tokens_per_second = 0;
   int64_t slots = 0;
+  // It computes prompts for other ranks only.
+  bool hands_over = false;
 };
 
 struct Loads {
@@ -54,6 +56,8 @@ struct Serving {
   bool ready = false;
   // The longest prompt + output that most ranks take, in tokens; 0: no group has formed yet.
   int64_t max_sequence_tokens = 0;
+  // Ranks serve that compute prompts for others.
+  bool hands_over = false;
 };
 
 class RequestHandler {

@@ -12,7 +12,7 @@ namespace bfio::router {
 bool RequestLifecycle::MayHandOver(const RequestRecord& record) const {
   return groups_.hands_over && record.delivered == 0 && record.request.max_new_tokens > 1 &&
          record.hand_offs < kMostHandOffs && !record.held_to && !record.request.passed.kv_from_elsewhere &&
-         !record.request.passed.kv_from_nowhere_else && !record.forgotten;
+         !record.request.passed.no_hand_off && !record.forgotten;
 }
 
 void RequestLifecycle::TakeHandOff(RequestRecord& record, HandOffPtr hand_off) {

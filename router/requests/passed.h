@@ -52,9 +52,9 @@ struct Passing {
   // before the end, can start again.
   bool continues = false;
   bool starts_again = false;
-  // Another engine computes its prompt; or none but the one that decodes may.
+  // Another engine computes its prompt; or none but the one that decodes may compute it.
   bool kv_from_elsewhere = false;
-  bool kv_from_nowhere_else = false;
+  bool no_hand_off = false;
 };
 
 }  // namespace bfio::router

@@ -9,6 +9,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "router/requests/hand_off.h"
 #include "router/requests/passed.h"
 
 namespace bfio::router {
@@ -20,12 +21,20 @@ class PlacedRequest : public Passed {
     std::string server;
     // The rank of a server that has several.
     std::optional<int32_t> rank;
+    // The request's prompt, computed elsewhere; null: the rank computes it.
+    HandOffPtr hand_off = nullptr;
+  };
+  // The client's call, as a rank that computes its prompt for another gets it. No body: it is not kept, or
+  // its client has left.
+  struct Call {
+    std::string path, authorization, body;
   };
   // Called once when the request no longer uses its place. OK: it has ended there. UNAVAILABLE: the server
   // could not be reached. ABORTED: it cannot be placed (again).
   using OnEnd = absl::AnyInvocable<void(absl::Status) &&>;
 
   virtual void SendTo(const Place& place, OnEnd on_end) const = 0;
+  virtual Call ToPrefill() const = 0;
   bool brings_tokens() const final { return false; }
 
  protected:

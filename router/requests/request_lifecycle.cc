@@ -395,7 +395,8 @@ std::optional<Assignment> RequestLifecycle::OnPlaced(core::RequestId id, uint32_
   record->worker_died = false;
   record->placed_at = record->delivered;
   const PassedPtr& message = record->request.passed.message;
-  if (message != nullptr && !message->brings_tokens()) overload_->OnFirstToken(*record);
+  if (message != nullptr && !message->brings_tokens() && !record->hands_over)
+    overload_->OnFirstToken(*record);
   record->wait_steps = wait_steps;
   queue_.Remove(*record);
   if (!record->placed) {

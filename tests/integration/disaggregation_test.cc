@@ -39,14 +39,10 @@ class DisaggregationTest : public EnginesTest {
       EXPECT_TRUE(result.status.ok()) << i << ": " << result.status.error_message();
       EXPECT_EQ(result.tokens, TokensAfter(prompt(i), 20 + i % 20)) << i;
     }
-    std::lock_guard lock(kv_->mutex);
-    EXPECT_EQ(kv_->wrong, 0) << "a hand-off was used twice, or late";
-    EXPECT_EQ(kv_->fatal, 0);
+    EXPECT_EQ(kv_->count(&HandedOverKv::wrong), 0) << "a hand-off was used twice, or late";
+    EXPECT_EQ(kv_->count(&HandedOverKv::fatal), 0);
   }
-  int made() const {
-    std::lock_guard lock(kv_->mutex);
-    return kv_->made;
-  }
+  int made() const { return kv_->count(&HandedOverKv::made); }
 
   const std::shared_ptr<HandedOverKv> kv_ = std::make_shared<HandedOverKv>();
 };

@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
 #include "envoy/ext_proc.grpc.pb.h"
 #include "grpc/health/v1/health.grpc.pb.h"
@@ -33,21 +35,26 @@ constexpr int kSlots = 4;
 
 class PickerTest : public ::testing::Test {
  protected:
-  static std::string Config(const std::vector<std::string>& addresses) {
+  // `roles`: of the first ones; the others have none.
+  static std::string Config(const std::vector<std::string>& addresses,
+                            const std::vector<std::string>& roles = {}) {
     std::string config = "engines:\n";
-    for (const std::string& address : addresses)
-      absl::StrAppend(&config, "- {url: \"http://", address, "\", slots: ", kSlots, "}\n");
+    for (size_t i = 0; i < addresses.size(); ++i) {
+      absl::StrAppend(&config, "- {url: \"http://", addresses[i], "\", slots: ", kSlots,
+                      i < roles.size() ? ", role: " + roles[i] : "", "}\n");
+    }
     return "--config=" + WriteFile("picker.yaml", config);
   }
-  void Serve(const std::vector<const HttpEngine*>& engines, std::vector<std::string> flags = {}) {
+  void Serve(const std::vector<const HttpEngine*>& engines, std::vector<std::string> flags = {},
+             const std::vector<std::string>& roles = {}) {
     ClusterOptions options;
     options.worker_processes = 0;
-    options.ranks = static_cast<int>(engines.size());
+    options.ranks = static_cast<int>(engines.size() - std::count(roles.begin(), roles.end(), "prefill"));
     options.router_flags = std::move(flags);
     options.router_flags.push_back("--picker_listen=" + port_.address());
     std::vector<std::string> addresses;
     for (const HttpEngine* engine : engines) addresses.push_back(engine->address());
-    options.router_flags.push_back(Config(addresses));
+    options.router_flags.push_back(Config(addresses, roles));
     cluster_ = std::make_unique<Cluster>(options);
     ASSERT_TRUE(cluster_->ok());
     channel_ = grpc::CreateChannel(port_.address(), grpc::InsecureChannelCredentials());
@@ -56,12 +63,14 @@ class PickerTest : public ::testing::Test {
 
   // One HTTP request, as Envoy brings it.
   struct Call {
-    Call(ext_proc::ExternalProcessor::Stub& stub, ext_proc::BodySendMode mode)
-        : stream(stub.Process(&context)) {
+    Call(ext_proc::ExternalProcessor::Stub& stub, ext_proc::BodySendMode mode,
+         const std::string& path = "/v1/chat/completions",
+         const std::string& body = R"({"messages":[{"content":"Hello"}],"max_tokens":20})")
+        : sent(body), stream(stub.Process(&context)) {
       const bool buffered = mode == ext_proc::BUFFERED;
-      stream->Write(RequestHeaders(mode, ext_proc::NONE, {{":path", "/v1/chat/completions"}}));
+      stream->Write(RequestHeaders(mode, ext_proc::NONE, {{":path", path}}));
       if (buffered) stream->Read(&answer);
-      stream->Write(RequestBody(R"({"messages":[{"content":"Hello"}],"max_tokens":20})", true));
+      stream->Write(RequestBody(body, true));
     }
     // Waits for the request's place; empty: it was refused.
     std::string Place() {
@@ -69,6 +78,26 @@ class PickerTest : public ::testing::Test {
       const auto& common =
           answer.has_request_body() ? answer.request_body().response() : answer.request_headers().response();
       return common.header_mutation().set_headers(0).header().raw_value();
+    }
+    // The body as Envoy forwards it. REQUIRES: it has a place.
+    std::string Forwarded() {
+      if (answer.has_request_body()) {
+        const auto& response = answer.request_body().response();
+        if (!response.has_body_mutation()) return sent;
+        for (const auto& option : response.header_mutation().set_headers()) {
+          if (option.header().key() != "content-length") continue;
+          EXPECT_EQ(option.header().raw_value(), absl::StrCat(response.body_mutation().body().size()));
+        }
+        return response.body_mutation().body();
+      }
+      std::string body;
+      ext_proc::ProcessingResponse more;
+      for (bool ends = false; !ends && stream->Read(&more);) {
+        const auto& piece = more.request_body().response().body_mutation().streamed_response();
+        body += piece.body();
+        ends = piece.end_of_stream();
+      }
+      return body;
     }
     grpc::Status End(int status = 200, const std::string& details = "via_upstream") {
       ext_proc::ProcessingResponse more;
@@ -79,6 +108,7 @@ class PickerTest : public ::testing::Test {
       return stream->Finish();
     }
 
+    const std::string sent;
     grpc::ClientContext context;
     ext_proc::ProcessingResponse answer;
     std::unique_ptr<grpc::ClientReaderWriter<ext_proc::ProcessingRequest, ext_proc::ProcessingResponse>>
@@ -202,6 +232,136 @@ TEST_F(PickerTest, ProbesSeeWhetherThereAreRanks) {
     grpc::health::v1::HealthCheckResponse response;
     EXPECT_TRUE(health->Check(&context, request, &response).ok()) << service;
     EXPECT_EQ(response.status(), grpc::health::v1::HealthCheckResponse::SERVING) << service;
+  }
+}
+
+// Prompts that one server computes for others: the router calls it while Envoy waits, and Envoy sends the
+// request with the hand-off to the rank that is chosen afterwards.
+class PickerHandOffTest : public PickerTest {
+ protected:
+  void SetUp() override {
+    for (HttpEngine* engine : {prefill_.get(), &one_, &two_}) engine->kv = kv_;
+    Serve({prefill_.get(), &one_, &two_}, {}, {"prefill", "decode", "decode"});
+    ASSERT_TRUE(ServingRanks(3));
+  }
+  bool ServingRanks(size_t ranks) {
+    return cluster_->WaitFor(absl::StrCat(ranks, " ranks"),
+                             [ranks](const v1::ClusterState& state) { return Serving(state) == ranks; });
+  }
+  using Tokens = std::vector<uint32_t>;
+  static Tokens Prompt(int i) { return {5, 6, 7, 2'000 + static_cast<uint32_t>(i)}; }
+  static std::string Body(int i, const std::string& more = "") {
+    return absl::StrCat(R"({"prompt":[)", absl::StrJoin(Prompt(i), ","), R"(],"max_tokens":)", 2 + i % 9,
+                        more, "}");
+  }
+  // Sends a request as Envoy does, and expects the tokens of an undisturbed engine.
+  void ExpectRightTokens(int i, const std::string& more = "") {
+    Call call(*stub_, i % 2 == 0 ? ext_proc::BUFFERED : ext_proc::FULL_DUPLEX_STREAMED, "/v1/completions",
+              Body(i, more));
+    const std::string place = call.Place();
+    ASSERT_THAT(place, ::testing::AnyOf(one_.address(), two_.address())) << i << more;
+    httplib::Client engine("http://" + place);
+    const auto answer = engine.Post("/v1/completions", call.Forwarded(), "application/json");
+    ASSERT_TRUE(answer) << i << more;
+    EXPECT_EQ(nlohmann::json::parse(answer->body).at("tokens").get<Tokens>(),
+              TokensAfter(Prompt(i), 2 + i % 9))
+        << i << more;
+    EXPECT_TRUE(call.End().ok());
+  }
+  void ExpectRightTokensOfMany(
+      int count, const std::function<void()>& meanwhile = [] {}) {
+    std::vector<std::thread> clients;
+    for (int i = 0; i < count; ++i) clients.emplace_back([this, i] { ExpectRightTokens(i); });
+    meanwhile();
+    for (std::thread& client : clients) client.join();
+    EXPECT_EQ(kv_->count(&HandedOverKv::wrong), 0) << "a hand-off was used twice, or late";
+    EXPECT_EQ(kv_->count(&HandedOverKv::fatal), 0);
+  }
+  int used() { return kv_->count(&HandedOverKv::used); }
+
+  const std::shared_ptr<HandedOverKv> kv_ = std::make_shared<HandedOverKv>();
+  std::unique_ptr<HttpEngine> prefill_ = std::make_unique<HttpEngine>();
+  HttpEngine one_, two_;
+};
+
+TEST_F(PickerHandOffTest, EachPromptIsComputedThereAndDecodedHere) {
+  ExpectRightTokensOfMany(60);
+  EXPECT_EQ(kv_->count(&HandedOverKv::made), 60);
+  EXPECT_EQ(used(), 60);
+  EXPECT_EQ(prefill_->completions, 60);
+  EXPECT_EQ(one_.completions + two_.completions, 60);
+  const auto asked = nlohmann::json::parse(prefill_->prefill.body);
+  EXPECT_EQ(asked.at("max_tokens"), 1);
+  EXPECT_EQ(asked.at("stream"), false);
+  EXPECT_TRUE(cluster_->WaitUntilIdle());
+}
+
+TEST_F(PickerHandOffTest, WhatIsNotHandedOverIsComputedWhereItDecodes) {
+  for (const char* more : {R"(,"n":2)", R"(,"echo":true)", R"(,"max_completion_tokens":1)"})
+    ExpectRightTokens(0, more);
+  EXPECT_EQ(prefill_->completions, 0);
+  // What is wrong with a request, the engine that decodes says.
+  for (const int status : {400, 500, 200}) {
+    prefill_->prefill_status = status;
+    prefill_->hands_over = false;
+    ExpectRightTokens(status);
+  }
+  EXPECT_EQ(prefill_->completions, 3);
+  EXPECT_EQ(used(), 0);
+  prefill_->hands_over = true;
+  // A server that is full for now is asked again.
+  prefill_->prefill_status = 503;
+  std::thread client([this] { ExpectRightTokens(1); });
+  EXPECT_TRUE(Eventually([this] { return prefill_->completions >= 5; }));
+  EXPECT_EQ(used(), 0);
+  prefill_->prefill_status = 200;
+  client.join();
+  EXPECT_EQ(used(), 1);
+}
+
+TEST_F(PickerHandOffTest, WithoutAPrefillServerTheDecodeServersComputePrompts) {
+  const int port = prefill_->port();
+  ExpectRightTokensOfMany(40, [&] {
+    EXPECT_TRUE(Eventually([&] { return kv_->count(&HandedOverKv::made) >= 5; }));
+    prefill_->Stop();
+  });
+  EXPECT_LT(used(), 40);
+  EXPECT_TRUE(ServingRanks(2));
+  // It is used again when it is back.
+  prefill_ = std::make_unique<HttpEngine>(1, 0, port);
+  prefill_->kv = kv_;
+  EXPECT_TRUE(ServingRanks(3));
+  const int before = used();
+  ExpectRightTokensOfMany(20);
+  EXPECT_EQ(used(), before + 20);
+  EXPECT_TRUE(cluster_->WaitUntilIdle());
+}
+
+TEST_F(PickerHandOffTest, ClientsThatLeaveWhileTheirPromptsAreComputedFreeTheirSlots) {
+  prefill_->prefill_ms = 100'000;
+  {
+    std::vector<std::unique_ptr<Call>> calls;
+    for (int i = 0; i < 2 * kSlots; ++i)
+      calls.push_back(std::make_unique<Call>(*stub_, ext_proc::BUFFERED, "/v1/completions", Body(i)));
+    EXPECT_TRUE(Eventually([this] { return prefill_->prefills == kSlots; }));
+    for (const auto& call : calls) call->context.TryCancel();
+    for (const auto& call : calls) call->End();
+  }
+  EXPECT_TRUE(cluster_->WaitUntilIdle());
+  prefill_->prefill_ms = 1;
+  ExpectRightTokensOfMany(2 * kSlots);
+  EXPECT_EQ(used(), 2 * kSlots);
+}
+
+TEST_F(PickerHandOffTest, ClientsHandNothingOver) {
+  for (const char* path : {"/v1/completions", "/inference/v1/generate"}) {
+    Call call(*stub_, ext_proc::BUFFERED, path,
+              Body(1, R"(,"kv_transfer_params":{"do_remote_prefill":true})"));
+    EXPECT_EQ(call.Place(), "");
+    EXPECT_EQ(call.answer.immediate_response().status().code(), 400u);
+    EXPECT_EQ(call.answer.immediate_response().body(),
+              R"({"error":{"message":"kv_transfer_params of a client: only the router hands prompts over",)"
+              R"("type":"invalid_argument","code":400}})");
   }
 }
 

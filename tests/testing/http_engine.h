@@ -1,21 +1,33 @@
-// What a router reads of an engine behind Envoy: a server of /v1/models, /metrics and /health. The test plays
-// Envoy, and says what runs there.
+// What a router needs of an engine behind Envoy: a server of /v1/models, /metrics and /health. The test plays
+// Envoy, and says what runs there. Completions of token ids are for prompts that are handed over: with `kv`
+// it computes them for others, or fetches what others have computed, as its requests say.
 #pragma once
 
+// As the library was built, or its types have other layouts.
+#ifndef CPPHTTPLIB_OPENSSL_SUPPORT
+#define CPPHTTPLIB_OPENSSL_SUPPORT
+#endif
+
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "httplib.h"
+#include "nlohmann/json.hpp"
+#include "tests/testing/handed_over_kv.h"
+#include "tests/testing/next_token.h"
 
 namespace bfio::testing {
 
 class HttpEngine {
  public:
-  // `ranks`: of this server, counted from `first`.
-  explicit HttpEngine(int ranks = 1, int first = 0) : ranks(ranks), first(first) {
+  // `ranks`: of this server, counted from `first`. `port`: 0 for any.
+  explicit HttpEngine(int ranks = 1, int first = 0, int port = 0) : ranks(ranks), first(first) {
     server_.Get("/v1/models", [this](const httplib::Request&, httplib::Response& response) {
       response.set_content(models, "application/json");
     });
@@ -25,7 +37,12 @@ class HttpEngine {
     server_.Get("/health", [this](const httplib::Request&, httplib::Response& response) {
       response.status = healthy ? 200 : 503;
     });
-    port_ = server_.bind_to_any_port("127.0.0.1");
+    server_.Post("/v1/completions", [this](const httplib::Request& request, httplib::Response& response) {
+      Complete(request, response);
+    });
+    server_.new_task_queue = [] { return new httplib::ThreadPool(64); };
+    port_ =
+        port > 0 ? server_.bind_to_port("127.0.0.1", port) ? port : 0 : server_.bind_to_any_port("127.0.0.1");
     thread_ = std::thread([this] { server_.listen_after_bind(); });
     while (!server_.is_running()) std::this_thread::yield();
   }
@@ -33,6 +50,8 @@ class HttpEngine {
 
   // Like a server that has died.
   void Stop() {
+    stopped_ = true;
+    if (kv != nullptr) kv->OnDeath(this);
     server_.stop();
     if (thread_.joinable()) thread_.join();
   }
@@ -46,7 +65,43 @@ class HttpEngine {
   std::atomic<bool> healthy = true;
   std::atomic<int64_t> running = 0, waiting = 0, generated = 0;
 
+  std::shared_ptr<HandedOverKv> kv;
+  // Of prompts for others: what it answers, whether with a hand-off, and how long they take.
+  std::atomic<int> prefill_status = 200, prefill_ms = 5;
+  std::atomic<bool> hands_over = true;
+  // Requests for completions so far, and those of prompts for others.
+  std::atomic<int> completions = 0, prefills = 0;
+  // The first prompt for others.
+  httplib::Request prefill;
+
  private:
+  using Json = nlohmann::json;
+
+  void Complete(const httplib::Request& request, httplib::Response& response) {
+    const Json body = Json::parse(request.body);
+    const auto prompt = body.at("prompt").get<std::vector<uint32_t>>();
+    const Json transfer = body.value("kv_transfer_params", Json::object());
+    const bool for_others = transfer.value("do_remote_decode", false);
+    ++completions;
+    if (for_others) {
+      if (++prefills == 1) prefill = request;
+      for (int ms = 0; ms < prefill_ms && !stopped_; ++ms)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    // The connection breaks.
+    if (stopped_) return response.set_content_provider(9, "", [](size_t, size_t, auto&) { return false; });
+    if (for_others && prefill_status != 200) {
+      response.status = prefill_status;
+      return response.set_content(R"({"error":{"message":"no"}})", "application/json");
+    }
+    std::vector<uint32_t> known = prompt;
+    if (kv != nullptr && !for_others && kv->Fetch(transfer.dump(), prompt) == HandedOverKv::Fetched::kWrong) {
+      known.back() += 1;
+    }
+    Json answer = {{"tokens", TokensAfter(known, body.value("max_tokens", 16))}};
+    if (for_others && hands_over) answer["kv_transfer_params"] = Json::parse(kv->Make(this, prompt));
+    response.set_content(answer.dump(), "application/json");
+  }
   std::string Metrics() const {
     std::string text = "# TYPE vllm:num_requests_running gauge\n";
     for (int rank = first; rank < first + ranks; ++rank) {
@@ -64,6 +119,7 @@ class HttpEngine {
 
   httplib::Server server_;
   int port_ = 0;
+  std::atomic<bool> stopped_ = false;
   std::thread thread_;
 };
 

@@ -10,11 +10,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "common/base/clock.h"
-#include "nlohmann/json.hpp"
 
 namespace bfio::testing {
 namespace {
+
+using Fetched = HandedOverKv::Fetched;
 
 // Sets the fields of a message other than its tokens. `count`: tokens of the output so far.
 template <typename P, typename Message>
@@ -31,17 +31,6 @@ void Adorn(const typename P::GenerateRequest& request, const std::vector<uint32_
 }
 
 }  // namespace
-
-uint32_t NextToken(uint32_t last, size_t length) {
-  return static_cast<uint32_t>((last * 7919ull + length * 104729ull) % 30'000) + 1'000;
-}
-
-std::vector<uint32_t> TokensAfter(const std::vector<uint32_t>& prompt, size_t count) {
-  std::vector<uint32_t> tokens;
-  uint32_t last = prompt.back();
-  for (size_t i = 0; i < count; ++i) tokens.push_back(last = NextToken(last, prompt.size() + i));
-  return tokens;
-}
 
 template <typename P>
 ScriptedEngineOf<P>::ScriptedEngineOf(Options options)
@@ -67,11 +56,7 @@ void ScriptedEngineOf<P>::Kill() {
     if (std::exchange(killed_, true)) return;
   }
   stepped_.notify_all();
-  if (options_.kv != nullptr) {
-    std::lock_guard lock(options_.kv->mutex);
-    for (auto& [id, blocks] : options_.kv->blocks)
-      if (blocks.server == this) blocks.server = nullptr;
-  }
+  if (options_.kv != nullptr) options_.kv->OnDeath(this);
   thread_.join();
   if (server_ == nullptr) return;
   server_->Shutdown(std::chrono::system_clock::now());
@@ -290,20 +275,11 @@ grpc::Status ScriptedEngineOf<P>::Generate(grpc::ServerContext* context, const R
 }
 
 template <typename P>
-auto ScriptedEngineOf<P>::Fetch(const Request& request) -> Fetched {
+HandedOverKv::Fetched ScriptedEngineOf<P>::Fetch(const Request& request) {
   if constexpr (requires { request.kv_transfer_params_json(); }) {
-    const auto asked = nlohmann::json::parse(request.kv_transfer_params_json(), nullptr, false);
-    if (options_.kv == nullptr || !asked.is_object() || asked.value("do_remote_prefill", false) == false)
-      return Fetched::kNothing;
-    HandedOverKv& kv = *options_.kv;
-    std::lock_guard lock(kv.mutex);
-    // vLLM 0.32 ends when the caller of such a request gives up.
-    if (!asked.contains("remote_request_id")) return ++kv.fatal, Fetched::kGone;
-    const auto blocks = kv.blocks.extract(asked["remote_request_id"].template get<std::string>());
-    if (blocks && blocks.mapped().server == nullptr) return Fetched::kGone;
-    const bool right = blocks && MonotonicNow() < blocks.mapped().until;
-    ++(right ? kv.used : kv.wrong);
-    return right ? Fetched::kRight : Fetched::kWrong;
+    const auto& ids = request.tokenized().input_ids();
+    if (options_.kv != nullptr)
+      return options_.kv->Fetch(request.kv_transfer_params_json(), {ids.begin(), ids.end()});
   }
   return Fetched::kNothing;
 }
@@ -368,12 +344,8 @@ grpc::Status ScriptedEngineOf<P>::Run(grpc::ServerContext* context, const Reques
     end.mutable_complete()->mutable_output_ids()->Add(made_all.begin(), made_all.end());
     if constexpr (requires { end.mutable_complete()->kv_transfer_params_json(); }) {
       if (absl::StrContains(request.kv_transfer_params_json(), R"("do_remote_decode":true)")) {
-        std::lock_guard kv_lock(options_.kv->mutex);
-        const std::string id = absl::StrCat(options_.listen, "-", ++options_.kv->made);
-        options_.kv->blocks[id] = {this, MonotonicNow() + options_.kv->lease};
-        end.mutable_complete()->set_kv_transfer_params_json(absl::StrCat(
-            R"({"do_remote_prefill": true, "do_remote_decode": false, "remote_block_ids": [[1]], "remote_request_id": ")",
-            id, R"("})"));
+        end.mutable_complete()->set_kv_transfer_params_json(
+            options_.kv->Make(this, {ids.begin(), ids.end()}));
       }
     }
     Send(number, end, writer);

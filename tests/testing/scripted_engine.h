@@ -22,6 +22,8 @@
 
 #include "absl/time/time.h"
 #include "tests/testing/engine_protocols.h"
+#include "tests/testing/handed_over_kv.h"
+#include "tests/testing/next_token.h"
 
 namespace bfio::testing {
 
@@ -39,24 +41,6 @@ enum Fault : uint32_t {
   kSwapped,              // the last chunk but one is sent after the last one
   kUnavailable,          // the stream breaks with UNAVAILABLE; the server stays healthy
   kInternal,             // the same with INTERNAL
-};
-
-// The next token of a sequence of `length` tokens, the last of which is `last`.
-uint32_t NextToken(uint32_t last, size_t length);
-// The tokens that an undisturbed engine generates.
-std::vector<uint32_t> TokensAfter(const std::vector<uint32_t>& prompt, size_t count);
-
-// The KV of prompts that one server has computed for others, by the id of the hand-off. Shared by scripted
-// engines that transfer KV (vLLM's NIXL connector).
-struct HandedOverKv {
-  struct Blocks {
-    const void* server = nullptr;
-    absl::Time until;
-  };
-  std::mutex mutex;
-  std::map<std::string, Blocks> blocks;
-  int made = 0, used = 0, wrong = 0, fatal = 0;
-  absl::Duration lease = absl::Seconds(30);
 };
 
 template <typename P>
@@ -159,9 +143,7 @@ class ScriptedEngineOf final : public P::Service::Service {
   Status Run(grpc::ServerContext* context, const Request& request, grpc::ServerWriter<Response>* writer);
   // Sends a response of exchange `number`.
   void Send(size_t number, Response response, grpc::ServerWriter<Response>* writer);
-  // The KV that the request asks for: nothing, right, of another prompt by now, or of a server that is gone.
-  enum class Fetched { kNothing, kRight, kWrong, kGone };
-  Fetched Fetch(const Request& request);
+  HandedOverKv::Fetched Fetch(const Request& request);
   // Waits for the next step; false when the call is over.
   bool NextStep(grpc::ServerContext* context, std::unique_lock<std::mutex>& lock);
   void AbortAll(const std::string& name);

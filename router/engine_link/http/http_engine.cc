@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -12,10 +11,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/clock.h"
-#include "common/base/event_queue.h"
 #include "common/base/status_macros.h"
+#include "common/json/json_members.h"
 #include "common/json/json_reader.h"
-#include "router/engine_link/http/http_get.h"
+#include "router/engine_link/http/http_client.h"
 #include "router/requests/placed_request.h"
 
 namespace bfio::router {
@@ -60,86 +59,117 @@ EngineLoad LoadOf(const HttpRankMetrics& metrics) {
   return load;
 }
 
+// A prompt is computed within it, or is tried again: the longest take minutes.
+constexpr absl::Duration kLongestPrefill = absl::Minutes(10);
+
 class HttpEngine final : public EngineClient {
  public:
   bool carries_tokens() const override { return false; }
+  bool keeps_connection() const override { return false; }
   absl::Duration check_interval() const override { return absl::Milliseconds(500); }
   explicit HttpEngine(const EngineAddress& engine)
-      : server_(engine.server.ToString()),
-        slots_(engine.slots),
-        get_(engine.server),
-        thread_([this] { Run(); }) {}
-  ~HttpEngine() override {
-    tasks_.Close();
-    get_.Stop();
-    thread_.join();
-  }
+      : engine_(engine),
+        server_(engine.server.ToString()),
+        http_(std::make_shared<HttpClient>(engine.server)) {}
+  ~HttpEngine() override { http_->Stop(); }
 
   void Describe(absl::Duration timeout,
                 absl::AnyInvocable<void(absl::StatusOr<EngineDescription>) &&> done) override {
-    Post(timeout, [this, done = std::move(done)](absl::Time deadline) mutable {
-      std::move(done)(Describe(deadline));
+    const absl::Time deadline = MonotonicNow() + timeout;
+    Get("/v1/models", deadline, [this, deadline, done = std::move(done)](auto models) mutable {
+      if (!models.ok()) return std::move(done)(models.status());
+      Get("/metrics", deadline,
+          [this, models = *std::move(models), done = std::move(done)](auto metrics) mutable {
+            if (!metrics.ok()) return std::move(done)(metrics.status());
+            std::move(done)(Described(models, *metrics));
+          });
     });
   }
   void CheckHealth(absl::Duration timeout, absl::AnyInvocable<void(absl::Status) &&> done) override {
-    Post(timeout, [this, done = std::move(done)](absl::Time deadline) mutable {
-      std::move(done)(Get("/health", deadline).status());
-    });
+    Get("/health", MonotonicNow() + timeout,
+        [done = std::move(done)](const auto& answer) mutable { std::move(done)(answer.status()); });
   }
   void GetLoads(absl::Duration timeout,
                 absl::AnyInvocable<void(absl::StatusOr<std::vector<EngineRankLoad>>) &&> done) override {
-    Post(timeout,
-         [this, done = std::move(done)](absl::Time deadline) mutable { std::move(done)(Loads(deadline)); });
+    Get("/metrics", MonotonicNow() + timeout, [done = std::move(done)](const auto& metrics) mutable {
+      if (!metrics.ok()) return std::move(done)(metrics.status());
+      std::vector<EngineRankLoad> loads;
+      for (const auto& [rank, one] : ReadEngineMetrics(*metrics)) {
+        if (one.running >= 0) loads.push_back({rank, LoadOf(one)});
+      }
+      std::move(done)(std::move(loads));
+    });
   }
   std::shared_ptr<EngineRecords> Subscribe(RecordCallbacks callbacks) override {
     std::move(callbacks.on_end)(absl::UnimplementedError("loads are polled"));
     return nullptr;
   }
   std::shared_ptr<EngineStream> Generate(const EngineCall& call, std::optional<int32_t> rank,
-                                         const std::string&, StreamCallbacks callbacks) override {
+                                         const std::string& name, StreamCallbacks callbacks) override {
     const auto* const request = dynamic_cast<const PlacedRequest*>(call.passed.message.get());
     if (request == nullptr) {
       std::move(callbacks.on_end)(absl::FailedPreconditionError(
           "the engine is behind Envoy (--engines=http://..): requests must come through Envoy"));
       return std::make_shared<EngineStream>();
     }
-    request->SendTo({server_, rank}, [on_end = std::move(callbacks.on_end)](const absl::Status& end) mutable {
-      if (!end.ok()) return std::move(on_end)(end);
-      std::move(on_end)(EngineEnd{.finish = EngineFinish::kStop});
-    });
+    if (call.hands_over) return Prefill(*request, call, rank, name, std::move(callbacks));
+    request->SendTo({server_, rank, call.hand_off},
+                    [on_end = std::move(callbacks.on_end)](const absl::Status& end) mutable {
+                      if (!end.ok()) return std::move(on_end)(end);
+                      std::move(on_end)(EngineEnd{.finish = EngineFinish::kStop});
+                    });
     return std::make_shared<EngineStream>();
   }
 
  private:
-  void Run() {
-    std::vector<EventQueue::Event> tasks;
-    while (!tasks_.closed()) {
-      tasks_.WaitAndTake(absl::Hours(1), tasks);
-      for (EventQueue::Event& task : tasks) {
-        if (!tasks_.closed()) std::move(task)();
-      }
+  class PrefillCall final : public EngineStream {
+   public:
+    PrefillCall(const std::shared_ptr<HttpClient>& http, uint64_t call) : http_(http), call_(call) {}
+    // vLLM frees the blocks of a prompt whose caller has left.
+    void Cancel() override {
+      if (const auto http = http_.lock()) http->Cancel(call_);
     }
+
+   private:
+    const std::weak_ptr<HttpClient> http_;
+    const uint64_t call_;
+  };
+
+  std::shared_ptr<EngineStream> Prefill(const PlacedRequest& request, const EngineCall& call,
+                                        std::optional<int32_t> rank, const std::string& name,
+                                        StreamCallbacks callbacks) {
+    const PlacedRequest::Call sent = request.ToPrefill();
+    if (sent.body.empty()) {
+      std::move(callbacks.on_end)(absl::AbortedError("its client has left"));
+      return std::make_shared<EngineStream>();
+    }
+    std::string headers = absl::StrCat("Content-Type: application/json\r\nX-Request-Id: ", name, "\r\n");
+    if (rank) absl::StrAppend(&headers, "X-data-parallel-rank: ", *rank, "\r\n");
+    if (!call.traceparent.empty()) absl::StrAppend(&headers, "traceparent: ", call.traceparent, "\r\n");
+    if (!sent.authorization.empty()) absl::StrAppend(&headers, "Authorization: ", sent.authorization, "\r\n");
+    const uint64_t number = http_->Post(
+        sent.path, headers, PrefillBody(sent.body), MonotonicNow() + kLongestPrefill,
+        [on_end = std::move(callbacks.on_end)](absl::StatusOr<HttpClient::Answer> answer) mutable {
+          std::move(on_end)(EndOfPrefill(std::move(answer)));
+        });
+    return std::make_shared<PrefillCall>(http_, number);
   }
 
-  // Runs the task on the thread. What waits for others before it waits within its own timeout.
-  template <typename Task>
-  void Post(absl::Duration timeout, Task task) {
-    tasks_.Post([deadline = MonotonicNow() + timeout, task = std::move(task)]() mutable { task(deadline); });
+  template <typename Done>
+  void Get(absl::string_view path, absl::Time deadline, Done done) {
+    http_->Get(path, deadline, [path, done = std::move(done)](auto answer) mutable {
+      if (answer.ok() && answer->status == 200)
+        return done(absl::StatusOr<std::string>(std::move(answer->body)));
+      if (answer.ok()) answer = absl::FailedPreconditionError(absl::StrCat("status ", answer->status));
+      done(absl::StatusOr<std::string>(
+          absl::Status(answer.status().code(), absl::StrCat("GET ", path, ": ", answer.status().message()))));
+    });
   }
 
-  absl::StatusOr<std::string> Get(const std::string& path, absl::Time deadline) {
-    absl::StatusOr<HttpGet::Answer> answer = get_(path, deadline);
-    if (answer.ok() && answer->status == 200) return std::move(answer->body);
-    if (answer.ok()) answer = absl::FailedPreconditionError(absl::StrCat("status ", answer->status));
-    return absl::Status(answer.status().code(), absl::StrCat("GET ", path, ": ", answer.status().message()));
-  }
-
-  absl::StatusOr<EngineDescription> Describe(absl::Time deadline) {
+  absl::StatusOr<EngineDescription> Described(const std::string& models, const std::string& text) const {
     EngineDescription description;
-    BFIO_ASSIGN_OR_RETURN(const std::string models, Get("/v1/models", deadline));
     BFIO_RETURN_IF_ERROR(ReadModels(models, description));
-    BFIO_ASSIGN_OR_RETURN(const std::string metrics, Get("/metrics", deadline));
-    const std::map<int32_t, HttpRankMetrics> ranks = ReadEngineMetrics(metrics);
+    const std::map<int32_t, HttpRankMetrics> ranks = ReadEngineMetrics(text);
     if (ranks.empty())
       return absl::FailedPreconditionError(
           "GET /metrics: neither vLLM's nor SGLang's (SGLang needs --enable-metrics)");
@@ -147,12 +177,16 @@ class HttpEngine final : public EngineClient {
     description.ranks = static_cast<int32_t>(ranks.size());
     if (ranks.rbegin()->first - description.first_rank >= description.ranks)
       return absl::FailedPreconditionError("GET /metrics: its ranks are not numbered one after another");
-    description.slots = slots_;
+    description.hands_over = engine_.hands_over;
+    description.kv_connector = engine_.kv_connector;
+    description.slots = engine_.slots;
     for (const auto& [rank, metrics] : ranks) {
       if (description.slots == 0)
         description.slots = static_cast<int32_t>(std::clamp(metrics.slots, 0.0, kMostEngineSlots + 1.0));
       if (metrics.kv_tokens > 0) description.kv_tokens = Count(metrics.kv_tokens);
       description.running.push_back(LoadOf(metrics));
+      description.kv_type = metrics.kv_type;
+      description.kv_block_tokens = metrics.kv_block_tokens;
     }
     if (description.slots < 1)
       return absl::FailedPreconditionError(
@@ -162,20 +196,9 @@ class HttpEngine final : public EngineClient {
     return description;
   }
 
-  absl::StatusOr<std::vector<EngineRankLoad>> Loads(absl::Time deadline) {
-    BFIO_ASSIGN_OR_RETURN(const std::string text, Get("/metrics", deadline));
-    std::vector<EngineRankLoad> loads;
-    for (const auto& [rank, metrics] : ReadEngineMetrics(text)) {
-      if (metrics.running >= 0) loads.push_back({rank, LoadOf(metrics)});
-    }
-    return loads;
-  }
-
+  const EngineAddress engine_;
   const std::string server_;
-  const int32_t slots_;
-  EventQueue tasks_;
-  HttpGet get_;
-  std::thread thread_;
+  const std::shared_ptr<HttpClient> http_;
 };
 
 // Reads `{a="x",b="y"}` at the start of `rest` and removes it; false: malformed.
@@ -227,6 +250,40 @@ void ReadMetrics(absl::string_view text, absl::string_view prefix,
   }
 }
 
+std::string PrefillBody(absl::string_view body) {
+  // The one token is not the client's: the rank that decodes draws it again, and says whether it ends there.
+  return WithMembers(body,
+                     {{"stream", "false"},
+                      {"stream_options", ""},
+                      {"max_tokens", "1"},
+                      {"max_completion_tokens", ""},
+                      {"min_tokens", ""},
+                      {"n", ""},
+                      {"best_of", ""},
+                      {"stop", ""},
+                      {"stop_token_ids", ""},
+                      {"ignore_eos", "true"},
+                      {"kv_transfer_params", R"({"do_remote_decode":true,"do_remote_prefill":false})"}});
+}
+
+absl::StatusOr<EngineEnd> EndOfPrefill(absl::StatusOr<HttpClient::Answer> answer) {
+  // The server has died, or the prompt takes too long.
+  if (absl::IsDataLoss(answer.status()) || absl::IsDeadlineExceeded(answer.status()))
+    return absl::UnavailableError(answer.status().message());
+  if (!answer.ok() && !absl::IsFailedPrecondition(answer.status())) return answer.status();
+  if (answer.ok() && (answer->status == 429 || answer->status == 503))
+    return absl::ResourceExhaustedError(absl::StrCat("the prefill server answers ", answer->status));
+  RequestHandOff hand_off;
+  if (answer.ok() && answer->status == 200) {
+    constexpr JsonLimits kLimits = {.bytes = HttpClient::kMostAnswerBytes, .values = size_t{1} << 20};
+    const auto fields = ReadJsonObject(answer->body, "", kLimits, {"kv_transfer_params"});
+    if (fields.ok() && fields->contains("kv_transfer_params"))
+      hand_off.parameters = UsableHandOff(fields->at("kv_transfer_params").dump());
+  }
+  return EngineEnd{.finish = EngineFinish::kLength,
+                   .hand_off = std::make_shared<const RequestHandOff>(std::move(hand_off))};
+}
+
 std::map<int32_t, HttpRankMetrics> ReadEngineMetrics(absl::string_view text) {
   std::map<int32_t, HttpRankMetrics> ranks;
   const auto read = [&](absl::string_view prefix, absl::string_view name, double HttpRankMetrics::*field) {
@@ -250,7 +307,11 @@ std::map<int32_t, HttpRankMetrics> ReadEngineMetrics(absl::string_view text) {
   const auto count = static_cast<int32_t>(ranks.size());
   ReadMetrics(text, "vllm:cache_config_info", [&](const MetricSample& sample) {
     const std::optional<int32_t> rank = RankOf(sample);
-    if (rank && ranks.contains(*rank)) ranks[*rank].kv_tokens = KvTokensIn(sample, count);
+    if (!rank || !ranks.contains(*rank)) return;
+    HttpRankMetrics& metrics = ranks[*rank];
+    metrics.kv_tokens = KvTokensIn(sample, count);
+    metrics.kv_type = std::string(sample.label("cache_dtype"));
+    if (!absl::SimpleAtoi(sample.label("block_size"), &metrics.kv_block_tokens)) metrics.kv_block_tokens = 0;
   });
   return ranks;
 }

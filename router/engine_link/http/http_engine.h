@@ -1,17 +1,19 @@
 // An engine with OpenAI's API over HTTP (vLLM, SGLang), behind Envoy: the router reads its model, sizes and
 // load there, and chooses the rank of requests that Envoy then sends to it (requests/placed_request.h). It
-// sends no request itself, and learns of one only when it has ended.
+// learns of one only when it has ended. Prompts for other engines it has computed there itself, by the
+// client's own call for one token, whose answer says where the KV is.
 //
 //   GET /v1/models     the model and its longest sequence
 //   GET /metrics       by rank (label `engine` or `dp_rank`): requests, use and size of the KV cache, tokens
 //   GET /health        whether it is alive
 //
-// vLLM does not report how many requests it runs at a time (max_num_seqs): EngineAddress::slots. Ownership:
-// owns a thread, on which it waits for answers, one after another. Threads: as EngineClient.
+// vLLM does not report how many requests it runs at a time (max_num_seqs), nor its role: EngineAddress.
+// Ownership: owns a thread. Threads: as EngineClient.
 #pragma once
 
 #include <map>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -20,6 +22,7 @@
 #include "absl/strings/string_view.h"
 #include "router/engine_link/engine_client.h"
 #include "router/engine_link/engine_list.h"
+#include "router/engine_link/http/http_client.h"
 
 namespace bfio::router {
 
@@ -51,8 +54,17 @@ struct HttpRankMetrics {
   double slots = -1;
   // Tokens generated since its start.
   double generated = -1;
+  // Type of the KV cache, and tokens of its blocks; empty, 0: not reported.
+  std::string kv_type;
+  int32_t kv_block_tokens = 0;
 };
 std::map<int32_t, HttpRankMetrics> ReadEngineMetrics(absl::string_view text);
+
+// The client's call (OpenAI's API), for one token and a hand-off (vLLM's kv_transfer_params).
+std::string PrefillBody(absl::string_view body);
+// What a prefill server's answer means. Any that shows no fault of the server ends in a hand-off: an empty
+// one leaves the prompt, and what is wrong with it, to the rank that decodes.
+absl::StatusOr<EngineEnd> EndOfPrefill(absl::StatusOr<HttpClient::Answer> answer);
 
 // Fills in the model's name and longest sequence of an answer to /v1/models. INVALID_ARGUMENT: there are
 // none.

@@ -4,7 +4,6 @@
 #include <memory>
 #include <string>
 
-#include "common/json/json_reader.h"
 #include "engines/vllm.pb.h"
 #include "router/engine_link/protocol/engine_protocol.h"
 #include "router/engine_link/protocol/protocol_client.h"
@@ -85,11 +84,7 @@ class VllmEngine final : public EngineProtocolOf<Messages> {
     auto& complete = *static_cast<pb::GenerateResponse&>(message).mutable_complete();
     std::string parameters = std::move(*complete.mutable_kv_transfer_params_json());
     complete.clear_kv_transfer_params_json();
-    // Without this field a request hangs in vLLM 0.32, and ends the engine when its caller gives up.
-    const auto fields = ReadJsonObject(parameters, "", {}, {"remote_request_id"});
-    return fields.ok() && fields->contains("remote_request_id") && fields->at("remote_request_id").is_string()
-               ? parameters
-               : "";
+    return UsableHandOff(std::move(parameters));
   }
 };
 

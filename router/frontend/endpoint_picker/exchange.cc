@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/retry_delay.h"
+#include "common/json/json_members.h"
 
 namespace bfio::router::picker {
 namespace {
@@ -170,6 +171,9 @@ absl::string_view Exchange::header(absl::string_view name) const {
 
 void Exchange::OnPlaced(const PlacedRequest::Place& place) {
   phase_ = Phase::kForwarding;
+  std::string body = std::exchange(body_, {});
+  if (place.hand_off != nullptr)
+    body = WithMembers(body, {{"kv_transfer_params", place.hand_off->parameters}});
   Out& answer = Answer();
   const bool at_body = (request_mode_ == pb::BUFFERED || request_mode_ == pb::BUFFERED_PARTIAL) && !bodiless_;
   pb::CommonResponse& response = *(at_body ? answer.mutable_request_body()->mutable_response()
@@ -181,9 +185,12 @@ void Exchange::OnPlaced(const PlacedRequest::Place& place) {
         .mutable_struct_value()
         ->mutable_fields())[kEndpoint]
       .set_string_value(place.server);
+  if (at_body && place.hand_off != nullptr) {
+    SetHeader("content-length", absl::StrCat(body.size()), *response.mutable_header_mutation());
+    response.mutable_body_mutation()->set_body(std::move(body));
+  }
   if (request_mode_ != pb::FULL_DUPLEX_STREAMED || bodiless_) return;
   // Envoy has given the body away, and forwards what comes back.
-  const std::string body = std::exchange(body_, {});
   size_t from = 0;
   do {
     const size_t size = std::min(kPieceBytes, body.size() - from);

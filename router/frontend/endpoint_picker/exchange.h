@@ -6,6 +6,7 @@
 //   FULL_DUPLEX_STREAMED  nothing is answered before there is a place; then headers, and the body in pieces
 //   NONE, STREAMED        the headers are answered when there is a place, which is chosen without the body
 //
+// A prompt that another rank has computed changes the body: kv_transfer_params says where its KV is.
 // With observability_mode nothing is answered: such a stream tells when a request ends whose own stream the
 // picker has ended. Wire types end here. Threads: one at a time.
 #pragma once
@@ -56,7 +57,7 @@ class Exchange {
       : body_limit_(body_bytes), kept_headers_(headers) {}
 
   Action OnMessage(In&& message);
-  // REQUIRES: kHeld.
+  // REQUIRES: kHeld; there is a body, where there is a hand-off.
   void OnPlaced(const PlacedRequest::Place& place);
   // Answers with an error instead of a place: `status` as an HTTP status with a body as OpenAI's. Does
   // nothing after OnPlaced.
@@ -72,11 +73,11 @@ class Exchange {
   bool binds_response() const { return request_mode_ == envoy::service::ext_proc::v3::FULL_DUPLEX_STREAMED; }
   // Value of a request header that is kept; empty: absent.
   absl::string_view header(absl::string_view name) const;
-  // The request's body; only in kHeld, and in kForwarding where it is sent back (FULL_DUPLEX_STREAMED).
+  // The request's body; only until it is forwarded.
   const std::string& body() const { return body_; }
   // The endpoints, "IP" or "IP:PORT", among which Envoy wants one; absent: any.
   const std::optional<absl::flat_hash_set<std::string>>& subset() const { return subset_; }
-  // Frees the body where Envoy keeps it itself.
+  // Frees the body where Envoy keeps it itself; it can then not be changed.
   void DropBody();
   // "IP:PORT" of the server that has answered, as Envoy says; empty: it says none.
   const std::string& served() const { return served_; }

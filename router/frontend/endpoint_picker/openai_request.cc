@@ -6,8 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/byte_order_mark.h"
 #include "common/base/status_macros.h"
 #include "common/json/json_reader.h"
 
@@ -20,6 +22,7 @@ using Json = nlohmann::json;
 constexpr JsonLimits kLimits = {
     .bytes = kMaxBodyBytes, .values = size_t{1} << 20, .string_bytes = kMaxBodyBytes};
 constexpr uint32_t kMostOutputs = 1024;
+constexpr char kHandOff[] = "kv_transfer_params";
 
 // Appends all texts of a value, in order. Names are left out, except for roles' values: two conversations
 // that begin alike then have texts that begin alike.
@@ -50,6 +53,15 @@ std::vector<uint32_t> UnitsOf(const Json& prompt, const std::string& before) {
   return units;
 }
 
+bool IsSet(const Json& request, const char* name) {
+  const auto found = request.find(name);
+  return found != request.end() && !found->is_null() && *found != false;
+}
+
+absl::Status OwnHandOff() {
+  return absl::InvalidArgumentError("kv_transfer_params of a client: only the router hands prompts over");
+}
+
 std::optional<uint32_t> CountIn(const Json& request, const char* name) {
   const auto found = request.find(name);
   if (found == request.end() || !found->is_number_unsigned()) return std::nullopt;
@@ -64,12 +76,21 @@ bool Generates(absl::string_view path) {
   return absl::EndsWith(path, "/completions") || absl::EndsWith(path, "/responses");
 }
 
+absl::Status CheckNoHandOff(absl::string_view body) {
+  const absl::string_view text = absl::StripLeadingAsciiWhitespace(WithoutByteOrderMark(body));
+  if (!absl::StartsWith(text, "{")) return absl::OkStatus();
+  BFIO_ASSIGN_OR_RETURN(const Json json, ReadJsonObject(body, "", kLimits, {kHandOff}));
+  return IsSet(json, kHandOff) ? OwnHandOff() : absl::OkStatus();
+}
+
 absl::StatusOr<OpenAiRequest> ReadOpenAiRequest(absl::string_view body) {
   BFIO_ASSIGN_OR_RETURN(
       const Json json,
       ReadJsonObject(body, "", kLimits,
                      {"model", "prompt", "messages", "input", "instructions", "tools", "max_tokens",
-                      "max_completion_tokens", "max_output_tokens", "n", "best_of"}));
+                      "max_completion_tokens", "max_output_tokens", "n", "best_of", kHandOff, "echo",
+                      "prompt_logprobs", "truncate_prompt_tokens", "use_beam_search"}));
+  if (IsSet(json, kHandOff)) return OwnHandOff();
   OpenAiRequest request;
   if (const auto model = json.find("model"); model != json.end() && model->is_string())
     request.model = model->get<std::string>();
@@ -83,10 +104,17 @@ absl::StatusOr<OpenAiRequest> ReadOpenAiRequest(absl::string_view body) {
   for (const char* name : {"tools", "instructions"}) {
     if (const auto part = json.find(name); part != json.end()) AppendTexts(*part, before);
   }
+  // Where it is cut depends on max_tokens.
+  bool plain = request.outputs == 1;
+  for (const char* name : {"echo", "prompt_logprobs", "truncate_prompt_tokens", "use_beam_search"})
+    plain = plain && !IsSet(json, name);
+  const auto messages = json.find("messages"), prompt = json.find("prompt");
+  request.one_prompt = plain && ((messages != json.end() && messages->is_array()) ||
+                                 (prompt != json.end() && (prompt->is_string() || AllIds(*prompt))));
   std::vector<uint32_t> units;
   for (const char* name : {"messages", "prompt", "input"}) {
-    if (const auto prompt = json.find(name); prompt != json.end() && units.empty())
-      units = UnitsOf(*prompt, before);
+    if (const auto found = json.find(name); found != json.end() && units.empty())
+      units = UnitsOf(*found, before);
   }
   request.prompt_tokens = static_cast<uint32_t>(std::max<size_t>(1, units.size()));
   request.prefix = core::NamePrefixBlocks(units);

@@ -27,6 +27,9 @@ struct OpenAiRequest {
   std::optional<uint32_t> max_tokens;
   // Outputs of the call, at least 1 (n, best_of).
   uint32_t outputs = 1;
+  // It has one prompt and one output, and nothing in its answer is about the prompt: another engine may
+  // compute it.
+  bool one_prompt = false;
   // Blocks of the prompt's text, kBytesPerToken bytes counting as a token; null: too short.
   core::PrefixBlocks prefix;
 };
@@ -35,7 +38,11 @@ struct OpenAiRequest {
 bool Generates(absl::string_view path);
 
 // Reads the body of a request to such a path: chat completions, completions or responses. INVALID_ARGUMENT:
-// it is no JSON object, or beyond the bounds of common/json.
+// it is no JSON object, beyond the bounds of common/json, or as for CheckNoHandOff.
 absl::StatusOr<OpenAiRequest> ReadOpenAiRequest(absl::string_view body);
+
+// A body to any path. INVALID_ARGUMENT: it hands KV over (kv_transfer_params), or is an object that cannot be
+// read.
+absl::Status CheckNoHandOff(absl::string_view body);
 
 }  // namespace bfio::router::picker

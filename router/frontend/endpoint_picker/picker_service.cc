@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/clock.h"
@@ -36,6 +37,7 @@ absl::Status ChooseWithin(const Subset& subset, const Loads& loads, ClientReques
   const RankLoad* least = nullptr;
   bool all = true;
   for (const RankLoad& load : loads.loads) {
+    if (load.hands_over) continue;
     if (!Contains(subset, load.worker_id)) {
       all = false;
     } else if (least == nullptr ||
@@ -93,6 +95,17 @@ class PickerCall final : public ServerCall<PickerCall, In, Out>, public TokenSin
     }
     std::move(on_end)(absl::AbortedError("the request was forwarded before, or its client has left"));
   }
+  // The request, while it is held.
+  PlacedRequest::Call ToPrefill() {
+    MutexLock lock(&mutex_);
+    if (exchange_.phase() != Exchange::Phase::kHeld || left_) return {};
+    // The path of the client may have a part that only the gateway knows.
+    const bool chat = absl::StrContains(exchange_.header(":path"), "/chat/completions");
+    const absl::string_view authorization = exchange_.header("authorization");
+    const bool is_text = std::all_of(authorization.begin(), authorization.end(), absl::ascii_isprint);
+    return {chat ? "/v1/chat/completions" : "/v1/completions",
+            is_text ? std::string(authorization) : std::string(), exchange_.body()};
+  }
   // The stream tells when that request ends.
   void Watch(core::RequestId request, PlacedRequest::OnEnd on_end) {
     {
@@ -145,6 +158,7 @@ class PickerCall final : public ServerCall<PickerCall, In, Out>, public TokenSin
    public:
     Request(std::shared_ptr<PickerCall> call, int64_t bytes) : PlacedRequest(bytes), call_(std::move(call)) {}
     void SendTo(const Place& place, OnEnd on_end) const override { call_->SendTo(place, std::move(on_end)); }
+    Call ToPrefill() const override { return call_->ToPrefill(); }
 
    private:
     const std::shared_ptr<PickerCall> call_;
@@ -240,7 +254,7 @@ class PickerCall final : public ServerCall<PickerCall, In, Out>, public TokenSin
     if (status.ok()) {
       {
         MutexLock lock(&mutex_);
-        exchange_.DropBody();
+        if (request->passed.no_hand_off) exchange_.DropBody();
         // It counts as a waiting request now.
         if (share_) share_->Give(share_->held() - std::ssize(exchange_.body()));
         traceparent_ = TraceIdOf(exchange_.header("traceparent")).empty()
@@ -314,7 +328,8 @@ PickerService::PickerService(RequestHandler* handler, Authenticator* authenticat
     : handler_(handler),
       authenticator_(authenticator),
       options_(std::move(options)),
-      headers_({":path", "x-request-id", "traceparent", kTtftHeader, options_.tenant_header}) {
+      headers_(
+          {":path", "x-request-id", "traceparent", "authorization", kTtftHeader, options_.tenant_header}) {
   Add<In, Out>("/envoy.service.ext_proc.v3.ExternalProcessor/Process",
                [this](grpc::CallbackServerContext* context) { return Process(context); });
 }
@@ -374,6 +389,7 @@ absl::StatusOr<ClientRequest> PickerService::RequestOf(const PickerCall& call) c
   if (Generates(exchange.header(":path")) && !exchange.body().empty()) {
     BFIO_ASSIGN_OR_RETURN(read, ReadOpenAiRequest(exchange.body()));
   } else {
+    BFIO_RETURN_IF_ERROR(CheckNoHandOff(exchange.body()));
     read.max_tokens = 1;
   }
   ClientRequest request;
@@ -385,7 +401,8 @@ absl::StatusOr<ClientRequest> PickerService::RequestOf(const PickerCall& call) c
     return absl::InvalidArgumentError(
         absl::StrCat(options_.tenant_header, " must be printable ASCII without spaces"));
   // The engines judge lengths by their own counts: these are estimates, and must not exceed a limit.
-  const int64_t longest = handler_->GetServing().max_sequence_tokens;
+  const Serving serving = handler_->GetServing();
+  const int64_t longest = serving.max_sequence_tokens;
   const int64_t most = longest > 1 ? longest : int64_t{options_.limits.max_prompt_tokens} + 1;
   request.prompt_tokens = static_cast<uint32_t>(std::clamp<int64_t>(
       read.prompt_tokens, 1, std::min<int64_t>(most - 1, options_.limits.max_prompt_tokens)));
@@ -400,6 +417,7 @@ absl::StatusOr<ClientRequest> PickerService::RequestOf(const PickerCall& call) c
     BFIO_ASSIGN_OR_RETURN(request.ttft_objective, TtftObjectiveOf(text));
   }
   request.passed.on = true;
+  request.passed.no_hand_off = !read.one_prompt || !serving.hands_over || request.max_new_tokens == 1;
   BFIO_RETURN_IF_ERROR(CheckRequest(request, options_.limits));
   return request;
 }

@@ -149,7 +149,7 @@ absl::StatusOr<ConvertedRequest> Pass(pb::GenerateRequest&& from, std::string te
   request.passed.starts_again = !from.stream() && !request.passed.continues;
   request.passed.kv_from_elsewhere = KvFromElsewhere(from);
   // The answer has log-probabilities of the prompt, or hands its KV over.
-  request.passed.kv_from_nowhere_else = sampling.has_prompt_logprobs() || from.has_kv_transfer_params_json();
+  request.passed.no_hand_off = sampling.has_prompt_logprobs() || from.has_kv_transfer_params_json();
   if (SharesPrefixes(from)) request.prefix = PrefixOf(from.tokenized());
   request.passed.message = PassedMessage<pb::GenerateRequest>::Make(std::move(from));
   return to;

@@ -53,6 +53,12 @@ TEST(EngineAddress, EntriesHaveSettings) {
   std::vector<int32_t> slots;
   for (const EngineAddress& engine : *ports) slots.push_back(engine.slots);
   EXPECT_THAT(slots, ElementsAre(9, 9, 9, 0, 0));
+  const auto roles = OfConfig(
+      "engines: [{url: 'http://a:1', role: prefill}, {url: 'http://a:2', role: decode, kv_connector: "
+      "Other}]");
+  ASSERT_TRUE(roles.ok()) << roles.status();
+  EXPECT_TRUE(roles->front().hands_over && !roles->back().hands_over);
+  EXPECT_EQ(roles->front().kv_connector + roles->back().kv_connector, "NixlConnectorOther");
   EXPECT_THAT(*OfConfig("engines: vllm://a:1,vllm://b:1"), ::testing::SizeIs(2)) << "as the flag";
 }
 
@@ -112,9 +118,13 @@ TEST(EngineAddress, MistakesAreNamed) {
            {"{url: vllm://a:1, token_budget: 9}", "engines: token_budget needs a barrier"},
            {"{url: vllm://a:1, barrier: x, token_budget: 0}", "token_budget=0: must be within 1..16777216"},
            {"{url: vllm://a:1, budget: 9}",
-            "no key is named budget; choose from url, barrier, token_budget, pinned, slots"},
+            "no key is named budget; choose from url, barrier, token_budget, pinned, slots, "
+            "role, kv_connector"},
            {"{url: 'http://a:1', slots: 0}", "slots=0: must be within 1..65536"},
            {"{url: vllm://a:1, slots: 4}", "engines: slots is for http:// only: other engines report them"},
+           {"{url: 'http://a:1', role: both}", "role=both: must be prefill or decode"},
+           {"{url: vllm://a:1, role: decode}", "engines: role is for http:// only: other engines report it"},
+           {"{url: 'http://a:1', kv_connector: C}", "engines: kv_connector needs a role"},
        })
     EXPECT_EQ(std::string(OfConfig("engines: [" + entries + "]").status().message()), "f:1: " + mistake);
 }

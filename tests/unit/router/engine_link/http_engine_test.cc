@@ -17,7 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "common/base/clock.h"
-#include "router/engine_link/http/http_get.h"
+#include "router/engine_link/http/http_client.h"
 #include "router/requests/placed_request.h"
 #include "tests/testing/http_engine.h"
 #include "tests/testing/sockets.h"
@@ -68,6 +68,7 @@ TEST(HttpEngine, ItsRanksSizesAndLoads) {
                                              .slots = 8,
                                              .kv_tokens = 16'000,
                                              .max_sequence_tokens = 4096,
+                                             .kv_block_tokens = 16,
                                              .model = "m",
                                              .running = {{0, 4000, 0}, {0, 4000, 0}}}));
   engine.running = 3;
@@ -102,20 +103,21 @@ TEST(HttpEngine, WhatItDoesNotTellIsNamed) {
 TEST(HttpEngine, RequestsArePlacedByTheirOwnEdgeAndOthersAreRefused) {
   class Placed final : public PlacedRequest {
    public:
-    Placed() : PlacedRequest(0) {}
+    explicit Placed(std::string body = "") : PlacedRequest(0), body(std::move(body)) {}
     void SendTo(const Place& place, OnEnd on_end) const override {
-      server = place.server;
-      rank = place.rank;
+      at = place;
       std::move(on_end)(end);
     }
-    mutable std::string server;
-    mutable std::optional<int32_t> rank;
+    Call ToPrefill() const override { return {"/v1/completions", "Bearer secret", body}; }
+
+    mutable Place at;
     absl::Status end;
+    const std::string body;
   };
   testing::HttpEngine engine;
   const auto client = ClientOf(engine.port());
+  EngineCall call;
   const auto end_of = [&](PassedPtr message) {
-    EngineCall call;
     call.passed = {.on = true, .message = std::move(message)};
     return Await<absl::StatusOr<EngineEnd>>([&](auto done) {
       client->Generate(call, 2, "name", {[](const EngineTokens&) {}, std::move(done)});
@@ -124,11 +126,68 @@ TEST(HttpEngine, RequestsArePlacedByTheirOwnEdgeAndOthersAreRefused) {
   const auto placed = std::make_shared<Placed>();
   const auto end = end_of(placed);
   ASSERT_TRUE(end.ok()) << end.status();
-  EXPECT_EQ(placed->server, engine.address());
-  EXPECT_EQ(placed->rank, 2);
+  EXPECT_EQ(placed->at.server, engine.address());
+  EXPECT_EQ(placed->at.rank, 2);
   placed->end = absl::UnavailableError("refused");
   EXPECT_TRUE(absl::IsUnavailable(end_of(placed).status()));
   EXPECT_EQ(end_of(nullptr).status().code(), absl::StatusCode::kFailedPrecondition);
+  call.hand_off = std::make_shared<const RequestHandOff>(RequestHandOff{"parameters"});
+  placed->end = absl::OkStatus();
+  EXPECT_TRUE(end_of(placed).ok());
+  EXPECT_EQ(placed->at.hand_off, call.hand_off);
+  // A prompt for another engine.
+  call.hand_off = nullptr;
+  call.hands_over = true;
+  EXPECT_TRUE(absl::IsAborted(end_of(placed).status())) << "its client has left";
+  engine.kv = std::make_shared<testing::HandedOverKv>();
+  const auto handed_over = end_of(std::make_shared<Placed>(R"({"prompt":[1,2],"max_tokens":9})"));
+  ASSERT_TRUE(handed_over.ok()) << handed_over.status();
+  EXPECT_EQ(engine.kv->Fetch(handed_over->hand_off->parameters, {1, 2}),
+            testing::HandedOverKv::Fetched::kRight);
+  EXPECT_EQ(engine.prefill.get_header_value("Authorization"), "Bearer secret");
+  EXPECT_EQ(engine.prefill.get_header_value("X-data-parallel-rank"), "2");
+}
+
+TEST(HttpEngine, APromptIsComputedByTheClientsCallForOneToken) {
+  EXPECT_EQ(
+      PrefillBody(R"({"prompt":"a, b","stream":true,"stream_options":{"include_usage":true},"stop":["x"],)"
+                  R"("max_tokens":7,"max_completion_tokens":8,"min_tokens":3,"n":1,"top_p":0.90,)"
+                  R"("ignore_eos":false,"stop_token_ids":[5],"kv_transfer_params":null})"),
+      R"({"prompt":"a, b","top_p":0.90,"stream":false,"max_tokens":1,"ignore_eos":true,)"
+      R"("kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false}})");
+}
+
+// Only where it is the server's fault is the prompt computed on another one; what is wrong with a request is
+// said by the engine that decodes.
+TEST(HttpEngine, WhatTheAnswerToAPromptMeans) {
+  using Answer = HttpClient::Answer;
+  const std::string good = R"({"do_remote_prefill":true,"remote_request_id":"r"})";
+  const struct {
+    absl::StatusOr<Answer> answer;
+    absl::StatusCode code;
+    std::string hand_off;
+  } kCases[] = {
+      {Answer{200, R"({"choices":[{}],"kv_transfer_params":)" + good + "}"}, absl::StatusCode::kOk, good},
+      {Answer{200, R"({"kv_transfer_params":{"do_remote_prefill":true}})"}, absl::StatusCode::kOk, ""},
+      {Answer{200, R"({"kv_transfer_params":null})"}, absl::StatusCode::kOk, ""},
+      {Answer{200, R"({"choices":[]})"}, absl::StatusCode::kOk, ""},
+      {Answer{200, "[" + good}, absl::StatusCode::kOk, ""},
+      {Answer{400, R"({"kv_transfer_params":)" + good + "}"}, absl::StatusCode::kOk, ""},
+      {Answer{500, ""}, absl::StatusCode::kOk, ""},
+      {absl::FailedPreconditionError("not HTTP, or too large"), absl::StatusCode::kOk, ""},
+      {Answer{429, ""}, absl::StatusCode::kResourceExhausted, ""},
+      {Answer{503, ""}, absl::StatusCode::kResourceExhausted, ""},
+      {absl::DataLossError("incomplete"), absl::StatusCode::kUnavailable, ""},
+      {absl::DeadlineExceededError("late"), absl::StatusCode::kUnavailable, ""},
+      {absl::UnavailableError("broken"), absl::StatusCode::kUnavailable, ""},
+      {absl::CancelledError("stopped"), absl::StatusCode::kCancelled, ""},
+  };
+  for (const auto& one : kCases) {
+    const auto end = EndOfPrefill(one.answer);
+    const std::string what = one.answer.ok() ? one.answer->body : one.answer.status().ToString();
+    ASSERT_EQ(end.status().code(), one.code) << what;
+    EXPECT_EQ(end.ok() ? end->hand_off->parameters : "", one.hand_off) << what;
+  }
 }
 
 TEST(HttpEngine, ARankThatVanishesIsUnknownAndOneMoreIsAdded) {
@@ -210,7 +269,13 @@ class OddServer {
   std::thread thread_;
 };
 
-TEST(HttpGet, AnyAnswerHasABoundInTimeAndBytes) {
+absl::StatusOr<HttpClient::Answer> Get(uint16_t port, absl::Duration patience = kAnswerTime) {
+  HttpClient client({"127.0.0.1", port});
+  return Await<absl::StatusOr<HttpClient::Answer>>(
+      [&](auto done) { client.Get("/", MonotonicNow() + patience, std::move(done)); });
+}
+
+TEST(HttpClient, AnyAnswerHasABoundInTimeAndBytes) {
   const std::string ok = "HTTP/1.1 200 OK\r\n", many(size_t{64} << 10, 'x');
   const std::string chunked = ok + "Transfer-Encoding: chunked\r\n\r\n";
   constexpr bool kCloses = true;
@@ -229,7 +294,7 @@ TEST(HttpGet, AnyAnswerHasABoundInTimeAndBytes) {
       {"a chunk of 2^64 bytes", chunked + "ffffffffffffffff\r\n", many, false, "not HTTP"},
       {"headers without an end", ok, "x: y\r\nz: " + many + "\r\n", false, "more than"},
       {"a line without an end", "HTTP/1.1 200 ", many, false, "more than"},
-      {"no answer", "", "", kCloses, "not HTTP"},
+      {"no answer", "", "", kCloses, "incomplete"},
       {"TLS", "\x15\x03\x01\x01\x02\x02\x46", "", kCloses, "not HTTP"},
       {"another protocol", "SSH-2.0-OpenSSH_9.2\r\n\r\n", "", kCloses, "not HTTP"},
       {"a negative length", ok + "Content-Length: -1\r\n\r\n", "", kCloses, "not HTTP"},
@@ -238,29 +303,45 @@ TEST(HttpGet, AnyAnswerHasABoundInTimeAndBytes) {
   };
   for (const auto& [name, first, then, closes, error] : kCases) {
     OddServer server(first, then, closes);
-    const HttpGet get({"127.0.0.1", server.port()});
     // Of those that are silent, none answers later either.
-    const auto answer = get(
-        "/", MonotonicNow() + (absl::StrContains(error, "DEADLINE") ? absl::Milliseconds(50) : kAnswerTime));
+    const auto answer =
+        Get(server.port(), absl::StrContains(error, "DEADLINE") ? absl::Milliseconds(50) : kAnswerTime);
     EXPECT_THAT(answer.status().ToString(), HasSubstr(error)) << name;
   }
 }
 
-TEST(HttpGet, AnswersInAnyPieces) {
+TEST(HttpClient, AnswersInAnyPieces) {
   const std::string ok = "HTTP/1.1 200 OK\r\n";
   for (const std::string& text :
        {ok + "Content-Length: 5\r\n\r\nhello and what follows", ok + "\r\nhello",
         ok + "transfer-encoding: Chunked\r\n\r\n2\r\nhe\r\n3;x=y\r\nllo\r\n0\r\n\r\n"}) {
     for (const size_t piece : {1u, 3u, 1000u}) {
       OddServer server(text, "", /*closes=*/true, piece);
-      const auto answer = HttpGet({"127.0.0.1", server.port()})("/", MonotonicNow() + kAnswerTime);
+      const auto answer = Get(server.port());
       ASSERT_TRUE(answer.ok()) << answer.status() << text;
       EXPECT_EQ(answer->body, "hello");
     }
   }
   OddServer server("HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:9/\r\nContent-Length: 0\r\n\r\n", "");
-  EXPECT_EQ(HttpGet({"127.0.0.1", server.port()})("/", MonotonicNow() + kAnswerTime)->status, 302)
-      << "redirects are not followed";
+  EXPECT_EQ(Get(server.port())->status, 302) << "redirects are not followed";
+}
+
+// The server takes one connection at a time, so an answer shows that the one before has been closed.
+TEST(HttpClient, ACallThatIsCancelledClosesItsConnection) {
+  OddServer server("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx", "");
+  HttpClient client({"127.0.0.1", server.port()});
+  const std::string body(size_t{20} << 20, ' ');
+  for (int i = 0; i < 50; ++i) {
+    const absl::Time deadline = MonotonicNow() + kAnswerTime;
+    const auto never = [](const auto& answer) { ADD_FAILURE() << answer.status(); };
+    client.Cancel(i % 2 == 0 ? client.Get("/", deadline, never)
+                             : client.Post("/", "", body, deadline, never));
+  }
+  EXPECT_TRUE(absl::IsDeadlineExceeded(Get(server.port(), absl::Milliseconds(50)).status()));
+  absl::Status ended;
+  client.Get("/", absl::InfiniteFuture(), [&](const auto& answer) { ended = answer.status(); });
+  client.Stop();
+  EXPECT_TRUE(absl::IsCancelled(ended)) << ended;
 }
 
 // The link's thread, which serves all engines, destroys the client of one that does not answer.

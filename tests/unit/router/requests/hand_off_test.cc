@@ -108,7 +108,7 @@ TEST_F(HandOffTest, WhereNothingIsHandedOverTheDecodingRankComputesThePrompt) {
   // A single token is the prefill's own.
   EXPECT_EQ(Needs(Arrive(Request("b", 1))), kDecodes);
   ClientRequest logprobs = Request("logprobs");
-  logprobs.passed.kv_from_nowhere_else = true;
+  logprobs.passed.no_hand_off = true;
   EXPECT_EQ(Needs(Arrive(logprobs)), kDecodes);
   // No rank computes prompts for others any more; those that wait keep their order.
   Client &waiting = Arrive(Request("c")), &behind = Arrive(Request("d"));

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -106,6 +107,29 @@ TEST(Exchange, AStreamedBodyComesBackInPiecesOnceThereIsAPlace) {
   exchange.OnMessage(ResponseBody("", true));
   EXPECT_THAT(Answers(exchange), ElementsAre("response", "response body [data: 1]", "response body []."));
   EXPECT_TRUE(exchange.response_complete());
+}
+
+// The rank that decodes is told where the KV of the prompt is.
+TEST(Exchange, AHandOffIsAddedToTheBody) {
+  const auto hand_off = std::make_shared<const RequestHandOff>(RequestHandOff{R"({"id":7})"});
+  const std::string expected = R"({"prompt":"p","max_tokens":9,"kv_transfer_params":{"id":7}})";
+  Exchange buffered(1000);
+  buffered.OnMessage(RequestHeaders(pb::BUFFERED, pb::NONE, kPost));
+  buffered.OnMessage(RequestBody(R"({"prompt":"p","max_tokens":9})", true));
+  buffered.TakeAnswers();
+  buffered.OnPlaced({"e:1", std::nullopt, hand_off});
+  const pb::CommonResponse response = buffered.TakeAnswers().front().request_body().response();
+  EXPECT_EQ(response.body_mutation().body(), expected);
+  EXPECT_EQ(response.header_mutation().set_headers(1).header().key(), "content-length");
+  EXPECT_EQ(response.header_mutation().set_headers(1).header().raw_value(), std::to_string(expected.size()));
+  Exchange streamed(1000);
+  streamed.OnMessage(RequestHeaders(pb::FULL_DUPLEX_STREAMED, pb::NONE, kPost));
+  streamed.OnMessage(RequestBody(R"({"prompt":"p",)", false));
+  streamed.OnMessage(RequestBody(R"("max_tokens":9})", true));
+  streamed.OnPlaced({"e:1", std::nullopt, hand_off});
+  EXPECT_EQ(
+      streamed.TakeAnswers().back().request_body().response().body_mutation().streamed_response().body(),
+      expected);
 }
 
 TEST(Exchange, ABodyMayEndWithTrailers) {

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -62,6 +64,37 @@ TEST(OpenAiRequest, ConversationsThatBeginAlikeShareTheirFirstBlocks) {
 TEST(OpenAiRequest, APromptMayFillTheBody) {
   EXPECT_EQ(Read(absl::StrCat(R"({"prompt":")", std::string(12 << 20, 'p'), R"("})")).prompt_tokens,
             (3 << 20) + 1);
+}
+
+// The answer of the engine that decodes must be that of one that computes the prompt itself.
+TEST(OpenAiRequest, WhichPromptsAnotherEngineMayCompute) {
+  for (const auto& [body, may] : std::vector<std::pair<std::string, bool>>{
+           {R"("messages":[{}],"n":1,"echo":false,"prompt_logprobs":null,"kv_transfer_params":null)", true},
+           {R"("prompt":"p")", true},
+           {R"("prompt":[5,6])", true},
+           {R"("prompt":["p","q"])", false},
+           {R"("prompt":[[5],[6]])", false},
+           {R"("input":"p")", false},
+           {R"("prompt":"p","n":2)", false},
+           {R"("prompt":"p","echo":true)", false},
+           {R"("prompt":"p","use_beam_search":true)", false},
+           {R"("prompt":"p","prompt_logprobs":0)", false},
+           {R"("prompt":"p","truncate_prompt_tokens":-1)", false}})
+    EXPECT_EQ(Read("{" + body + "}").one_prompt, may) << body;
+}
+
+// A client's own might name no KV, which ends vLLM's engine, or KV that has been fetched.
+TEST(OpenAiRequest, ClientsHandNothingOver) {
+  const std::string own = R"({"prompt":"p","kv_transfer_params":{"do_remote_prefill":true}})";
+  EXPECT_EQ(ReadOpenAiRequest(own).status().message(),
+            "kv_transfer_params of a client: only the router hands prompts over");
+  const std::string deep =
+      R"({"x":)" + std::string(40, '[') + std::string(40, ']') + R"(,"kv_transfer_params":{}})";
+  for (const std::string& body :
+       {own, "\xef\xbb\xbf\n" + own, deep, std::string(R"({"kv_\u0074ransfer_params":1})")})
+    EXPECT_TRUE(absl::IsInvalidArgument(CheckNoHandOff(body))) << body;
+  for (const char* body : {"", "--form", "[1]", "{}", R"({"x":{"kv_transfer_params":1}})"})
+    EXPECT_TRUE(CheckNoHandOff(body).ok()) << body;
 }
 
 TEST(OpenAiRequest, Paths) {

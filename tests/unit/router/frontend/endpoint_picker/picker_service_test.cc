@@ -181,7 +181,8 @@ TEST_F(PickerServiceTest, OnlyEndpointsThatEnvoyPermits) {
   handler_.loads.loads = {
       {.rank = 0, .worker_id = "http://10.0.0.1:8000#0", .running_requests = 0, .slots = 8},
       {.rank = 1, .worker_id = "http://10.0.0.2:8000#0", .running_requests = 3, .slots = 8},
-      {.rank = 2, .worker_id = "http://10.0.0.2:8001#0", .running_requests = 2, .slots = 8}};
+      {.rank = 2, .worker_id = "http://10.0.0.2:8001#0", .running_requests = 2, .slots = 8},
+      {.rank = 3, .worker_id = "http://10.0.0.2:8002#0", .slots = 8, .hands_over = true}};
   handler_.on_submit = [](core::RequestId, const std::shared_ptr<TokenSink>&) {
     return absl::ResourceExhaustedError("enough");
   };
@@ -216,6 +217,24 @@ TEST_F(PickerServiceTest, ARequestIsForwardedOnce) {
       ->SendTo({"10.0.0.2:8000", std::nullopt},
                [&](const absl::Status& end) { aborted = absl::IsAborted(end); });
   EXPECT_TRUE(aborted);
+}
+
+TEST_F(PickerServiceTest, ABodyIsKeptWhereItsPromptMayBeHandedOver) {
+  handler_.serving.hands_over = true;
+  Ask(R"({"messages":[{}],"max_tokens":5})",
+      {{":path", "/model/v1/chat/completions?x=1"}, {"authorization", "Bearer s"}});
+  submitted_.WaitForNotification();
+  const Passing& passed = handler_.submitted.back().passed;
+  EXPECT_FALSE(passed.no_hand_off);
+  EXPECT_EQ(passed.message->bytes(), 32);
+  const auto* const request = dynamic_cast<const PlacedRequest*>(passed.message.get());
+  EXPECT_EQ(request->ToPrefill().body, R"({"messages":[{}],"max_tokens":5})");
+  EXPECT_EQ(request->ToPrefill().path, "/v1/chat/completions");
+  EXPECT_EQ(request->ToPrefill().authorization, "Bearer s");
+  Place();
+  ASSERT_TRUE(stream_->Read(&answer_));
+  EXPECT_FALSE(answer_.request_body().response().has_body_mutation()) << "nothing was handed over";
+  EXPECT_EQ(request->ToPrefill().body, "") << "it was sent";
 }
 
 TEST_F(PickerServiceTest, RefusalsAreAnswered) {

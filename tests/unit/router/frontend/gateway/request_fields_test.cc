@@ -291,8 +291,8 @@ TYPED_TEST(GatewayRequest, FieldsMayPreventContinuationAndSharing) {
     const ClientRequest request = this->Pass(FromText(one.change, plain)).request;
     EXPECT_EQ(request.passed.continues, one.continues);
     EXPECT_EQ(request.passed.kv_from_elsewhere, one.kv_from_elsewhere);
-    EXPECT_EQ(request.passed.kv_from_nowhere_else, absl::StrContains(one.change, "prompt_logprobs") ||
-                                                       absl::StrContains(one.change, "params_json"));
+    EXPECT_EQ(request.passed.no_hand_off, absl::StrContains(one.change, "prompt_logprobs") ||
+                                              absl::StrContains(one.change, "params_json"));
     ASSERT_EQ(request.prefix != nullptr, one.shares);
     if (one.shares) {
       EXPECT_EQ(*request.prefix, *core::NamePrefixBlocks(ids));
