@@ -10,6 +10,10 @@ others wait in it. Each running request generates a token in every step, as ofte
 --token_time for each token that the rank holds (prompts count a token for four bytes). With --barrier all ranks of all ports step
 together, as long as the slowest needs. With --ends_by_seed a request ends at the length that its field "seed" says, which nobody on the way knows.
 
+Prompts are handed over as by vLLM's NIXL connector: with "do_remote_decode" in kv_transfer_params the answer says where the KV is, and
+with "do_remote_prefill" it is fetched from there, once. "received" has what was fetched ("kv"): "wrong" is that of another prompt, and
+"lost" that of a server that has died.
+
 Faults, of all requests or of one (field "fault" of its body): "429" or another status, at once; "hang": it is accepted and never
 answered; "die:N": the connection breaks after N tokens. A whole answer, and the last event of a stream, has the field "received": what
 the engine was sent. GET /test tells what the server has counted, and POST /test sets its fault.
@@ -91,7 +95,8 @@ class Request:
         prompt = next((body[name] for name in ("messages", "prompt", "input") if name in body), "")
         self.prompt_tokens = max(1, len(prompt if isinstance(prompt, str) else json.dumps(prompt)) // 4)
         self.generated, self.stepped = 0, asyncio.Event()
-        self.received = {"headers": headers, "bytes": size, "sha256": digest}
+        self.kv, self.prompt = body.get("kv_transfer_params") or {}, hashlib.sha256(json.dumps(prompt).encode()).hexdigest()
+        self.received = {"headers": headers, "bytes": size, "sha256": digest, "kv": "none"}
 
 
 class Reader(asyncio.StreamReader):
@@ -114,7 +119,9 @@ class Server:
     def __init__(self, port, steps, args):
         self.port, self.args, self.fault = port, args, args.fault
         self.ranks = [Rank(steps() if callable(steps) else steps, args.slots) for _ in range(args.ranks)]
-        self.counts = dict.fromkeys(("accepted", "completed", "aborted", "refused"), 0)
+        self.counts = dict.fromkeys(("accepted", "completed", "aborted", "refused", "handed_over", "fetched", "wrong", "lost"), 0)
+        # Prompts by hand-off.
+        self.kv = {}
 
     # --- HTTP ---
 
@@ -157,6 +164,8 @@ class Server:
                 self.fault = json.loads(body)["fault"]
             ranks = [{"running": len(rank.running), "waiting": len(rank.waiting), "most": rank.most} for rank in self.ranks]
             self.send(writer, 200, {**self.counts, "ranks": ranks})
+        elif path.startswith("/test/kv/"):
+            self.send(writer, 200, self.kv.pop(path[9:], "").encode(), "text/plain")
         elif path in PATHS and method == "POST":
             await self.generate(PATHS[path], headers, body, reader, writer)
         else:
@@ -206,7 +215,26 @@ class Server:
             await asyncio.gather(gone, generating, return_exceptions=True)
             rank.remove(request)
 
+    def hand_over(self, request):
+        self.counts["handed_over"] += 1
+        name = f"{self.port}-{self.counts['handed_over']}"
+        self.kv[name] = request.prompt
+        return {"do_remote_prefill": True, "remote_request_id": name, "remote_host": "127.0.0.1", "remote_port": self.port}
+
+    async def fetch(self, request):
+        try:
+            reader, writer = await asyncio.open_connection(request.kv["remote_host"], request.kv["remote_port"])
+            writer.write(f"GET /test/kv/{request.kv['remote_request_id']} HTTP/1.1\r\nconnection: close\r\n\r\n".encode())
+            got = "fetched" if (await reader.read()).decode().endswith(request.prompt) else "wrong"
+            writer.close()
+        except OSError:
+            got = "lost"
+        self.counts[got] += 1
+        request.received["kv"] = got
+
     async def tokens(self, api, request, rank, writer):
+        if request.kv.get("do_remote_prefill"):
+            await self.fetch(request)
         if request.stream:
             writer.write(f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n"
                          f"x-engine: 127.0.0.1:{self.port}\r\nx-rank: {self.ranks.index(rank)}\r\n\r\n".encode())
@@ -224,6 +252,8 @@ class Server:
                 await writer.drain()
         usage = {"prompt_tokens": request.prompt_tokens, "completion_tokens": sent, "total_tokens": request.prompt_tokens + sent}
         whole = whole_of(api, self.args.model, sent) | {"usage": usage, "received": request.received}
+        if request.kv.get("do_remote_decode"):
+            whole["kv_transfer_params"] = self.hand_over(request)
         if not request.stream:
             rank.remove(request)
             return self.send(writer, 200, whole)
