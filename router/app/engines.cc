@@ -49,10 +49,8 @@ std::string LineOf(const EngineAddress& engine, const EngineDescription& what, i
                    const absl::StatusOr<std::vector<EngineRankLoad>>& loads) {
   std::string line = absl::StrCat(engine.ToString(), " rank ", rank, ": model ", PeerText(what.model), ", ",
                                   what.slots, " slots, ", what.kv_tokens, " KV tokens",
-                                  what.hands_over          ? ", prompts for other servers"
-                                  : engine.barrier.empty() ? ""
-                                                           : ", barrier ",
-                                  what.hands_over ? "" : engine.barrier);
+                                  what.hands_over ? ", prompts for other servers" : "",
+                                  engine.barrier.empty() ? "" : ", barrier ", engine.barrier);
   const auto of_rank = [rank](const EngineRankLoad& load) { return load.rank == rank; };
   if (loads.ok()) {
     if (const auto load = std::find_if(loads->begin(), loads->end(), of_rank); load != loads->end())

@@ -1,7 +1,9 @@
 // Envoy's messages to the picker, in any order: a request gets at most one place, and answers follow the
 // protocol.
+#include <string>
 #include <utility>
 
+#include "common/json/json_members.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/stubs/logging.h"
 #include "router/engine_link/http/http_engine.h"
@@ -31,7 +33,15 @@ void CheckAnswers(Exchange& exchange, int& places) {
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace bfio::router::picker;
   static const google::protobuf::LogSilencer quiet;
-  (void)ReadOpenAiRequest(bfio::fuzz::Text(data, size));
+  const auto text = bfio::fuzz::Text(data, size);
+  const std::string changed = bfio::WithMembers(text, {{"kv_transfer_params", "null"}});
+  if (const auto request = ReadOpenAiRequest(text); request.ok()) {
+    const auto again = ReadOpenAiRequest(changed);
+    bfio::fuzz::Check(again.ok() && again->prompt_tokens == request->prompt_tokens &&
+                          again->max_tokens == request->max_tokens,
+                      "a hand-off changes nothing else");
+  }
+  (void)bfio::router::EndOfPrefill(bfio::router::HttpClient::Answer{200, std::string(text)});
   (void)bfio::router::ReadEngineMetrics(bfio::fuzz::Text(data, size));
   bfio::router::EngineDescription description;
   (void)bfio::router::ReadModels(bfio::fuzz::Text(data, size), description);

@@ -383,6 +383,13 @@ TEST_F(PickerTest, EnginesMayBeCheckedFirst) {
                            ": GET /v1/models: cannot connect (is it started, and is this its port?)\n")));
   EXPECT_THAT(bad.out, ::testing::EndsWith("\nbfio_router: 3 ranks, 2 faults\n"));
   EXPECT_EQ(RunProgram("bfio_router", {"--check_config", "--policy=foo"}).code, 2);
+  other.models = one.models;
+  const RunResult roles = RunProgram(
+      "bfio_router",
+      {"--check_config", "--workers=2", Config({one.address(), other.address()}, {"prefill", "decode"})});
+  EXPECT_THAT(roles.out, HasSubstr("KV tokens, prompts for other servers, load"));
+  EXPECT_THAT(roles.out, ::testing::EndsWith("\nwrong: the engines: 1 ranks found, but --workers=2\n"
+                                             "bfio_router: 3 ranks, 1 faults\n"));
 }
 
 }  // namespace

@@ -80,12 +80,12 @@ def install_scheduler(venv):
                        check=True)
 
 
-def vllm_program(model, address, *more, slots=SLOTS, context=CONTEXT):
+def vllm_program(model, address, *more, slots=SLOTS, context=CONTEXT, server="vllm.entrypoints.launchers.grpc_server"):
     """A server with two data-parallel ranks; later flags win over earlier ones."""
     # With quieter logging, GetLoads would have no measurements.
     os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", HF_HUB_OFFLINE="1")
     host, port = address.split(":")
-    return Program(os.path.dirname(sys.executable), "python", "-m", "vllm.entrypoints.launchers.grpc_server",
+    return Program(os.path.dirname(sys.executable), "python", "-m", server,
                    f"--model={model}", f"--host={host}", f"--port={port}", "--enforce-eager", f"--max-model-len={context}",
                    "--dtype=float32", f"--max-num-seqs={slots}", f"--data-parallel-size={RANKS}",
                    "--no-enable-prefix-caching", *more)

@@ -59,8 +59,8 @@ EngineLoad LoadOf(const HttpRankMetrics& metrics) {
   return load;
 }
 
-// A prompt is computed within it, or is tried again: the longest take minutes.
-constexpr absl::Duration kLongestPrefill = absl::Minutes(10);
+// A prompt that takes longer is computed again. A rank that does nothing is found sooner (EngineRank).
+constexpr absl::Duration kLongestPrefill = absl::Minutes(30);
 
 class HttpEngine final : public EngineClient {
  public:
