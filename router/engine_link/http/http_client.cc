@@ -145,8 +145,9 @@ class HttpClient::Call {
       return absl::UnavailableError("cannot connect");
     return absl::OkStatus();
   }
+  // Some servers answer before they have read the whole request.
   pollfd Awaited() const {
-    return {fd_, static_cast<int16_t>(sent_ < request_.size() ? POLLOUT : POLLIN), 0};
+    return {fd_, static_cast<int16_t>(sent_ < request_.size() ? POLLIN | POLLOUT : POLLIN), 0};
   }
   // What was awaited has come. Nothing: there is more to come.
   std::optional<absl::StatusOr<Answer>> OnReady() {
@@ -155,7 +156,6 @@ class HttpClient::Call {
       if (size < 0 && errno != EAGAIN && errno != EINTR)
         return absl::UnavailableError(sent_ == 0 ? "cannot connect" : "the connection is broken");
       sent_ += static_cast<size_t>(std::max<ssize_t>(0, size));
-      return std::nullopt;
     }
     std::array<char, size_t{64} << 10> bytes;
     const ssize_t size = recv(fd_, bytes.data(), bytes.size(), 0);
