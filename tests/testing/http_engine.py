@@ -225,9 +225,10 @@ class Server:
         try:
             reader, writer = await asyncio.open_connection(request.kv["remote_host"], request.kv["remote_port"])
             writer.write(f"GET /test/kv/{request.kv['remote_request_id']} HTTP/1.1\r\nconnection: close\r\n\r\n".encode())
-            got = "fetched" if (await reader.read()).decode().endswith(request.prompt) else "wrong"
+            answer = await asyncio.wait_for(reader.read(), 2)
+            got = "fetched" if answer.decode().endswith(request.prompt) else "wrong"
             writer.close()
-        except OSError:
+        except (OSError, asyncio.TimeoutError):
             got = "lost"
         self.counts[got] += 1
         request.received["kv"] = got
