@@ -103,7 +103,6 @@ absl::StatusOr<std::string> ReadTokenFile(const std::string& path) {
   if (token.empty() || token.size() > BearerTokens::kMaxTokenBytes || !one_word) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": must contain exactly one token, in one line"));
   }
-  WarnIfWorldReadable(path);
   return std::string(token);
 }
 

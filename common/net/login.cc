@@ -28,6 +28,7 @@ absl::StatusOr<Login> MakeLogin(const std::string& address, absl::string_view ap
       return absl::Status(token.status().code(),
                           absl::StrCat("--", api, "_token_file: ", token.status().message()));
     }
+    WarnIfWorldReadable(token_file);
     login.token = *std::move(token);
   }
   login.credentials = ChannelCredentials(tls);

@@ -6,10 +6,13 @@
 #include <openssl/x509.h>
 
 #include <cstdio>
+#include <map>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "common/auth/token_file.h"
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
 #include "common/base/spdlog.h"
 #include "common/base/status_macros.h"
 #include "grpcpp/security/tls_certificate_provider.h"
@@ -74,6 +77,34 @@ std::shared_ptr<grpc::experimental::FileWatcherCertificateProvider> Watch(const 
       files.key, files.cert, files.ca, static_cast<unsigned>(absl::ToInt64Seconds(kTlsReload)));
 }
 
+class TokenOfFile final : public grpc::MetadataCredentialsPlugin {
+ public:
+  explicit TokenOfFile(std::string path) : path_(std::move(path)) {}
+  bool IsBlocking() const override { return false; }
+  grpc::Status GetMetadata(grpc::string_ref, grpc::string_ref, const grpc::AuthContext&,
+                           std::multimap<grpc::string, grpc::string>* metadata) override {
+    metadata->emplace("authorization", absl::StrCat("Bearer ", Token()));
+    return grpc::Status::OK;
+  }
+
+ private:
+  std::string Token() {
+    MutexLock lock(&mutex_);
+    if (MonotonicNow() < next_read_) return token_;
+    next_read_ = MonotonicNow() + kTlsReload;
+    absl::StatusOr<std::string> token = ReadTokenFile(path_);
+    const std::string error(token.status().message());
+    if (token.ok()) token_ = *std::move(token);
+    if (std::exchange(error_, error) != error && !error.empty()) spdlog::warn("{}", error);
+    return token_;
+  }
+
+  const std::string path_;
+  Mutex mutex_;
+  absl::Time next_read_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  std::string token_ ABSL_GUARDED_BY(mutex_), error_ ABSL_GUARDED_BY(mutex_);
+};
+
 std::vector<std::string> Properties(const grpc::AuthContext& peer, const char* name) {
   std::vector<std::string> values;
   for (const grpc::string_ref& value : peer.FindPropertyValues(name))
@@ -93,24 +124,6 @@ std::optional<absl::Time> CertificateExpiry(const std::string& path) {
     return std::nullopt;
   }
   return absl::FromTM(expiry, absl::UTCTimeZone());
-}
-
-absl::StatusOr<TlsFiles> ParseTlsFiles(absl::string_view text) {
-  TlsFiles files;
-  for (const absl::string_view part : absl::StrSplit(text, ',')) {
-    const std::pair<absl::string_view, absl::string_view> pair =
-        absl::StrSplit(part, absl::MaxSplits('=', 1));
-    std::string* const file = pair.first == "cert"  ? &files.cert
-                              : pair.first == "key" ? &files.key
-                              : pair.first == "ca"  ? &files.ca
-                                                    : nullptr;
-    if (file == nullptr || pair.second.empty() || !file->empty()) {
-      return absl::InvalidArgumentError(
-          "must be cert=FILE,key=FILE,ca=FILE or some of these, each at most once");
-    }
-    *file = std::string(pair.second);
-  }
-  return files;
 }
 
 absl::Status CheckTlsFiles(const TlsFiles& files, absl::string_view flag, TlsEnd end) {
@@ -150,6 +163,14 @@ std::shared_ptr<grpc::ChannelCredentials> ChannelCredentials(const TlsFiles& fil
   options.watch_root_certs();
   if (!files.cert.empty()) options.watch_identity_key_cert_pairs();
   return grpc::experimental::TlsCredentials(options);
+}
+
+std::shared_ptr<grpc::ChannelCredentials> ChannelCredentials(const TlsFiles& files,
+                                                             const std::string& token_file) {
+  if (token_file.empty()) return ChannelCredentials(files);
+  return grpc::CompositeChannelCredentials(
+      ChannelCredentials(files),
+      grpc::MetadataCredentialsFromPlugin(std::make_unique<TokenOfFile>(token_file)));
 }
 
 std::vector<std::string> PeerNames(const grpc::AuthContext& peer) {

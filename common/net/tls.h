@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "common/config/tls_files.h"
 #include "grpcpp/security/auth_context.h"
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/security/server_credentials.h"
@@ -22,20 +22,7 @@ namespace bfio {
 
 inline constexpr absl::Duration kTlsReload = absl::Seconds(1);
 
-// Paths of PEM files: this end's certificate (with its chain) and key, and the CAs that may sign the peer's.
-// A server needs certificate and key; with `ca` it accepts only clients with a certificate. A client needs
-// `ca`, and certificate and key if the server requires them.
-struct TlsFiles {
-  std::string cert;
-  std::string key;
-  std::string ca;
-  bool enabled() const { return !cert.empty() || !key.empty() || !ca.empty(); }
-};
-
 enum class TlsEnd { kServer, kClient };
-
-// Parses "cert=FILE,key=FILE,ca=FILE" or some of these; INVALID_ARGUMENT otherwise.
-absl::StatusOr<TlsFiles> ParseTlsFiles(absl::string_view text);
 
 // INVALID_ARGUMENT or NOT_FOUND, naming flag ("--" + `flag`) and file, unless the needed files exist, are
 // PEM, and key and certificate match. Warns of keys that all users may read and of certificates that expire
@@ -48,6 +35,10 @@ std::optional<absl::Time> CertificateExpiry(const std::string& path);
 // Plain text if no files are given. REQUIRES: CheckTlsFiles was OK.
 std::shared_ptr<grpc::ServerCredentials> ServerCredentials(const TlsFiles& files);
 std::shared_ptr<grpc::ChannelCredentials> ChannelCredentials(const TlsFiles& files);
+// As above, and each call presents the bearer token in `token_file`, which is read again every kTlsReload; an
+// unusable file is logged and leaves the last token in use. REQUIRES: `files` are given.
+std::shared_ptr<grpc::ChannelCredentials> ChannelCredentials(const TlsFiles& files,
+                                                             const std::string& token_file);
 
 // The names in the peer's verified certificate: DNS names of the subject alternatives, or, if there are none,
 // the common name. Empty without a verified certificate.

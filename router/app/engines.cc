@@ -6,8 +6,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/auth/token_file.h"
 #include "common/base/mutex.h"
 #include "common/base/peer_text.h"
+#include "common/base/status_macros.h"
+#include "common/net/tls.h"
 #include "router/engine_link/http/http_engine.h"
 #include "router/engine_link/protocol/protocol_client.h"
 
@@ -71,8 +74,18 @@ struct Ranks {
 
 std::unique_ptr<EngineClient> NewEngineClient(const EngineAddress& engine) {
   if (engine.protocol == "http") return NewHttpEngine(engine);
-  const std::string server = engine.server.ToString();
-  return engine.protocol == "vllm" ? NewVllmClient(server) : NewSglangClient(server, engine.pinned);
+  return engine.protocol == "vllm" ? NewVllmClient(engine) : NewSglangClient(engine);
+}
+
+absl::Status CheckLogins(const std::vector<EngineAddress>& engines) {
+  for (const EngineAddress& engine : engines) {
+    BFIO_RETURN_IF_ERROR(CheckTlsFiles(engine.tls, "engines", TlsEnd::kClient));
+    if (engine.token_file.empty()) continue;
+    if (const auto token = ReadTokenFile(engine.token_file); !token.ok())
+      return absl::Status(token.status().code(), absl::StrCat("--engines: ", token.status().message()));
+    WarnIfWorldReadable(engine.token_file);
+  }
+  return absl::OkStatus();
 }
 
 EngineCheck CheckEngines(const RouterOptions& options, const EngineCheckMeans& means) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "router/app/options.h"
 #include "router/engine_link/engine_client.h"
@@ -15,6 +16,9 @@
 namespace bfio::router {
 
 std::unique_ptr<EngineClient> NewEngineClient(const EngineAddress& engine);
+
+// INVALID_ARGUMENT or NOT_FOUND for unusable files of TLS and tokens.
+absl::Status CheckLogins(const std::vector<EngineAddress>& engines);
 
 // Each is one line.
 struct EngineCheck {

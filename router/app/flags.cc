@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "common/base/address.h"
 #include "common/base/status_macros.h"
+#include "router/app/engines.h"
 #include "router/frontend/tokenizer/model_files.h"
 
 namespace bfio::router {
@@ -123,7 +124,8 @@ void AddGroups(OptionTable& table, RouterSettings& settings) {
       "sglang://HOST:PORT, an SGLang gRPC server; vllm+dns://NAME:PORT or sglang+dns://NAME:PORT, a server "
       "at each address of the DNS name. In --config also a list of entries with url and settings: slots "
       "(http: max_num_seqs), barrier (a name: ranks with the same one synchronize in every step, as with "
-      "mixture-of-experts models; otherwise each rank steps independently), token_budget, pinned. Or "
+      "mixture-of-experts models; otherwise each rank steps independently), token_budget, pinned, tls, "
+      "token_file. Or "
       "file:PATH, a file with such a list. Names and that file are read again every 2 s");
   table.AddParsed("models", &o.models, "",
                   "models that workers may have, comma-separated: the first 8 to 64 hexadecimal digits of "
@@ -338,6 +340,7 @@ absl::Status FinishRouterOptions(const OptionTable& table, RouterSettings& setti
   const auto& engines = settings.router.engines.engines;
   if (!settings.router.picker_listen.empty() && (engines.empty() || engines.front().protocol != "http"))
     return absl::InvalidArgumentError("--picker_listen needs --engines=http://HOST:PORTS");
+  BFIO_RETURN_IF_ERROR(CheckLogins(engines));
   return SetCoupling(table, settings);
 }
 

@@ -110,6 +110,8 @@ absl::Status Append(const std::vector<EngineAddress>& servers, const EngineAddre
     engine.slots = settings.slots;
     engine.hands_over = settings.hands_over;
     engine.kv_connector = settings.kv_connector;
+    engine.tls = settings.tls;
+    engine.token_file = settings.token_file;
     const auto same = [&](const EngineAddress& other) { return other.server == engine.server; };
     if (std::any_of(engines.begin(), engines.end(), same))
       return absl::InvalidArgumentError(absl::StrCat("'", engine.ToString(), "' is listed twice"));
@@ -138,6 +140,8 @@ absl::StatusOr<std::vector<EngineAddress>> ReadEntries(const NextEntry& next) {
     keys.Add("slots", &settings.slots, Within(1, kMostEngineSlots), "");
     keys.AddParsed("role", &settings.hands_over, "none", "", ParseRole);
     keys.AddParsed("kv_connector", &settings.kv_connector, "NixlConnector", "", ParseName);
+    keys.AddParsed("tls", &settings.tls, "", "", ParseTlsFiles);
+    keys.Add("token_file", &settings.token_file, "");
     BFIO_ASSIGN_OR_RETURN(const bool there, next(keys));
     if (!there) return engines;
     if (servers.empty()) return absl::InvalidArgumentError("an engine has no url");
@@ -151,6 +155,10 @@ absl::StatusOr<std::vector<EngineAddress>> ReadEntries(const NextEntry& next) {
     if (keys.given("kv_connector") && !keys.given("role"))
       return absl::InvalidArgumentError("kv_connector needs a role");
     if (keys.given("role") && settings.kv_connector.empty()) settings.kv_connector = "NixlConnector";
+    if (settings.tls.enabled() && protocol == "http")
+      return absl::InvalidArgumentError("tls is for vllm:// and sglang:// only");
+    if (!settings.token_file.empty() && !settings.tls.enabled())
+      return absl::InvalidArgumentError("token_file needs tls: the token would not be encrypted");
     if (keys.given("token_budget") && settings.barrier.empty())
       return absl::InvalidArgumentError("token_budget needs a barrier");
     BFIO_RETURN_IF_ERROR(Append(servers, settings, engines));
@@ -284,6 +292,7 @@ std::vector<EngineAddress> EngineList::Resolve(const std::function<bool()>& stop
     for (const std::string& host : Resolve(given.server)) {
       EngineAddress engine = given;
       engine.by_name = false;
+      engine.name = given.server.host;
       engine.server.host = host;
       add(std::move(engine));
     }

@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "common/base/address.h"
 #include "common/config/options.h"
+#include "common/config/tls_files.h"
 
 namespace bfio::router {
 
@@ -46,6 +47,12 @@ struct EngineAddress {
   int32_t slots = 0;
   bool hands_over = false;
   std::string kv_connector;
+  // Empty: plain text. The server's certificate must be of `name`, by which it was found, or else of its
+  // host.
+  TlsFiles tls;
+  std::string name;
+  // Of the bearer token that each call presents; needs `tls`. Empty: none.
+  std::string token_file;
 
   // As in the flag, without the settings: the engine's name in logs and worker ids.
   std::string ToString() const;
@@ -70,8 +77,8 @@ struct EngineSource {
 // Adds the option `engines`: what ParseEngines reads; "file:PATH", a YAML file with this option alone; or, in
 // config files, a list of entries `url: URL` with the settings of these servers: `barrier: NAME`,
 // `token_budget: N`, for sglang `pinned: true`, for http `slots: N`, `role: prefill|decode` and
-// `kv_connector: NAME` (vLLM's NIXL connector unless given). Either all servers have a barrier or none. A
-// file must exist and list an engine.
+// `kv_connector: NAME` (vLLM's NIXL connector unless given), for others `tls:` and `token_file:`. Either all
+// servers have a barrier or none. A file must exist and list an engine.
 void AddEngines(OptionTable& table, EngineSource* source, absl::string_view help);
 
 // IP addresses of a host; IPv6 without brackets.

@@ -4,9 +4,12 @@
 #include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <tuple>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
@@ -14,6 +17,7 @@
 #include "bfio/v1/worker.grpc.pb.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/cluster.h"
+#include "tests/testing/held_port.h"
 
 namespace bfio::testing {
 namespace {
@@ -431,6 +435,42 @@ TEST_F(Security, UnprotectedPortsNeedTheInsecureFlag) {
     Process router("bfio_router", args);
     EXPECT_TRUE(router.WaitForOutput("waiting for", kSlowdown * absl::Seconds(30))) << router.Stderr();
   }
+}
+
+// By config file, the only place of these settings. The token is replaced while the router runs.
+TEST_F(Security, EnginesAreCalledWithCertificateAndToken) {
+  const HeldPort port;
+  const std::string tls = Tls("worker", "worker-server").substr(strlen("--worker_tls="));
+  Process engine("bfio_test_engine", {absl::StrCat("--listen=", port.address()), absl::StrCat("--tls=", tls),
+                                      absl::StrCat("--token=", kAcme)});
+  ASSERT_TRUE(engine.WaitForOutput("API at", kSlowdown * absl::Seconds(30))) << engine.Stderr();
+  Write("token", kAcme);
+  Write("wrong", kWrong);
+  const auto config = [&](const std::string& name, const std::string& ca, const std::string& token) {
+    Write(name, absl::StrCat("engines:\n- {url: \"vllm://", port.address(), "\", tls: \"ca=", File(ca),
+                             ",cert=", File("w0.crt"), ",key=", File("w0.key"), "\"",
+                             token.empty() ? "" : absl::StrCat(", token_file: ", File(token)), "}\n"));
+    return absl::StrCat("--config=", File(name));
+  };
+  for (const auto& [ca, token, expected] : std::vector<std::tuple<std::string, std::string, std::string>>{
+           {"worker-ca.crt", "token", "slots"},
+           {"worker-ca.crt", "wrong", "the token is wrong"},
+           {"worker-ca.crt", "", "the token is wrong"},
+           {"client-ca.crt", "token", "certificate verify failed"},
+           {"nothing.crt", "token", "cannot read"},
+           {"worker-ca.crt", "nothing", "cannot read"}}) {
+    const RunResult check = RunProgram("bfio_router", {"--check_config", config("checked.yaml", ca, token)});
+    EXPECT_EQ(check.code == 0, expected == "slots") << ca << " " << token;
+    EXPECT_THAT(check.out + check.err, HasSubstr(expected)) << ca << " " << token;
+  }
+  Process router("bfio_router", {"--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0",
+                                 "--http_listen=", config("router.yaml", "worker-ca.crt", "wrong")});
+  const auto logs = [&](const char* text) {
+    return Eventually([&] { return absl::StrContains(router.Stderr(), text); });
+  };
+  ASSERT_TRUE(logs("the token is wrong")) << router.Stderr();
+  Write("wrong", kAcme);
+  EXPECT_TRUE(logs("ranks of")) << router.Stderr();
 }
 
 }  // namespace

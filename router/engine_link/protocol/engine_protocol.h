@@ -94,8 +94,8 @@ class EngineProtocol {
   virtual absl::Status Health(const Message& health) const = 0;
 };
 
-// `protocol` lives forever. `pinned`: as in NewSglangClient.
-std::unique_ptr<EngineClient> NewProtocolClient(const EngineProtocol& protocol, const std::string& server,
+// `protocol` lives forever. `pinned`: as EngineAddress::pinned.
+std::unique_ptr<EngineClient> NewProtocolClient(const EngineProtocol& protocol, const EngineAddress& engine,
                                                 bool pinned);
 
 // What the engines' protocols have in common: messages with the same fields, under other numbers. `Messages`

@@ -21,6 +21,7 @@
 #include "common/net/any_message.h"
 #include "common/net/channel.h"
 #include "common/net/status.h"
+#include "common/net/tls.h"
 #include "engines/smg_common.pb.h"
 #include "google/protobuf/empty.pb.h"
 #include "router/engine_link/protocol/engine_protocol.h"
@@ -360,8 +361,8 @@ class ProtocolClient final : public EngineClient {
  public:
   using Described = absl::AnyInvocable<void(absl::StatusOr<EngineDescription>) &&>;
 
-  ProtocolClient(const EngineProtocol& protocol, const std::string& server, bool pinned)
-      : pinned_(pinned), link_(std::make_shared<Link>(protocol, ChannelTo(server))) {}
+  ProtocolClient(const EngineProtocol& protocol, const EngineAddress& engine, bool pinned)
+      : pinned_(pinned), link_(std::make_shared<Link>(protocol, ChannelTo(engine))) {}
 
   void Describe(absl::Duration timeout, Described done) override {
     UnaryRequest::Start(link_, "GetServerInfo", link_->protocol.types.server, timeout,
@@ -416,7 +417,7 @@ class ProtocolClient final : public EngineClient {
   }
 
  private:
-  static std::shared_ptr<grpc::Channel> ChannelTo(const std::string& server) {
+  static std::shared_ptr<grpc::Channel> ChannelTo(const EngineAddress& engine) {
     grpc::ChannelArguments arguments;
     // No pings: Python's gRPC servers close connections with pings every few seconds. The link's health
     // checks detect a lost server, and the link replaces the client of a server that does not answer.
@@ -430,7 +431,9 @@ class ProtocolClient final : public EngineClient {
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
     // Clients to different servers share nothing.
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    return grpc::CreateCustomChannel(server, grpc::InsecureChannelCredentials(), arguments);
+    if (!engine.name.empty()) arguments.SetSslTargetNameOverride(engine.name);
+    return grpc::CreateCustomChannel(engine.server.ToString(),
+                                     ChannelCredentials(engine.tls, engine.token_file), arguments);
   }
 
   static void DescribeModel(const LinkPtr& link, absl::Time deadline, EngineDescription description,
@@ -503,9 +506,9 @@ class ProtocolClient final : public EngineClient {
 
 }  // namespace
 
-std::unique_ptr<EngineClient> NewProtocolClient(const EngineProtocol& protocol, const std::string& server,
+std::unique_ptr<EngineClient> NewProtocolClient(const EngineProtocol& protocol, const EngineAddress& engine,
                                                 bool pinned) {
-  return std::make_unique<ProtocolClient>(protocol, server, pinned);
+  return std::make_unique<ProtocolClient>(protocol, engine, pinned);
 }
 
 }  // namespace bfio::router

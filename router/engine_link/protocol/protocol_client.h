@@ -8,16 +8,15 @@
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include "router/engine_link/engine_client.h"
+#include "router/engine_link/engine_list.h"
 
 namespace bfio::router {
 
-// `server` is HOST:PORT. Both connect lazily.
-std::unique_ptr<EngineClient> NewVllmClient(const std::string& server);
-// `pinned`: requests run on the rank that they name; otherwise the server is described as one rank
+// Both connect lazily. Without EngineAddress::pinned SGLang's server is described as one rank
 // (EngineDescription::joined_ranks).
-std::unique_ptr<EngineClient> NewSglangClient(const std::string& server, bool pinned);
+std::unique_ptr<EngineClient> NewVllmClient(const EngineAddress& engine);
+std::unique_ptr<EngineClient> NewSglangClient(const EngineAddress& engine);
 
 }  // namespace bfio::router

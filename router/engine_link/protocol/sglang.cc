@@ -91,9 +91,9 @@ class SglangEngine final : public EngineProtocolOf<Messages> {
 }  // namespace
 }  // namespace sglang
 
-std::unique_ptr<EngineClient> NewSglangClient(const std::string& server, bool pinned) {
+std::unique_ptr<EngineClient> NewSglangClient(const EngineAddress& engine) {
   static const auto& protocol = *new sglang::SglangEngine;
-  return NewProtocolClient(protocol, server, pinned);
+  return NewProtocolClient(protocol, engine, engine.pinned);
 }
 
 }  // namespace bfio::router

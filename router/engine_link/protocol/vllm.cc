@@ -91,9 +91,9 @@ class VllmEngine final : public EngineProtocolOf<Messages> {
 }  // namespace
 }  // namespace vllm
 
-std::unique_ptr<EngineClient> NewVllmClient(const std::string& server) {
+std::unique_ptr<EngineClient> NewVllmClient(const EngineAddress& engine) {
   static const auto& protocol = *new vllm::VllmEngine;
-  return NewProtocolClient(protocol, server, /*pinned=*/true);
+  return NewProtocolClient(protocol, engine, /*pinned=*/true);
 }
 
 }  // namespace bfio::router

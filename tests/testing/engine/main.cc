@@ -1,15 +1,21 @@
 // bfio_test_engine: the sim and cpu engines behind vLLM's gRPC API (test_engine.h). It takes the options of
 // bfio_worker, of which those for the router have no effect.
+#include <grpcpp/grpcpp.h>
+
 #include <chrono>
 #include <cstdio>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/shutdown.h"
 #include "common/base/status_macros.h"
 #include "common/config/program.h"
+#include "common/config/tls_files.h"
+#include "common/net/tls.h"
 #include "common/telemetry/log.h"
 #include "tests/testing/engine/test_engine.h"
 #include "worker/link/engines.h"
@@ -22,6 +28,24 @@ struct Settings {
   worker::WorkerSettings worker;
   std::string listen = "127.0.0.1:50051";
   TestEngine::Model model;
+  TlsFiles tls;
+  std::string token;
+};
+
+// Refuses calls without the token.
+class TokenCheck final : public grpc::AuthMetadataProcessor {
+ public:
+  explicit TokenCheck(const std::string& token) : expected_(absl::StrCat("Bearer ", token)) {}
+  bool IsBlocking() const override { return false; }
+  grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext*, OutputMetadata*,
+                       OutputMetadata*) override {
+    const auto found = metadata.find("authorization");
+    if (found != metadata.end() && found->second == expected_) return grpc::Status::OK;
+    return {grpc::StatusCode::UNAUTHENTICATED, "the token is wrong"};
+  }
+
+ private:
+  const std::string expected_;
 };
 
 absl::Status Serve(const Settings& settings) {
@@ -41,7 +65,10 @@ absl::Status Serve(const Settings& settings) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
   int port = 0;
-  builder.AddListeningPort(settings.listen, grpc::InsecureServerCredentials(), &port);
+  const std::shared_ptr<grpc::ServerCredentials> credentials = ServerCredentials(settings.tls);
+  if (!settings.token.empty())
+    credentials->SetAuthMetadataProcessor(std::make_shared<TokenCheck>(settings.token));
+  builder.AddListeningPort(settings.listen, credentials, &port);
   builder.RegisterService(&engine);
   builder.SetMaxReceiveMessageSize(64 << 20);
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
@@ -68,6 +95,9 @@ int main(int argc, char** argv) {
   bfio::OptionTable table;
   bfio::worker::AddWorkerOptions(table, settings.worker);
   table.Add("listen", &settings.listen, "HOST:PORT of the API");
+  table.AddParsed("tls", &settings.tls, "", "cert=FILE,key=FILE,ca=FILE of the API; empty: plain text",
+                  bfio::ParseTlsFiles);
+  table.Add("token", &settings.token, "bearer token that calls need; needs --tls");
   table.Add("tokenizer", &settings.model.tokenizer, "directory of the tokenizer; empty: none");
   table.Add("served_model_name", &settings.model.name, "the model's name for gateways");
   bfio::InitWithoutArguments(argc, argv, info, table);

@@ -38,7 +38,8 @@ TEST(EngineAddress, EntriesHaveSettings) {
   const auto engines = OfConfig(
       "engines:\n"
       "- url: sglang://a:1\n  barrier: x\n"
-      "- url: sglang+dns://b:1\n  barrier: y-2\n  token_budget: 512\n  pinned: true\n");
+      "- url: sglang+dns://b:1\n  barrier: y-2\n  token_budget: 512\n  pinned: true\n  tls: ca=c\n  "
+      "token_file: t\n");
   ASSERT_TRUE(engines.ok()) << engines.status();
   EXPECT_THAT(*engines, ElementsAre(EngineAddress{.protocol = "sglang", .server = {"a", 1}, .barrier = "x"},
                                     EngineAddress{.protocol = "sglang",
@@ -46,7 +47,9 @@ TEST(EngineAddress, EntriesHaveSettings) {
                                                   .by_name = true,
                                                   .barrier = "y-2",
                                                   .token_budget = 512,
-                                                  .pinned = true}));
+                                                  .pinned = true,
+                                                  .tls = {.ca = "c"},
+                                                  .token_file = "t"}));
   EXPECT_EQ(engines->back().ToString(), "sglang+dns://b:1") << "the name of its ranks says where it is";
   const auto ports = OfConfig("engines: [{url: 'http://a.b:1-2,7', slots: 9}, 'http://a.c:1', http://a.c:2]");
   ASSERT_TRUE(ports.ok()) << ports.status();
@@ -119,7 +122,12 @@ TEST(EngineAddress, MistakesAreNamed) {
            {"{url: vllm://a:1, barrier: x, token_budget: 0}", "token_budget=0: must be within 1..16777216"},
            {"{url: vllm://a:1, budget: 9}",
             "no key is named budget; choose from url, barrier, token_budget, pinned, slots, "
-            "role, kv_connector"},
+            "role, kv_connector, tls, token_file"},
+           {"{url: vllm://a:1, tls: x}",
+            "tls=x: must be cert=FILE,key=FILE,ca=FILE or some of these, each at most once"},
+           {"{url: vllm://a:1, token_file: x}",
+            "engines: token_file needs tls: the token would not be encrypted"},
+           {"{url: 'http://a:1', tls: ca=x}", "engines: tls is for vllm:// and sglang:// only"},
            {"{url: 'http://a:1', slots: 0}", "slots=0: must be within 1..65536"},
            {"{url: vllm://a:1, slots: 4}", "engines: slots is for http:// only: other engines report them"},
            {"{url: 'http://a:1', role: both}", "role=both: must be prefill or decode"},

@@ -15,6 +15,7 @@
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
+#include "common/base/address.h"
 #include "gtest/gtest.h"
 #include "tests/testing/engine_protocols.h"
 
@@ -28,8 +29,8 @@ template <typename P>
 class ProtocolClientTest : public ::testing::Test {
  public:
   static std::unique_ptr<EngineClient> ClientOf(const std::string& server) {
-    return std::is_same_v<P, testing::Vllm> ? NewVllmClient(server)
-                                            : NewSglangClient(server, /*pinned=*/true);
+    const EngineAddress engine = {.server = *ParseAddress(server), .pinned = true};
+    return std::is_same_v<P, testing::Vllm> ? NewVllmClient(engine) : NewSglangClient(engine);
   }
   static EngineCall Call() {
     EngineCall call;
