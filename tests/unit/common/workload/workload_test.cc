@@ -181,7 +181,8 @@ TEST(ProfileTest, SyntheticProfilesHaveTheirDocumentedShapes) {
   constexpr int64_t kCount = 100'000;
   const auto count = [&](const char* name, const auto& holds) {
     int64_t found = 0;
-    for (const TraceRequest& request : SampleProfile(name, kCount, 5)->requests)
+    const auto trace = SampleProfile(name, kCount, 5);
+    for (const TraceRequest& request : trace->requests)
       found += holds(request) ? 1 : 0;
     return static_cast<double>(found) / kCount;
   };
