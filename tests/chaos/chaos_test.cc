@@ -37,7 +37,8 @@ TEST(Chaos, AModelsTokensAreThoseOfAnUndisturbedRun) {
 
 TEST(Chaos, GreedyPeersCostNobodyARequest) {
   const int violations = MeasureGreedyPeers({.duration = absl::Minutes(1), .bound_waits = false});
-  // Under a sanitizer the peers take all processors, and memory is not the program's: its findings count alone.
+  // Under a sanitizer the peers take all processors, and memory is not the program's: its findings count
+  // alone.
   if (testing::kSlowdown == 1) EXPECT_EQ(violations, 0);
 }
 

@@ -182,8 +182,7 @@ TEST(ProfileTest, SyntheticProfilesHaveTheirDocumentedShapes) {
   const auto count = [&](const char* name, const auto& holds) {
     int64_t found = 0;
     const auto trace = SampleProfile(name, kCount, 5);
-    for (const TraceRequest& request : trace->requests)
-      found += holds(request) ? 1 : 0;
+    for (const TraceRequest& request : trace->requests) found += holds(request) ? 1 : 0;
     return static_cast<double>(found) / kCount;
   };
   EXPECT_EQ(count("constant", [](const auto& r) { return r.prompt_tokens == 512 && r.output_tokens == 256; }),
