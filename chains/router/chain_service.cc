@@ -24,8 +24,8 @@ ChainPoolService::ChainPoolService(const ChainOptions& options, WorkerPortSetup 
       setup_(std::move(setup)),
       pool_(std::make_unique<ChainPool>(options, static_cast<uint64_t>(absl::ToUnixMicros(absl::Now())))),
       thread_([this] { Run(); }) {
-  Add<v1::ServerMessage, v1::PoolMessage>(
-      "/bfio.v1.ChainPool/Join", [this](grpc::CallbackServerContext* context) { return Join(context); });
+  Add<v1::PoolMessage>("/bfio.v1.ChainPool/Join",
+                       [this](grpc::CallbackServerContext* context) { return Join(context); });
 }
 
 ChainPoolService::~ChainPoolService() {
@@ -37,8 +37,7 @@ void ChainPoolService::Stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-grpc::ServerBidiReactor<v1::ServerMessage, v1::PoolMessage>* ChainPoolService::Join(
-    grpc::CallbackServerContext* context) {
+CallReactor<v1::PoolMessage>* ChainPoolService::Join(grpc::CallbackServerContext* context) {
   if (setup_.authenticator != nullptr) setup_.authenticator->Accepted(*context);
   Session::Callbacks callbacks;
   std::optional<std::vector<std::string>> names;

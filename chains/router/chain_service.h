@@ -46,7 +46,7 @@ class ChainPoolService final : public WorkerPortService {
   void Stop() override;
 
  private:
-  grpc::ServerBidiReactor<v1::ServerMessage, v1::PoolMessage>* Join(grpc::CallbackServerContext* context);
+  CallReactor<v1::PoolMessage>* Join(grpc::CallbackServerContext* context);
   using Session = PoolSession;
 
   void Run();

@@ -10,13 +10,15 @@
 #include <memory>
 #include <utility>
 
+#include "common/net/bounded_parse.h"
+
 namespace bfio {
 
 class AnyMessage {
  public:
   using Message = google::protobuf::Message;
 
-  // Holds no message; can only be assigned to.
+  // Holds no message; can only be assigned to. What gRPC receives becomes one where ParseBounded refuses it.
   AnyMessage() = default;
   AnyMessage(std::unique_ptr<Message> message) : message_(std::move(message)) {}
   // An empty message of the type of `type`: gRPC parses what it receives as that type.
@@ -35,6 +37,14 @@ class AnyMessage {
   std::unique_ptr<Message> message_;
 };
 
+// The message to be parsed.
+inline google::protobuf::Message& MessageIn(google::protobuf::Message& message) {
+  return message;
+}
+inline google::protobuf::Message& MessageIn(AnyMessage& message) {
+  return *message;
+}
+
 }  // namespace bfio
 
 namespace grpc {
@@ -46,7 +56,9 @@ class SerializationTraits<bfio::AnyMessage, void> {
     return GenericSerialize<ProtoBufferWriter, bfio::AnyMessage::Message>(*message, bytes, own_buffer);
   }
   static Status Deserialize(ByteBuffer* bytes, bfio::AnyMessage* message) {
-    return GenericDeserialize<ProtoBufferReader, bfio::AnyMessage::Message>(bytes, &**message);
+    // Not an error: gRPC would report one as the end of the messages, with the call still open.
+    if (!bfio::ParseBounded(*bytes, **message)) *message = bfio::AnyMessage();
+    return Status::OK;
   }
 };
 

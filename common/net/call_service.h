@@ -78,8 +78,8 @@ class UnaryCall final : public ServerCall<UnaryCall<Request, Response>, Request,
   std::optional<Response> response_ ABSL_GUARDED_BY(mutex_);
 };
 
-template <typename In, typename Out>
-class RefusedCall final : public grpc::ServerBidiReactor<In, Out> {
+template <typename Out>
+class RefusedCall final : public CallReactor<Out> {
  public:
   explicit RefusedCall(const absl::Status& why) { this->Finish(ToGrpcStatus(why)); }
   void OnDone() override { delete this; }
@@ -89,17 +89,16 @@ class CallService : public grpc::Service {
  protected:
   // `name` is "/package.Service/Method", a literal. `begin` makes the reactor of a call, on gRPC's threads;
   // gRPC uses it until OnDone.
-  template <typename In, typename Out>
-  void Add(const char* name,
-           std::function<grpc::ServerBidiReactor<In, Out>*(grpc::CallbackServerContext*)> begin) {
+  template <typename Out>
+  void Add(const char* name, std::function<CallReactor<Out>*(grpc::CallbackServerContext*)> begin) {
     AddMethod(new grpc::internal::RpcServiceMethod(name, grpc::internal::RpcMethod::BIDI_STREAMING, nullptr));
-    auto checked = [begin = std::move(begin)](
-                       grpc::CallbackServerContext* context) -> grpc::ServerBidiReactor<In, Out>* {
+    auto checked = [begin = std::move(begin)](grpc::CallbackServerContext* context) -> CallReactor<Out>* {
       if (const absl::Status headers = CheckHeaders(*context); !headers.ok())
-        return new RefusedCall<In, Out>(headers);
+        return new RefusedCall<Out>(headers);
       return begin(context);
     };
-    MarkMethodCallback(methods_++, new grpc::internal::CallbackBidiHandler<In, Out>(std::move(checked)));
+    MarkMethodCallback(methods_++,
+                       new grpc::internal::CallbackBidiHandler<grpc::ByteBuffer, Out>(std::move(checked)));
   }
 
  private:

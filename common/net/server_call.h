@@ -13,15 +13,21 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/fair_share.h"
+#include "common/net/any_message.h"
+#include "common/net/bounded_parse.h"
 #include "common/net/first_messages.h"
 #include "common/net/status.h"
 #include "common/net/stream_writer.h"
 
 namespace bfio {
 
+// What gRPC calls. It passes on bytes, which ServerCall parses.
+template <typename Out>
+using CallReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, Out>;
+
 // `Derived` is the subclass, created as a shared_ptr and opened (StreamWriter::Open).
 template <typename Derived, typename In, typename Out>
-class ServerCall : public StreamWriter<grpc::ServerBidiReactor<In, Out>, Out>,
+class ServerCall : public StreamWriter<CallReactor<Out>, Out>,
                    public FirstMessages::Call,
                    public std::enable_shared_from_this<Derived> {
  public:
@@ -64,16 +70,13 @@ class ServerCall : public StreamWriter<grpc::ServerBidiReactor<In, Out>, Out>,
   void OnReadDone(bool ok) final {
     const GrpcReaction reaction(this);
     if (!std::exchange(first_came_, true)) messages_->End(*this);
-    if constexpr (requires { incoming_.ByteSizeLong(); }) {
-      if (ok && messages_->counts_messages())
-        messages_->Arrived(peer_, static_cast<int64_t>(incoming_.ByteSizeLong()));
-    }
-    if (!ok) return OnNoMessage();
+    if (ok && messages_->counts_messages()) messages_->Arrived(peer_, static_cast<int64_t>(bytes_.Length()));
+    if (!ok || !ParseBounded(bytes_, MessageIn(incoming_))) return OnNoMessage();
     OnMessage(std::exchange(incoming_, In()));
   }
 
  protected:
-  using Writer = StreamWriter<grpc::ServerBidiReactor<In, Out>, Out>;
+  using Writer = StreamWriter<CallReactor<Out>, Out>;
   using Writer::mutex_;
 
   // `incoming`: the first message is parsed into it.
@@ -89,7 +92,7 @@ class ServerCall : public StreamWriter<grpc::ServerBidiReactor<In, Out>, Out>,
   // Requests a further message. REQUIRES: the last one has arrived, and the call has not finished.
   void Read() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     GrpcHandOver(this);
-    this->StartRead(&incoming_);
+    this->StartRead(&bytes_);
   }
 
  private:
@@ -97,7 +100,8 @@ class ServerCall : public StreamWriter<grpc::ServerBidiReactor<In, Out>, Out>,
   Peer peer_;
   // Whether gRPC has reported the first message.
   bool first_came_ = false;
-  In incoming_;  // owned by gRPC during a read
+  grpc::ByteBuffer bytes_;  // owned by gRPC during a read
+  In incoming_;
   bool receiving_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -24,7 +24,7 @@ class StepBroadcast {
  public:
   class Watcher;
 
-  using Stream = grpc::ServerBidiReactor<v1::WatchStepsRequest, v1::StepSummary>;
+  using Stream = CallReactor<v1::StepSummary>;
 
   // A stream of the summaries that its request selects; gRPC owns the result. If `allowed` is an error, the
   // stream ends with it before its request is received. `messages` receives the request, and outlives the

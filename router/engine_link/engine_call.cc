@@ -13,6 +13,11 @@ namespace bfio::router {
 
 absl::Status Complete(EngineDescription& description) {
   constexpr int32_t kMostRanks = 1024;
+  constexpr size_t kMostNameBytes = 4096;
+  if (std::max({description.model.size(), description.kv_connector.size(), description.kv_type.size()}) >
+      kMostNameBytes)
+    return absl::InvalidArgumentError(
+        absl::StrCat("it reports a name of more than ", kMostNameBytes, " bytes"));
   const int32_t ranks = std::max(description.ranks, description.joined_ranks);
   if (description.ranks < 1 || ranks > kMostRanks)
     return absl::InvalidArgumentError(

@@ -150,14 +150,19 @@ absl::Status EngineServer::CheckPairs() const {
                                     : absl::StrCat(one.kv_connector, ", KV ", one.kv_type, ", blocks of ",
                                                    one.kv_block_tokens, ", model ", one.model);
   };
+  bool alone = description_.hands_over;
   for (const auto& [name, other] : servers_->serving) {
-    if (name == name_ || !(description_.hands_over || other.hands_over) || Pair(description_, other))
-      continue;
-    return absl::FailedPreconditionError(absl::StrCat("it has ", kv_of(description_), " and ", name, " has ",
-                                                      kv_of(other),
-                                                      ", so neither can decode the other's prompts"));
+    if (other.hands_over == description_.hands_over) continue;
+    if (!Pair(description_, other)) {
+      return absl::FailedPreconditionError(absl::StrCat("it has ", kv_of(description_), " and ", name,
+                                                        " has ", kv_of(other),
+                                                        ", so neither can decode the other's prompts"));
+    }
+    alone = false;
   }
-  return absl::OkStatus();
+  if (!alone) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "it computes prompts for other servers, and none that serves can decode them");
 }
 
 void EngineServer::CheckHealth(absl::Time now) {
@@ -232,6 +237,8 @@ void EngineServer::OnHealth(const absl::Status& health) {
   }
   failing_since_ = absl::InfiniteFuture();
   OnAnswer(now - checked_at_);
+  // Those that decode may have left, and those of other groups must not wait for it.
+  if (absl::Status status = CheckPairs(); description_.hands_over && !status.ok()) return Lose(status);
   const auto idle = [](const Rank& rank) { return rank.streams.empty(); };
   if (resized_ && !describing_ && std::all_of(ranks_.begin(), ranks_.end(), idle)) {
     description_ = *std::exchange(resized_, std::nullopt);

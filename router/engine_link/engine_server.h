@@ -86,7 +86,8 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   void AskAgain(const absl::Status& why);
   // Attaches the ranks of description_.
   void Serve();
-  // FAILED_PRECONDITION where one of two servers computes prompts that the other could not decode.
+  // FAILED_PRECONDITION where one of two servers computes prompts that the other could not decode, and for
+  // one that computes prompts for nobody: all requests would wait for it.
   absl::Status CheckPairs() const;
   // Checks whether the server is alive and, if that is due at `now`, whether it is still the same server.
   void CheckHealth(absl::Time now);

@@ -41,14 +41,12 @@ InferenceService::InferenceService(RequestHandler* handler, Authenticator* authe
       request_limits_(request_limits),
       stream_limits_(stream_limits),
       secrets_(std::move(secrets)) {
-  Add<v1::GenerateRequest, v1::GenerateResponse>(
-      "/bfio.v1.Inference/Generate",
-      [this](grpc::CallbackServerContext* context) { return Generate(context); });
-  Add<v1::AbortRequest, v1::AbortResponse>(
-      "/bfio.v1.Inference/Abort", [this](grpc::CallbackServerContext* context) { return Abort(context); });
-  Add<v1::GetLoadsRequest, v1::GetLoadsResponse>(
-      "/bfio.v1.Inference/GetLoads",
-      [this](grpc::CallbackServerContext* context) { return GetLoads(context); });
+  Add<v1::GenerateResponse>("/bfio.v1.Inference/Generate",
+                            [this](grpc::CallbackServerContext* context) { return Generate(context); });
+  Add<v1::AbortResponse>("/bfio.v1.Inference/Abort",
+                         [this](grpc::CallbackServerContext* context) { return Abort(context); });
+  Add<v1::GetLoadsResponse>("/bfio.v1.Inference/GetLoads",
+                            [this](grpc::CallbackServerContext* context) { return GetLoads(context); });
 }
 
 ClientStream* InferenceService::Generate(grpc::CallbackServerContext* context) {

@@ -10,16 +10,18 @@
 namespace bfio::router {
 
 bool RequestLifecycle::MayHandOver(const RequestRecord& record) const {
-  return groups_.hands_over && record.delivered == 0 && record.request.max_new_tokens > 1 &&
-         record.hand_offs < kMostHandOffs && !record.held_to && !record.request.passed.kv_from_elsewhere &&
-         !record.request.passed.no_hand_off && !record.forgotten;
+  return groups_.hands_over && cluster_->TakesPrefills() && record.delivered == 0 &&
+         record.request.max_new_tokens > 1 && record.hand_offs < kMostHandOffs && !record.held_to &&
+         !record.request.passed.kv_from_elsewhere && !record.request.passed.no_hand_off && !record.forgotten;
 }
 
 void RequestLifecycle::TakeHandOff(RequestRecord& record, HandOffPtr hand_off) {
   ++totals_.handed_over;
   ++record.hand_offs;
   record.hands_over = false;
-  if (!hand_off->parameters.empty()) {
+  // They name the prompt's blocks of KV, so they are no larger than the prompt.
+  if (const size_t bytes = hand_off->parameters.size();
+      bytes > 0 && bytes <= kHandOffBytes + kHandOffBytesPerToken * record.request.prompt_tokens) {
     // Another model cannot use it.
     record.model = record.placed_model;
     record.hand_off = std::move(hand_off);

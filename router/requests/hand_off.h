@@ -4,6 +4,7 @@
 // generates wrong tokens without an error. Plain data. Threads: any; never changed.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string>
 
@@ -16,6 +17,8 @@ namespace bfio::router {
 inline constexpr absl::Duration kHandOffAge = absl::Seconds(20);
 // After so many hand-offs that came to nothing, a request is computed where it decodes.
 inline constexpr int kMostHandOffs = 3;
+// Most bytes of a hand-off's parameters: NIXL's name a block of 16 tokens with up to 9.
+inline constexpr size_t kHandOffBytes = 16 << 10, kHandOffBytesPerToken = 4;
 
 struct RequestHandOff {
   // What the engine that decodes needs, in the connector's form; empty: the engine has handed nothing over.

@@ -29,7 +29,7 @@ class WorkerLinkService final : public WorkerPortService {
                     TokenizerReceiver tokenizers = {}, std::shared_ptr<const TicketKeys> keys = nullptr);
 
  private:
-  grpc::ServerBidiReactor<v1::WorkerMessage, v1::RouterMessage>* Attach(grpc::CallbackServerContext* context);
+  CallReactor<v1::RouterMessage>* Attach(grpc::CallbackServerContext* context);
   TokenizerUpload* OfferTokenizer(grpc::CallbackServerContext* context);
 
   Authenticator* const authenticator_;

@@ -80,6 +80,22 @@ TEST_F(DisaggregationTest, AServerThatCannotPairIsRefusedByName) {
   EXPECT_EQ(other.counts().taken, 0);
 }
 
+// Whatever one says that computes prompts for nobody, it keeps no server out.
+TEST_F(DisaggregationTest, APrefillServerServesOnlyBesideOneThatDecodes) {
+  const HeldPort p, a;
+  ScriptedEngine::Options alone = Role(p, "kv_producer");
+  alone.model = "other";
+  ScriptedEngine producer(alone);
+  Serve({p.address(), a.address()}, 0);
+  EXPECT_TRUE(Eventually([&] {
+    return absl::StrContains(cluster_->router().Stderr(), "and none that serves can decode them");
+  }));
+  ScriptedEngine consumer(Role(a, "kv_consumer"));
+  EXPECT_TRUE(cluster_->WaitFor("the other server", [](const auto& state) { return Serving(state) == 1; }));
+  ExpectRightTokens(20);
+  EXPECT_EQ(producer.counts().taken, 0);
+}
+
 // A client's hand-off might be used twice, or name none.
 TEST_F(DisaggregationTest, ClientsHandNothingOver) {
   const HeldPort p, a;

@@ -242,6 +242,19 @@ int64_t Cluster::PrefillsUnderWay() const {
   return placed;
 }
 
+bool Cluster::TakesPrefills() const {
+  Scheduler::Slots slots;
+  int64_t ranks = 0;
+  for (const auto& [index, group] : groups_) {
+    if (group->kind() != GroupKind::kPrefill || !group->open()) continue;
+    slots.total += group->slots().total;
+    slots.in_use += group->slots().in_use;
+    ranks += group->num_workers();
+  }
+  return slots.in_use == slots.total || slots.in_use > ranks ||
+         pool_.for_prefill().requests + PrefillsUnderWay() < slots.in_use;
+}
+
 Room Cluster::RoomForPrefill() const {
   const WaitingPool::Needing computed = pool_.for_decode();
   Room room{-computed.requests, -computed.tokens};

@@ -72,6 +72,9 @@ class Cluster {
   int64_t NextStep() const { return pool_.NextStep(); }
   int64_t waiting() const { return pool_.size(); }
   int64_t waiting_tokens() const { return pool_.tokens_to_compute(); }
+  // False: each rank that computes prompts for others has stopped before and may have one request until it
+  // works again, and there are as many.
+  bool TakesPrefills() const;
   // Number of placed requests in all groups, in flight included.
   int64_t placed() const;
   const RequestPool& pool() const { return pool_; }

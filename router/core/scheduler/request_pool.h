@@ -165,6 +165,7 @@ class RequestPool {
   int64_t placeable() const { return waiting_.size(); }
   // Requests that wait for a group that decodes (RequestSpec::kDecodes).
   WaitingPool::Needing for_decode() const { return waiting_.needing(RequestSpec::kDecodes); }
+  WaitingPool::Needing for_prefill() const { return waiting_.needing(RequestSpec::kHandsOver); }
   // The step from which the age of a request enqueued now counts; never decreases.
   int64_t NextStep() const { return clock_.NextStep(); }
 

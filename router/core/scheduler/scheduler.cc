@@ -83,7 +83,10 @@ Scheduler::WorkerAccount Scheduler::Account(WorkerIndex index) const {
 
 Scheduler::Slots Scheduler::slots() const {
   Slots slots{accounts_.free_slots()};
-  for (const GroupAccounts::Worker& worker : accounts_.workers()) slots.total += worker.spec.slots;
+  for (const GroupAccounts::Worker& worker : accounts_.workers()) {
+    slots.total += worker.spec.slots;
+    slots.in_use += worker.spec.slots + std::min(0, worker.extra_slots);
+  }
   return slots;
 }
 

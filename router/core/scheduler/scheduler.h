@@ -95,6 +95,8 @@ class Scheduler {
   struct Slots {
     int64_t free = 0;
     int64_t total = 0;
+    // Of the total those that the ranks use at present (StepReport::extra_slots).
+    int64_t in_use = 0;
   };
   // Free slots are counted on workers that take new requests only.
   Slots slots() const;

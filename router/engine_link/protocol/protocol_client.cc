@@ -1,6 +1,7 @@
 #include "router/engine_link/protocol/protocol_client.h"
 
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/resource_quota.h>
 #include <grpcpp/support/client_callback.h>
 
 #include <algorithm>
@@ -37,6 +38,8 @@ namespace common_pb = ::smg::grpc::common;
 constexpr int kMaxEngineMessageBytes = 64 << 20;
 constexpr int kMaxEngineHeaderBytes = 1 << 20;
 constexpr absl::Duration kAbortTimeout = absl::Seconds(5);
+// Bound of what a server has sent and nobody has read. Beyond it gRPC ends calls of this server.
+constexpr size_t kMaxEngineUnreadBytes = 256 << 20;
 // The type of requests without fields, and of responses that are not read.
 const google::protobuf::Message& Nothing() {
   return google::protobuf::Empty::default_instance();
@@ -75,6 +78,10 @@ struct Link {
 };
 using LinkPtr = std::shared_ptr<const Link>;
 
+absl::Status Unreadable() {
+  return absl::DataLossError("the engine sent a message that cannot be parsed, or has too many parts");
+}
+
 // A call with one answer; deletes itself when it is over.
 class UnaryRequest {
  public:
@@ -90,8 +97,11 @@ class UnaryRequest {
         link->channel.get(),
         grpc::internal::RpcMethod(path.c_str(), nullptr, grpc::internal::RpcMethod::NORMAL_RPC),
         &call->context_, &call->request_, &call->response_, [call](const grpc::Status& status) {
-          std::move(call->done_)(status.ok() ? absl::StatusOr<AnyMessage>(std::move(call->response_))
-                                             : FromGrpcStatus(status));
+          if (status.ok() && call->response_) {
+            std::move(call->done_)(std::move(call->response_));
+          } else {
+            std::move(call->done_)(status.ok() ? Unreadable() : FromGrpcStatus(status));
+          }
           delete call;
         });
   }
@@ -156,6 +166,7 @@ class RecordStream final : public EngineRecords, public grpc::ClientReadReactor<
 
   void OnReadDone(bool ok) override {
     if (!ok) return;
+    if (!batch_) return Cancel();
     if (batch().has_load() && Keep()) callbacks_.on_records();
     StartRead(&batch_);
   }
@@ -275,6 +286,7 @@ class ProtocolStream final : public EngineStream, public grpc::ClientReadReactor
   const EngineProtocol& protocol() const { return link_->protocol; }
 
   absl::Status Take() {
+    if (!response_) return Unreadable();
     // The output has ended; later messages do not belong to it.
     if (ended_) return absl::OkStatus();
     const EngineOutput output = protocol().Read(*response_);
@@ -429,6 +441,7 @@ class ProtocolClient final : public EngineClient {
     DisableCompression(arguments);
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
+    arguments.SetResourceQuota(grpc::ResourceQuota(server).Resize(kMaxEngineUnreadBytes));
     // Clients to different servers share nothing.
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     if (!engine.name.empty()) arguments.SetSslTargetNameOverride(engine.name);

@@ -25,7 +25,7 @@ class EngineStepsService final : public WorkerPortService {
   EngineStepsService(EngineLink* link, Authenticator* authenticator, FirstMessages::Limits messages = {});
 
  private:
-  grpc::ServerBidiReactor<v1::EngineStep, v1::Allotment>* Follow(grpc::CallbackServerContext* context);
+  CallReactor<v1::Allotment>* Follow(grpc::CallbackServerContext* context);
 
   EngineLink* const link_;
   Authenticator* const authenticator_;

@@ -30,7 +30,7 @@ class LoadFeed {
  public:
   static constexpr size_t kMaxSubscribers = 64;
 
-  using Stream = grpc::ServerBidiReactor<AnyMessage, AnyMessage>;
+  using Stream = CallReactor<AnyMessage>;
 
   explicit LoadFeed(RequestHandler* handler, absl::Duration interval = absl::Milliseconds(100));
   ~LoadFeed();

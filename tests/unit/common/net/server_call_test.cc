@@ -11,6 +11,7 @@
 #include "bfio/v1/worker.grpc.pb.h"
 #include "common/base/mutex.h"
 #include "common/net/call_service.h"
+#include "google/protobuf/field_mask.pb.h"
 #include "tests/testing/loopback_server.h"
 
 namespace bfio {
@@ -66,13 +67,12 @@ class TestService final : public CallService {
     int reads = 1;
   };
   explicit TestService(Options options) : options_(std::move(options)), messages(options_.limits) {
-    Add<v1::WorkerMessage, v1::RouterMessage>(
-        "/bfio.v1.WorkerLink/Attach", [this](grpc::CallbackServerContext*) {
-          const auto call = std::make_shared<TestCall>(&log, options_.reads);
-          call->Open(call);
-          call->Begin(options_.allowed.ok() ? absl::StatusOr<Peer>(Peer()) : options_.allowed, &messages);
-          return call.get();
-        });
+    Add<v1::RouterMessage>("/bfio.v1.WorkerLink/Attach", [this](grpc::CallbackServerContext*) {
+      const auto call = std::make_shared<TestCall>(&log, options_.reads);
+      call->Open(call);
+      call->Begin(options_.allowed.ok() ? absl::StatusOr<Peer>(Peer()) : options_.allowed, &messages);
+      return call.get();
+    });
   }
 
  private:
@@ -92,8 +92,9 @@ class Client {
   void Write(const std::string& text) {
     v1::WorkerMessage message;
     message.mutable_leave()->set_reason(text);
-    stream_->Write(message);
+    Write(message);
   }
+  void Write(const v1::WorkerMessage& message) { stream_->Write(message); }
   void CloseWrites() { stream_->WritesDone(); }
   absl::Status End() {
     v1::RouterMessage message;
@@ -128,6 +129,39 @@ TEST(ServerCallTest, ReceivesTheFirstMessageAndMoreOnRequest) {
   EXPECT_TRUE(served.Call({"a", "b", "c", "d"}).ok());
   EXPECT_EQ(served.service.log.Await(3), (Messages{"a", "b", "c"}));
   EXPECT_EQ(served.service.messages.counts().receiving, 0u);
+}
+
+// What such a part takes in memory is up to 50 times what it takes on the wire.
+TEST(ServerCallTest, AMessageOfTooManyPartsIsNotParsed) {
+  const auto parses = [](const google::protobuf::Message& message) {
+    const grpc::Slice slice(message.SerializeAsString());
+    grpc::ByteBuffer bytes(&slice, 1);
+    const std::unique_ptr<google::protobuf::Message> parsed(message.New());
+    return ParseBounded(bytes, *parsed);
+  };
+  v1::WorkerMessage message;
+  auto& requests = *message.mutable_announcement()->mutable_requests();
+  while (requests.size() < kMaxMessageParts - 1) requests.Add();
+  EXPECT_TRUE(parses(message));
+  requests.Add();
+  EXPECT_FALSE(parses(message));
+  Served served({});
+  Client client(served.server);
+  client.Write(message);
+  EXPECT_EQ(client.End().code(), absl::StatusCode::kInvalidArgument);
+
+  // Tokens are no parts.
+  requests.Clear();
+  for (uint32_t i = 0; i < 2 * kMaxMessageParts; ++i)
+    (i == 0 ? requests.Add() : &requests[0])->add_token_ids(i);
+  EXPECT_TRUE(parses(message));
+  google::protobuf::FieldMask texts;
+  while (texts.paths_size() <= kMaxMessageParts) texts.add_paths();
+  EXPECT_FALSE(parses(texts));
+  v1::WorkerMessage unknown;
+  for (int64_t i = 0; i <= kMaxMessageParts; ++i)
+    unknown.GetReflection()->MutableUnknownFields(&unknown)->AddVarint(1000, 1);
+  EXPECT_FALSE(parses(unknown));
 }
 
 TEST(ServerCallTest, NothingIsReceivedFromARefusedCall) {

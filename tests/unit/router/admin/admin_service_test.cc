@@ -223,10 +223,9 @@ TEST(StepBroadcastTokens, AStreamEndsSoonAfterItsTokenIsRemoved) {
   class Service final : public CallService {
    public:
     Service() {
-      Add<v1::WatchStepsRequest, v1::StepSummary>(
-          "/bfio.v1.Admin/WatchSteps", [this](grpc::CallbackServerContext*) {
-            return steps.Subscribe(Peer(), &messages, [this] { return allowed.load(); });
-          });
+      Add<v1::StepSummary>("/bfio.v1.Admin/WatchSteps", [this](grpc::CallbackServerContext*) {
+        return steps.Subscribe(Peer(), &messages, [this] { return allowed.load(); });
+      });
     }
     std::atomic<bool> allowed = true;
     FirstMessages messages;

@@ -16,6 +16,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "common/base/address.h"
+#include "common/net/bounded_parse.h"
 #include "gtest/gtest.h"
 #include "tests/testing/engine_protocols.h"
 
@@ -177,6 +178,15 @@ TYPED_TEST(ProtocolClientTest, ALongRefusalEndsOnlyItsCallAndIsCut) {
     EXPECT_TRUE(typename TestFixture::Running(*client).Begins()) << "the same connection";
     EXPECT_TRUE(other.running()) << bytes;
   }
+}
+
+// 2 bytes each on the wire, and 100 in memory.
+TYPED_TEST(ProtocolClientTest, AMessageOfTooManyPartsEndsItsCall) {
+  typename TypeParam::GenerateResponse tokens;
+  auto& parts = *tokens.mutable_chunk()->mutable_output_logprobs()->mutable_top_logprobs();
+  while (parts.size() < kMaxMessageParts) parts.Add();
+  EXPECT_EQ(typename TestFixture::Engine(std::move(tokens)).End().status().code(),
+            absl::StatusCode::kDataLoss);
 }
 
 TYPED_TEST(ProtocolClientTest, AProxyOfTheEnvironmentDoesNotHideTheEngine) {

@@ -99,12 +99,15 @@ TEST_F(HandOffTest, ARankThatCannotUseItCostsANewPromptAndAfterSomeNoHandOffIsMa
 }
 
 TEST_F(HandOffTest, WhereNothingIsHandedOverTheDecodingRankComputesThePrompt) {
-  Client& client = Arrive(Request("a"));
-  PlaceOne();
-  HandOver(client, "");
-  EXPECT_EQ(Needs(client), kDecodes);
-  EXPECT_EQ(WaitingSpec(client).computed_tokens, 0);
-  EXPECT_EQ(PlaceOne().hand_off, nullptr);
+  // Far more than the blocks of a prompt take is no hand-off.
+  for (const size_t bytes : {size_t{0}, 2 * kHandOffBytes}) {
+    Client& client = Arrive(Request(absl::StrCat("a", bytes)));
+    PlaceOne();
+    HandOver(client, std::string(bytes, 'x'));
+    EXPECT_EQ(Needs(client), kDecodes);
+    EXPECT_EQ(WaitingSpec(client).computed_tokens, 0);
+    EXPECT_EQ(PlaceOne().hand_off, nullptr);
+  }
   // A single token is the prefill's own.
   EXPECT_EQ(Needs(Arrive(Request("b", 1))), kDecodes);
   ClientRequest logprobs = Request("logprobs");

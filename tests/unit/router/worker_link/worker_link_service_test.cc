@@ -312,7 +312,7 @@ TEST(WorkerLinkBounds, UnreadBytesOfAllSessionsAreBounded) {
   class Service final : public CallService {
    public:
     explicit Service(SessionBounds* bounds) {
-      Add<v1::WorkerMessage, v1::RouterMessage>(
+      Add<v1::RouterMessage>(
           "/bfio.v1.WorkerLink/Attach", [this, bounds](grpc::CallbackServerContext* context) {
             WorkerSession::Callbacks callbacks;
             callbacks.on_message = [this](const std::shared_ptr<WorkerSession>& session, const auto&) {

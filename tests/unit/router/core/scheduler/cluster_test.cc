@@ -177,6 +177,30 @@ TEST_F(ClusterTest, TheClockTicksOnceInAMeanStepOfTheOpenGroups) {
   EXPECT_EQ(clock.now(), start + 5) << "one group: its steps";
 }
 
+// A rank that has stopped gets one request until it works again; the others need not wait for that.
+TEST_F(ClusterTest, AStoppedRankThatComputesPromptsForOthersTakesOne) {
+  EXPECT_TRUE(cluster_.TakesPrefills());
+  cluster_.Apply(AddGroup{0, GroupKind::kIndependent});
+  cluster_.Apply(OpenEpoch{0, {{.spec = {.slots = 8, .kv_tokens = 1000}}}, 0, RequestSpec::kHandsOver});
+  cluster_.Apply(AddGroup{1, GroupKind::kPrefill});
+  cluster_.Apply(OpenEpoch{1, {{.spec = {.slots = 8, .kv_tokens = 1000}}}, 0, RequestSpec::kDecodes});
+  const auto enqueue = [&](RequestId id) {
+    cluster_.Apply(
+        Enqueue{{.id = id, .prefill_tokens = 10, .max_new_tokens = 1, .needs = RequestSpec::kHandsOver}});
+  };
+  for (RequestId id = 1; id <= 8; ++id) enqueue(id);
+  EXPECT_TRUE(cluster_.TakesPrefills()) << "busy ranks are waited for";
+  for (RequestId id = 1; id <= 8; ++id) cluster_.Apply(Cancel{id});
+  ASSERT_TRUE(cluster_.Apply(Report{1, 0, {.step = 1, .extra_slots = -7}}).status.ok());
+  EXPECT_TRUE(cluster_.TakesPrefills());
+  enqueue(9);
+  EXPECT_FALSE(cluster_.TakesPrefills());
+  EXPECT_THAT(Placed(1), ElementsAre(9));
+  EXPECT_FALSE(cluster_.TakesPrefills());
+  ASSERT_TRUE(cluster_.Apply(Report{1, 0, {.step = 2, .applied_plan = 1}}).status.ok());
+  EXPECT_TRUE(cluster_.TakesPrefills());
+}
+
 // Prompts for others begin as far as those have slots and KV memory: free ones, less what waits for them or
 // is under way, plus the slots of as many requests as end while a prompt is computed.
 TEST_F(ClusterTest, PromptsForOthersBeginAsFarAsThoseHaveRoom) {
