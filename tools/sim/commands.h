@@ -42,6 +42,8 @@ absl::Status RunDominanceCommand(const ReadOptions& read);
 absl::Status RunServeCommand(const ReadOptions& read);
 // A rule for prompts and decodes against all others, each with its best budget in hindsight.
 absl::Status RunServeGridCommand(const ReadOptions& read);
+// Rules of disaggregated prefill over a grid.
+absl::Status RunHandOffsCommand(const ReadOptions& read);
 // Placement rules in front of engine ranks with prefix caches.
 absl::Status RunPrefixesCommand(const ReadOptions& read);
 

@@ -12,6 +12,7 @@
 #include "router/core/lookahead/lookahead.h"
 #include "router/core/policy/policy.h"
 #include "tools/sim/commands.h"
+#include "tools/sim/serve/hand_off_rules.h"
 #include "tools/sim/serve/serve_rule.h"
 
 namespace bfio::sim {
@@ -39,6 +40,9 @@ constexpr Subcommand kSubcommands[] = {
      "bfio_sim serve --profile=conversation --rule=bf_io --load=0.7", RunServeCommand},
     {"serve-grid", "compares one rule of serve with all others at their best budgets",
      "bfio_sim serve-grid --groups=4 --loads=0.7 --seeds=1 --threads=2", RunServeGridCommand},
+    {"hand-offs", "compares rules of disaggregated prefill",
+     "bfio_sim hand-offs --profiles=conversation --groups=8 --loads=0.7 --closed=none --rules=bfio,llm_d",
+     RunHandOffsCommand},
     {"prefixes", "compares placement policies for engine ranks with prefix caches",
      "bfio_sim prefixes --workloads=chat --ranks=8 --loads=0.7 --policies=least_requests,least_work",
      RunPrefixesCommand},
@@ -63,6 +67,7 @@ std::string Usage() {
   list("\nPolicies:\n", core::RegisteredPolicies());
   list("\nLookaheads:\n", core::RegisteredLookaheads());
   list("\nRules of serve:\n", ServeRules());
+  list("\nRules of hand-offs:\n", HandOffRules());
   return usage;
 }
 

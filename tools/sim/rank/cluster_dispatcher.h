@@ -10,6 +10,9 @@
 //             scheduler class).
 //   kPlain    engines that take requests at any time and fill their token budget.
 //
+// The group's prefill ranks are a second group of the cluster, in front of engines that take requests at any
+// time. A hand-off that has waited too long for a rank is dropped, and its prompt is computed again.
+//
 // Threads: one.
 #pragma once
 
@@ -19,6 +22,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -40,7 +44,11 @@ class ClusterDispatcher final : public EngineDispatcher {
     core::PolicySetting policy;
     Kind kind = Kind::kPlain;
     // Tokens of a rank's step.
-    int64_t token_budget = 2048;
+    int64_t token_budget = 2048, prefill_budget = 2048;
+    // Requests do not wait for prefill ranks: each goes to the one with the fewest tokens when it arrives.
+    bool prefill_on_arrival = false;
+    // How long a hand-off may wait.
+    double hand_off_age_s = kNever;
     // Its plan mode and report delay also apply to engines without plans.
     core::SchedulerOptions scheduler;
     // Every rank; without slots, it has those of the group.
@@ -74,6 +82,8 @@ class ClusterDispatcher final : public EngineDispatcher {
   // Prompt tokens expected in the ranks' caches, and how many of them were there.
   int64_t expected_tokens() const { return expected_tokens_; }
   int64_t found_tokens() const { return found_tokens_; }
+  // Hand-offs that were dropped.
+  int64_t expired() const { return expired_; }
 
  private:
   // A report with the memory of its spans.
@@ -99,11 +109,19 @@ class ClusterDispatcher final : public EngineDispatcher {
   bool pipelined() const { return options_.scheduler.plan_mode == core::PlanMode::kPipelined; }
   const ServeRequest& Of(ServeRequestIndex index) const { return (*requests_)[index]; }
   core::RequestSpec SpecOf(const ServeRequest& request) const;
+  core::GroupIndex GroupOf(int32_t rank) const { return rank < group_->decode_ranks() ? 0 : 1; }
+  // The rank that is the group's worker 0.
+  int32_t FirstRankOf(core::GroupIndex group) const { return group == 0 ? 0 : group_->decode_ranks(); }
+  // The group has prefill ranks.
+  bool prefills() const { return std::ssize(group_->ranks()) > group_->decode_ranks(); }
+  void OpenGroup(core::GroupIndex index, core::GroupKind kind, uint32_t lacks);
+  void BindForPrefill(ServeRequestIndex index);
+  void DropExpired(double now_s);
   void Deliver(StepReports& reports, double now_s);
   core::PrefillReport PromptsOf(int32_t rank) const;
   // KV tokens that requests can hold beyond the memory by sharing blocks, at the present ratio of sharing.
   int64_t Shared(int32_t rank) const;
-  void Place(const std::vector<core::Placement>& placements);
+  void Place(const std::vector<core::Placement>& placements, int32_t first_rank = 0);
 
   const Options options_;
   ServeGroup* const group_;
@@ -111,6 +129,11 @@ class ClusterDispatcher final : public EngineDispatcher {
   core::Cluster cluster_;
   // Requests that have not ended.
   absl::flat_hash_map<core::RequestId, ServeRequestIndex> indices_;
+  // Of requests on prefill ranks or handed over: the steps that they waited for a prefill rank.
+  absl::flat_hash_map<core::RequestId, int64_t> waited_;
+  // Hand-offs in the order in which they came, each with its time.
+  std::deque<std::pair<double, ServeRequestIndex>> hand_offs_;
+  int64_t expired_ = 0;
   // By rank: the number of its steps, and of the last plan that it has applied.
   std::vector<int64_t> steps_, applied_;
   // Reports that the cluster has not got.

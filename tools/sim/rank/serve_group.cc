@@ -20,6 +20,7 @@ int64_t BlocksOf(int64_t tokens) {
 
 void ServeStep::Clear() {
   seconds = 0;
+  prefills = false;
   tokens = 0;
   for (std::vector<double>* of : {&rank_s, &decode_s}) of->clear();
   for (std::vector<BatchLoad>* of : {&loads, &decode_loads}) of->clear();
@@ -30,7 +31,10 @@ void ServeStep::Clear() {
 }
 
 ServeGroup::ServeGroup(const Options& options, std::vector<ServeRequest>* requests)
-    : slots_(options.slots),
+    : decode_ranks_(options.ranks),
+      transfer_s_(options.transfer_s),
+      transfer_s_per_token_(options.transfer_s_per_token),
+      slots_(options.slots),
       cost_(options.cost),
       barrier_(options.barrier),
       jitter_(options.jitter),
@@ -41,23 +45,49 @@ ServeGroup::ServeGroup(const Options& options, std::vector<ServeRequest>* reques
       rng_(Rng(options.seed).Fork(kNoiseStream)),
       requests_(requests),
       known_(options.cost.batch),
-      ranks_(static_cast<size_t>(options.ranks)),
-      hidden_(static_cast<size_t>(options.ranks)),
+      ranks_(static_cast<size_t>(options.ranks + options.prefill_ranks)),
+      hidden_(ranks_.size()),
       steps_(static_cast<size_t>(steppers())),
       in_step_(steps_.size()) {
-  for (Hidden& hidden : hidden_) {
-    hidden.due.resize(static_cast<size_t>(options.longest_output) + 1);
-    if (options.kv_tokens > 0 && return_above_ == 0)
+  for (size_t g = 0; g < hidden_.size(); ++g) {
+    Hidden& hidden = hidden_[g];
+    const bool prefills = std::cmp_greater_equal(g, decode_ranks_);
+    hidden.due.resize(prefills ? 1 : static_cast<size_t>(options.longest_output) + 1);
+    if (options.kv_tokens > 0 && return_above_ == 0 && !prefills)
       hidden.pool.emplace(options.kv_tokens / kEngineBlockTokens, options.caches);
   }
 }
 
-void ServeGroup::Bind(ServeRequestIndex request, int32_t rank) {
-  const int64_t tokens = (*requests_)[request].prompt;
-  ranks_[rank].prompts.push_back({request, tokens});
-  ranks_[rank].prompt_tokens += tokens;
-  ranks_[rank].bound_tokens += tokens;
+void ServeGroup::Bind(ServeRequestIndex index, int32_t rank) {
+  const ServeRequest& request = (*requests_)[index];
+  ranks_[rank].bound_tokens += request.prompt;
   ++active_;
+  if (request.computed == 0) return Enqueue(index, rank);
+  ranks_[rank].in_transfer.push_back(index);
+  const double seconds = transfer_s_ + transfer_s_per_token_ * static_cast<double>(request.computed);
+  transfers_.push_back({now_s_ + seconds, index, rank});
+}
+
+void ServeGroup::Enqueue(ServeRequestIndex index, int32_t rank) {
+  const ServeRequest& request = (*requests_)[index];
+  ranks_[rank].prompts.push_back({index, request.prompt - request.computed, request.computed});
+  ranks_[rank].prompt_tokens += request.prompt - request.computed;
+}
+
+void ServeGroup::Advance(double now_s) {
+  now_s_ = now_s;
+  std::erase_if(transfers_, [&](const Transfer& transfer) {
+    if (transfer.end_s > now_s) return false;
+    std::erase(ranks_[transfer.rank].in_transfer, transfer.request);
+    Enqueue(transfer.request, transfer.rank);
+    return true;
+  });
+}
+
+double ServeGroup::NextTransfer() const {
+  double next_s = std::numeric_limits<double>::infinity();
+  for (const Transfer& transfer : transfers_) next_s = std::min(next_s, transfer.end_s);
+  return next_s;
 }
 
 bool ServeGroup::HasWork(int32_t stepper) const {
@@ -72,6 +102,7 @@ double ServeGroup::Begin(int32_t stepper, const std::vector<RankOrder>& orders) 
   ServeStep& step = steps_[stepper];
   step.Clear();
   const auto [first, end] = RanksOf(stepper);
+  step.prefills = first >= decode_ranks_;
   for (int32_t g = first; g < end; ++g) {
     ServeRank& rank = ranks_[g];
     const RankOrder& order = orders[static_cast<size_t>(g - first)];
@@ -205,6 +236,14 @@ void ServeGroup::GiveFirstTokens(int32_t g, double end_s, ServeStep& step) {
     rank.bound_tokens -= prompt.done;
     --rank.begun;
     ServeRequest& request = (*requests_)[prompt.request];
+    if (step.prefills) {
+      // The rank that decodes it generates the first token.
+      request.computed = request.prompt - 1;
+      request.handed_over_s = end_s;
+      step.returned.emplace_back(prompt.request, g);
+      --active_;
+      continue;
+    }
     step.tokens += std::min(tokens, request.output - prompt.generated);
     if (prompt.generated == 0 && request.made == 0) {
       request.first_token_s = end_s;
@@ -287,17 +326,18 @@ bool ServeGroup::TakeCached(int32_t g, BoundPrompt& prompt) {
   ServeRequest& request = (*requests_)[prompt.request];
   if (hidden_[g].pool) {
     BlockPool& pool = *hidden_[g].pool;
-    prompt.blocks = Match(pool, request, prompt.left);
+    if (prompt.done == 0) prompt.blocks = Match(pool, request, prompt.left);
     const auto in_use = std::count_if(prompt.blocks.begin(), prompt.blocks.end(),
                                       [&](BlockPool::Block block) { return pool.in_use(block); });
-    if (BlocksOf(prompt.left) - in_use > pool.free_blocks()) {
+    if (BlocksOf(prompt.done + prompt.left) - in_use > pool.free_blocks()) {
       prompt.blocks.clear();
       return false;
     }
     for (const BlockPool::Block block : prompt.blocks) pool.Share(block);
-    prompt.done = std::ssize(prompt.blocks) * kEngineBlockTokens;
-    prompt.left -= prompt.done;
-    ranks_[g].prompt_tokens -= prompt.done;
+    const int64_t found = std::ssize(prompt.blocks) * kEngineBlockTokens;
+    prompt.done += found;
+    prompt.left -= found;
+    ranks_[g].prompt_tokens -= found;
   }
   if (request.cached < 0) request.cached = std::min(prompt.done, request.prompt - 1);
   return true;

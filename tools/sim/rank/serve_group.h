@@ -6,7 +6,9 @@
 // no block, the one that began last is preempted: it returns to the front of the queue and is recomputed.
 //
 // With a barrier all ranks step together, and a step takes as long as the slowest rank; without one each
-// steps by itself. What steps, the group or a rank, is a stepper.
+// steps by itself. What steps, the group or a rank, is a stepper. Prefill ranks (disaggregated prefill) each
+// step by themselves and compute prompts for the others. A computed prompt returns to the dispatcher; bound to
+// another rank, its KV takes the time of a transfer to get there, and its last token is computed again.
 //
 // Cost of a step: O(ranks + prompts computed + ends + decodes that need a block); other decodes are only
 // counted. Threads: none; a group belongs to its run. Deterministic for a seed. Units: tokens, seconds,
@@ -58,6 +60,9 @@ struct ServeRequest {
   core::RequestId id = 0;
   // Tokens generated before it last returned to the router; they count as prompt now, not as output.
   int64_t made = 0;
+  // Prompt tokens whose KV a prefill rank keeps for the rank that it will be bound to, and since when.
+  int64_t computed = 0;
+  double handed_over_s = -1;
 };
 
 using ServeRequestIndex = int32_t;
@@ -83,6 +88,8 @@ struct ServeRank {
   // Tokens of `prompts` not yet computed, and of all of them.
   int64_t prompt_tokens = 0;
   int64_t bound_tokens = 0;
+  // Requests whose KV is on the way to the rank. Their tokens are among those bound.
+  std::vector<ServeRequestIndex> in_transfer;
 
   // Slots in use.
   int64_t running() const { return decodes + begun; }
@@ -106,6 +113,8 @@ struct RankOrder {
 // A stepper's step. Vectors have an element for each of its ranks.
 struct ServeStep {
   double seconds = 0;
+  // Its rank computes prompts for others.
+  bool prefills = false;
   // The rank had requests when the step began.
   std::vector<bool> busy;
   // Local time, each with its own noise; 0 for a rank without work. The same for the decodes alone.
@@ -116,8 +125,8 @@ struct ServeStep {
   std::vector<int64_t> resident_tokens;
   // Tokens generated.
   int64_t tokens = 0;
-  // Requests, each with its rank: those that began, got their first token, ended, or returned to the router
-  // for lack of memory.
+  // Requests, each with its rank: those that began, got their first token, ended, or returned to the router,
+  // for lack of memory or because their prompts are computed for other ranks.
   std::vector<std::pair<ServeRequestIndex, int32_t>> began, first_tokens, ended, returned;
   // Gaps between tokens that ended in this step: seconds, and the number of requests with that gap.
   std::vector<std::pair<double, int64_t>> gaps;
@@ -129,6 +138,10 @@ class ServeGroup {
  public:
   struct Options {
     int32_t ranks = 1;
+    // Prefill ranks, beside `ranks` and after them. They have memory for all KV.
+    int32_t prefill_ranks = 0;
+    // Time of a transfer of KV from a prefill rank.
+    double transfer_s = 0, transfer_s_per_token = 0;
     int64_t slots = 1;
     GroupCost cost;
     bool barrier = true;
@@ -162,12 +175,23 @@ class ServeGroup {
   // Ends the step. The result is valid until the next call.
   const ServeStep& End(int32_t stepper, double now_s);
 
-  int32_t steppers() const { return barrier_ ? 1 : static_cast<int32_t>(ranks_.size()); }
+  // Transfers that have ended by then reach their ranks. Later transfers begin then.
+  void Advance(double now_s);
+  // A prefill rank drops the KV of a request that it has handed over.
+  void DropKv(ServeRequestIndex request) { (*requests_)[request].computed = 0; }
+  // When the next transfer ends.
+  double NextTransfer() const;
+
+  int32_t steppers() const { return static_cast<int32_t>(ranks_.size()) - (barrier_ ? decode_ranks_ - 1 : 0); }
   // Its ranks are [first, second).
   std::pair<int32_t, int32_t> RanksOf(int32_t stepper) const {
-    return barrier_ ? std::pair{0, static_cast<int32_t>(ranks_.size())} : std::pair{stepper, stepper + 1};
+    if (barrier_ && stepper == 0) return {0, decode_ranks_};
+    const int32_t rank = stepper + (barrier_ ? decode_ranks_ - 1 : 0);
+    return {rank, rank + 1};
   }
   bool barrier() const { return barrier_; }
+  // Those that are no prefill ranks; they come first.
+  int32_t decode_ranks() const { return decode_ranks_; }
   int64_t slots() const { return slots_; }
   const std::vector<ServeRank>& ranks() const { return ranks_; }
   // Requests that are bound and have not ended.
@@ -207,7 +231,13 @@ class ServeGroup {
     int64_t began = 0;
     std::optional<BlockPool> pool;
   };
+  struct Transfer {
+    double end_s = 0;
+    ServeRequestIndex request = 0;
+    int32_t rank = 0;
+  };
 
+  void Enqueue(ServeRequestIndex request, int32_t rank);
   std::vector<Decode>& DueIn(int32_t rank, int64_t step) {
     return hidden_[rank].due[static_cast<size_t>(step) % hidden_[rank].due.size()];
   }
@@ -236,6 +266,8 @@ class ServeGroup {
   // Preempts the request that began last. Returns its `began`.
   int64_t Preempt(int32_t rank);
 
+  const int32_t decode_ranks_;
+  const double transfer_s_, transfer_s_per_token_;
   const int64_t slots_;
   const GroupCost cost_;
   const bool barrier_;
@@ -250,6 +282,8 @@ class ServeGroup {
   BatchCost known_;
   std::vector<ServeRank> ranks_;
   std::vector<Hidden> hidden_;
+  std::vector<Transfer> transfers_;
+  double now_s_ = 0;
   int64_t active_ = 0, preemptions_ = 0;
   // By stepper; and the one that has ended.
   std::vector<ServeStep> steps_;

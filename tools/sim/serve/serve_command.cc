@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <iostream>
@@ -18,6 +19,7 @@
 #include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "tools/sim/commands.h"
+#include "tools/sim/serve/hand_off_rules.h"
 #include "tools/sim/serve/serve_grid.h"
 #include "tools/sim/serve/serve_run.h"
 
@@ -92,16 +94,14 @@ void AddServeOptions(OptionTable& table, ServeOptions& options, bool& json) {
 
 // --- the grid ---
 
-absl::StatusOr<std::vector<ServeWorkload>> GridWorkloads(const std::vector<std::string>& paths) {
+absl::StatusOr<std::vector<ServeWorkload>> GridWorkloads(const std::vector<std::string>& paths,
+                                                         const std::vector<std::string>& profiles) {
   std::vector<ServeWorkload> workloads;
   for (const std::string& path : paths) {
     BFIO_ASSIGN_OR_RETURN(Trace trace, ReadTrace(path));
     workloads.push_back({std::filesystem::path(path).stem().string(), std::move(trace)});
   }
-  // Profiles with the same distributions replace the traces if none are given.
-  std::vector<const char*> profiles = {"code", "reasoning", "long_prompts"};
-  if (workloads.empty()) profiles.insert(profiles.begin(), {"conversation", "burstgpt"});
-  for (const char* profile : profiles) {
+  for (const std::string& profile : profiles) {
     BFIO_ASSIGN_OR_RETURN(Trace trace, SampleProfile(profile, kGridRows, kGridRowsSeed));
     workloads.push_back({profile, std::move(trace)});
   }
@@ -161,6 +161,41 @@ void PrintSummary(const std::vector<nlohmann::ordered_json>& cells) {
   }
 }
 
+// --- disaggregated prefill ---
+
+constexpr char kHandOffColumns[] =
+    "workload:-14 ranks:2 prefill_ranks:2 load:5.2 closed:5 rule:-18 tokens_per_s:7.0 balanced_tokens_per_s:7.0 "
+    "e2e_s_mean:7.3 ttft_s_p50:7.3 ttft_s_p99:7.3 lease_share_p99:6.2% expired:5";
+
+int32_t PrefillRanks(const ServeOptions& options, const Trace& trace, double busy) {
+  const double prompts_per_s =
+      CapacityOf(WithoutPrompts(MomentsOf(trace)), options.cost.batch, options.workers, options.slots).requests_per_s;
+  const double busy_ranks = prompts_per_s * PromptSeconds(trace, options.cost.batch, options.prefill_budget);
+  return std::max(1, static_cast<int32_t>(std::ceil(busy_ranks / busy)));
+}
+
+nlohmann::ordered_json HandOffJson(const ServeOptions& options, const std::string& workload,
+                                   const absl::StatusOr<ServeResult>& run) {
+  nlohmann::ordered_json json = {{"workload", workload.substr(0, 24)}, {"ranks", options.workers},
+                                 {"prefill_ranks", options.prefill_ranks}, {"load", options.load},
+                                 {"closed", options.closed}, {"rule", options.rule}};
+  if (!run.ok()) return json;
+  json["capacity_per_s"] = run->capacity.requests_per_s;
+  json["requests"] = run->times.requests;
+  json["tokens_per_s"] = run->throughput_tokens_per_s;
+  json["balanced_tokens_per_s"] = run->balanced_tokens_per_s;
+  json["e2e_s_mean"] = run->times.e2e_s.mean;
+  json["ttft_s_p50"] = run->times.ttft_s.p50;
+  json["ttft_s_p99"] = run->times.ttft_s.p99;
+  json["idle_fraction"] = run->idle_fraction;
+  json["hand_off_s_p50"] = run->hand_off_s.p50;
+  json["hand_off_s_p99"] = run->hand_off_s.p99;
+  json["lease_share_p99"] = run->hand_off_s.p99 / options.lease_s;
+  json["handed_over"] = run->handed_over;
+  json["expired"] = run->expired;
+  return json;
+}
+
 }  // namespace
 
 absl::Status RunServeCommand(const ReadOptions& read) {
@@ -200,6 +235,75 @@ absl::Status RunServeCommand(const ReadOptions& read) {
   return absl::OkStatus();
 }
 
+absl::Status RunHandOffsCommand(const ReadOptions& read) {
+  ServeOptions options;
+  options.lag = kDefaultLag;
+  std::string engine = "paper";
+  std::vector<std::string> traces, profiles = {"conversation", "code", "burstgpt", "reasoning"}, rules;
+  for (const HandOffRule& rule : HandOffRules()) rules.emplace_back(rule.name);
+  std::vector<int32_t> groups = {8, 16};
+  std::vector<double> loads = {0.5, 0.7, 0.85, 0.95}, closed = {1.2}, transfer = {options.transfer_s, options.transfer_s_per_token};
+  double busy = 0.8;
+  bool json = false;
+  OptionTable table;
+  table.Add("trace", &traces, "traces, separated by commas, besides --profiles");
+  table.Add("profiles", &profiles, "built-in workloads, separated by commas");
+  table.Add("rules", &rules, "rules, separated by commas; bfio_sim --help lists them");
+  table.Add("engine", &engine, "cost of a rank's steps, and its slots: paper, moe or 8b (serve-grid)");
+  AddNumbers(table, "groups", &groups, Within(1, 1024), "numbers of decode ranks, separated by commas");
+  AddNumbers(table, "loads", &loads, Within(1e-9, 10),
+             "arrival rates, separated by commas, as shares of the capacity of perfectly balanced decode ranks");
+  AddNumbers(table, "closed", &closed, Within(1e-9, 10),
+             "closed loops: numbers of requests in the system, separated by commas, as shares of all decode "
+             "slots");
+  table.Add("prefill_ranks", &options.prefill_ranks, Within(0, 1024),
+            "ranks that compute prompts; 0: as many as --prefill_busy needs");
+  table.Add("prefill_busy", &busy, Within(0.01, 1),
+            "share of their time in which they compute prompts one by one when decode ranks are full");
+  table.Add("budget", &options.budget, "token budget of a step of a decode rank");
+  table.Add("prefill_budget", &options.prefill_budget, Within(1, 1e9), "the same of a prefill rank");
+  AddNumbers(table, "transfer", &transfer, Within(0, 1e3),
+             "time of a transfer of KV between ranks: SECONDS,SECONDS_PER_TOKEN");
+  table.Add("lease", &options.lease_s, Within(0, 1e6), "seconds for which a prefill rank keeps the KV of a prompt");
+  table.Add("lease_margin", &options.lease_margin_s, Within(0, 1e6),
+            "seconds before that when the router has the prompt computed again");
+  table.Add("seed", &options.seed, "seed of arrivals, and of rules that draw ranks");
+  AddJson(table, json);
+  read(table);
+  if (transfer.size() != 2) return absl::InvalidArgumentError("--transfer must be SECONDS,SECONDS_PER_TOKEN");
+  options.transfer_s = transfer[0];
+  options.transfer_s_per_token = transfer[1];
+  const auto of = std::ranges::find(ServeEngines(), engine, &ServeEngine::name);
+  if (of == ServeEngines().end()) return absl::InvalidArgumentError("--engine must be paper, moe or 8b");
+  options.cost.batch = of->cost;
+  options.slots = of->slots;
+  const int32_t prefill_ranks = options.prefill_ranks;
+  std::vector<std::pair<double, bool>> levels;
+  for (const double load : loads) levels.emplace_back(load, false);
+  for (const double load : closed) levels.emplace_back(load, true);
+  BFIO_ASSIGN_OR_RETURN(const std::vector<ServeWorkload> workloads, GridWorkloads(traces, profiles));
+  if (!json) PrintHead(kHandOffColumns);
+  for (const ServeWorkload& workload : workloads) {
+    for (const int32_t ranks : groups) {
+      options.workers = ranks;
+      options.prefill_ranks = prefill_ranks > 0 ? prefill_ranks : PrefillRanks(options, workload.trace, busy);
+      for (const auto& [load, is_closed] : levels) {
+        options.load = load;
+        options.closed = is_closed;
+        for (const std::string& rule : rules) {
+          if (ShutdownSignal::Requested()) return absl::CancelledError("interrupted");
+          options.rule = rule;
+          const absl::StatusOr<ServeResult> run = RunServe(options, workload.trace);
+          if (!run.ok() && !absl::IsResourceExhausted(run.status())) return run.status();
+          const nlohmann::ordered_json result = HandOffJson(options, workload.name, run);
+          json ? PrintJson(result) : PrintRow(kHandOffColumns, result);
+        }
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status RunServeGridCommand(const ReadOptions& read) {
   ServeGridOptions grid;
   grid.engines = ServeEngines();
@@ -227,7 +331,10 @@ absl::Status RunServeGridCommand(const ReadOptions& read) {
   AddThreads(table, threads);
   read(table);
   grid.threads = NumThreads(threads);
-  BFIO_ASSIGN_OR_RETURN(grid.workloads, GridWorkloads(traces));
+  // Profiles with the same distributions replace the traces if none are given.
+  std::vector<std::string> profiles = {"code", "reasoning", "long_prompts"};
+  if (traces.empty()) profiles.insert(profiles.begin(), {"conversation", "burstgpt"});
+  BFIO_ASSIGN_OR_RETURN(grid.workloads, GridWorkloads(traces, profiles));
   if (!json) PrintHead(kGridColumns);
   std::vector<nlohmann::ordered_json> cells;
   const absl::Time begin = MonotonicNow();

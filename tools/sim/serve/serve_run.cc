@@ -13,8 +13,10 @@
 #include "common/base/rng.h"
 #include "common/base/status_macros.h"
 #include "common/cost/group_fit.h"
+#include "router/core/lookahead/lookahead.h"
 #include "tools/sim/rank/cluster_dispatcher.h"
 #include "tools/sim/rank/shared.h"
+#include "tools/sim/serve/hand_off_rules.h"
 #include "tools/sim/serve/serve_rule.h"
 
 namespace bfio::sim {
@@ -81,6 +83,9 @@ class Run final : public Traffic {
               .captured_rows = options.cost.terms.captured_rows}),
         rng_(Rng(options.seed).Fork(kArrivalStream)),
         group_({.ranks = options.workers,
+                .prefill_ranks = options.prefill_ranks,
+                .transfer_s = options.transfer_s,
+                .transfer_s_per_token = options.transfer_s_per_token,
                 .slots = options.slots,
                 .cost = options.cost,
                 .jitter = options.jitter,
@@ -91,7 +96,8 @@ class Run final : public Traffic {
                &requests_) {
     if (options.known_cost != KnownCost::kTrue)
       known_.terms = {.captured_rows = options.cost.terms.captured_rows};
-    const LengthMoments moments = MomentsOf(trace);
+    const LengthMoments moments =
+        options.prefill_ranks > 0 ? WithoutPrompts(MomentsOf(trace)) : MomentsOf(trace);
     result_.capacity = CapacityOf(moments, options.cost.batch, options.workers, options.slots);
     result_.arrivals_per_s = options.load * result_.capacity.requests_per_s;
     const double life_s = moments.output * result_.capacity.step_s;
@@ -140,7 +146,17 @@ class Run final : public Traffic {
   }
 
   void Stepped(const ServeStep& step, double now_s) override {
+    if (step.prefills) return;
     Learn(step);
+    for (const auto& [index, rank] : step.began) {
+      const ServeRequest& request = requests_[index];
+      if (request.computed == 0) continue;
+      ++result_.handed_over;
+      const double transfer_s =
+          options_.transfer_s + options_.transfer_s_per_token * static_cast<double>(request.computed);
+      const double waited_s = now_s - step.seconds - request.handed_over_s - transfer_s;
+      if (Counts(now_s)) hand_offs_.emplace_back(std::max(0.0, waited_s), 1);
+    }
     for (const auto& [index, rank] : step.ended) {
       --in_system_;
       counted_left_ -= IsCounted(requests_[index]) ? 1 : 0;
@@ -158,12 +174,51 @@ class Run final : public Traffic {
   }
 
  private:
+  absl::Status MakeHandOffs() {
+    const HandOffRule* const rule = FindHandOffRule(options_.rule);
+    if (rule == nullptr) return absl::InvalidArgumentError(absl::StrCat("unknown rule '", options_.rule, "'"));
+    if (rule->policy.empty()) {
+      dispatcher_ = MakeHandOffDispatcher(*rule, options_.budget, options_.prefill_budget, options_.seed,
+                                          &group_, &requests_);
+      return absl::OkStatus();
+    }
+    ClusterDispatcher::Options router = RouterOptions();
+    router.policy.name = rule->policy;
+    // Less, so that the sum over all ranks does not overflow.
+    router.worker.kv_tokens = kUnlimitedKv / (2 * options_.workers);
+    router.kind = ClusterDispatcher::Kind::kPlain;
+    router.token_budget = options_.budget;
+    router.prefill_budget = options_.prefill_budget;
+    router.prefill_on_arrival = !rule->begins_prompts;
+    router.hand_off_age_s = options_.lease_s - options_.lease_margin_s;
+    router.describe = [](const ServeRequest& request, core::RequestSpec& spec) {
+      spec.predicted_output_tokens = request.output;
+    };
+    BFIO_ASSIGN_OR_RETURN(auto lookahead, core::MakeLookahead(rule->lookahead));
+    BFIO_ASSIGN_OR_RETURN(
+        auto made, ClusterDispatcher::Make(router, &group_, &requests_, std::move(lookahead)));
+    cluster_ = made.get();
+    dispatcher_ = std::move(made);
+    return absl::OkStatus();
+  }
+
   absl::Status MakeDispatcher() {
+    if (options_.prefill_ranks > 0) return MakeHandOffs();
     BFIO_ASSIGN_OR_RETURN(std::unique_ptr<ServeRule> rule, MakeServeRule(options_.rule, options_.budget));
     if (rule != nullptr) {
       dispatcher_ = std::make_unique<RuleDispatcher>(std::move(rule), &group_, &requests_);
       return absl::OkStatus();
     }
+    ClusterDispatcher::Options router = RouterOptions();
+    if (options_.rule == "bf_io_release") {
+      router.kind = ClusterDispatcher::Kind::kPlain;
+      router.token_budget = options_.budget;
+    }
+    BFIO_ASSIGN_OR_RETURN(dispatcher_, ClusterDispatcher::Make(router, &group_, &requests_));
+    return absl::OkStatus();
+  }
+
+  ClusterDispatcher::Options RouterOptions() const {
     ClusterDispatcher::Options router{.policy = {.name = "bf_io_auto", .options = {.seed = options_.seed}},
                                       .kind = ClusterDispatcher::Kind::kOwn,
                                       .token_budget = kUnlimitedTokens,
@@ -172,12 +227,7 @@ class Run final : public Traffic {
     router.scheduler.max_waiting = std::max(kMostWaiting, 2 * Population());
     if (options_.lag > 1) router.scheduler.plan_mode = core::PlanMode::kPipelined;
     router.worker.kv_tokens = kUnlimitedKv;
-    if (options_.rule == "bf_io_release") {
-      router.kind = ClusterDispatcher::Kind::kPlain;
-      router.token_budget = options_.budget;
-    }
-    BFIO_ASSIGN_OR_RETURN(dispatcher_, ClusterDispatcher::Make(router, &group_, &requests_));
-    return absl::OkStatus();
+    return router;
   }
 
   // Number of requests in the system of a closed loop.
@@ -217,7 +267,12 @@ class Run final : public Traffic {
     result_.idle_fraction = idle_s_ / time_s_;
     result_.idle_decode_fraction = idle_decode_s_ / time_s_;
     result_.idle_prefill_fraction = result_.idle_fraction - result_.idle_decode_fraction;
-    result_.throughput_tokens_per_s = static_cast<double>(tokens_) / time_s_;
+    // Between its steps the group may wait for prompts.
+    const double all_s = options_.prefill_ranks > 0 ? result_.counted_s : time_s_;
+    result_.throughput_tokens_per_s = static_cast<double>(tokens_) / all_s;
+    result_.balanced_tokens_per_s = static_cast<double>(tokens_) / (all_s - idle_s_);
+    result_.hand_off_s = LatenciesOf(std::move(hand_offs_));
+    if (cluster_ != nullptr) result_.expired = cluster_->expired();
   }
 
   const ServeOptions& options_;
@@ -231,12 +286,16 @@ class Run final : public Traffic {
   std::vector<ServeRequest> requests_;
   ServeGroup group_;
   std::unique_ptr<EngineDispatcher> dispatcher_;
+  // The same, where the router's core hands prompts over.
+  const ClusterDispatcher* cluster_ = nullptr;
   size_t row_ = 0;
   double next_arrival_s_ = 0, end_s_ = 0;
   int64_t counted_left_ = 0, in_system_ = 0;
   bool overloaded_ = false;
   // Gaps between tokens in the counted steps.
   std::vector<std::pair<double, int64_t>> gaps_;
+  // Waits of hand-offs.
+  std::vector<std::pair<double, int64_t>> hand_offs_;
   int64_t tokens_ = 0;
   double time_s_ = 0, idle_s_ = 0, idle_decode_s_ = 0;
 };

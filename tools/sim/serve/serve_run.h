@@ -28,6 +28,14 @@ struct ServeOptions {
   int64_t slots = 256;
   // Maximum tokens of a rank's step; ignored by rules without a budget.
   int64_t budget = 2048;
+  // Disaggregated prefill: ranks that compute prompts for the others, with HandOffRules (`rule`). `load` is
+  // then a share of what the other ranks could decode.
+  int32_t prefill_ranks = 0;
+  int64_t prefill_budget = 8192;
+  // Time of a transfer of KV: in total, and per token.
+  double transfer_s = 5e-3, transfer_s_per_token = 5e-6;
+  // How long a prefill rank keeps KV that is not fetched, and how much earlier the router drops it.
+  double lease_s = 30, lease_margin_s = 10;
   // Arrival rate as a share of ServeCapacity::requests_per_s. With `closed`: number of requests in the system
   // as a share of all slots; a new request arrives whenever one ends.
   double load = 0.7;
@@ -60,6 +68,13 @@ struct ServeResult {
   // decodes; and the difference, which prompts cause.
   double idle_fraction = 0, idle_decode_fraction = 0, idle_prefill_fraction = 0;
   double throughput_tokens_per_s = 0;
+  // Throughput if every step took the mean of the ranks' times.
+  double balanced_tokens_per_s = 0;
+  // From the end of a prompt on a prefill rank to its first step on the rank that decodes it, without the
+  // transfer.
+  Latencies hand_off_s;
+  // Hand-offs that were dropped, and all that were used.
+  int64_t expired = 0, handed_over = 0;
 };
 
 // INVALID_ARGUMENT for a bad option or an empty trace. RESOURCE_EXHAUSTED when the rule does not keep up:

@@ -43,6 +43,23 @@ LengthMoments MomentsOf(const Trace& trace) {
   return moments;
 }
 
+LengthMoments WithoutPrompts(LengthMoments moments) {
+  moments.prompt = moments.prompt_squared = 1;
+  return moments;
+}
+
+double PromptSeconds(const Trace& trace, const BatchCost& cost, int64_t budget) {
+  double seconds = 0;
+  for (const TraceRequest& request : trace.requests) {
+    for (int64_t done = 0; done < request.prompt_tokens; done += budget) {
+      BatchLoad chunk;
+      chunk.AddPrefill(std::min(budget, request.prompt_tokens - done), done);
+      seconds += cost.Seconds(chunk) / static_cast<double>(trace.requests.size());
+    }
+  }
+  return seconds;
+}
+
 int64_t StepsUntilFilled(const Trace& trace, double share) {
   // Tokens that the first `steps` decodes of all requests read together.
   const auto read = [&](int64_t steps) {

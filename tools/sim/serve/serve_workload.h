@@ -20,6 +20,10 @@ struct LengthMoments {
   double decode_context = 0;
 };
 LengthMoments MomentsOf(const Trace& trace);
+// The same if another rank computes all of the prompts but their last tokens.
+LengthMoments WithoutPrompts(LengthMoments moments);
+// Mean time in which a rank computes a prompt alone, with up to `budget` tokens per step.
+double PromptSeconds(const Trace& trace, const BatchCost& cost, int64_t budget);
 
 // Steps until the decodes of an initially empty group attend to `share` of the tokens of its steady state, if
 // the same number of requests begins in every step. A few requests with long outputs account for much of
