@@ -42,7 +42,9 @@ WaitingPool& RequestPool::Arrive(const RequestSpec& request, int64_t since) {
 
 void RequestPool::Requeue(const RequestSpec& request) {
   const int64_t since = NextStep() - request.waited_steps.value_or(0);
-  Arrive(request, since).AddFront(request, since);
+  WaitingPool& pool = Arrive(request, since);
+  // Prompts that are computed come one after another, and the KV of each is kept for a limited time.
+  request.computed_tokens > 0 ? pool.Add(request, since) : pool.AddFront(request, since);
 }
 
 void RequestPool::Return(const RequestSpec& request, int64_t enqueued_step) {

@@ -37,7 +37,8 @@ ClusterDispatcher::ClusterDispatcher(const Options& options, ServeGroup* group,
   using core::GroupKind;
   const GroupKind engines = group->barrier() ? GroupKind::kCoupled : GroupKind::kIndependent;
   OpenGroup(0, barrier() ? GroupKind::kBarrier : engines, core::RequestSpec::kHandsOver);
-  if (prefills() && !options.prefill_on_arrival) OpenGroup(1, GroupKind::kPrefill, core::RequestSpec::kDecodes);
+  if (prefills() && !options.prefill_on_arrival)
+    OpenGroup(1, GroupKind::kPrefill, core::RequestSpec::kDecodes);
   if (options.cost) SetCost(*options.cost);
 }
 
@@ -98,7 +99,8 @@ void ClusterDispatcher::BindForPrefill(ServeRequestIndex index) {
 }
 
 void ClusterDispatcher::DropExpired(double now_s) {
-  for (; !hand_offs_.empty() && hand_offs_.front().first + options_.hand_off_age_s <= now_s; hand_offs_.pop_front()) {
+  for (; !hand_offs_.empty() && hand_offs_.front().first + options_.hand_off_age_s <= now_s;
+       hand_offs_.pop_front()) {
     const auto [since_s, index] = hand_offs_.front();
     const ServeRequest& request = Of(index);
     if (request.handed_over_s != since_s || !cluster_.pool().Waits(request.id)) continue;
@@ -128,8 +130,7 @@ void ClusterDispatcher::Stepped(int32_t stepper, const ServeStep& step, double n
     of.report.applied_plan = applied_[g];
     of.report.load_tokens = step.resident_tokens[i];
     const ServeRank& rank = group_->ranks()[g];
-    of.report.group_idle =
-        barrier() ? !group_->HasWork(stepper) : rank.idle() && rank.in_transfer.empty();
+    of.report.group_idle = barrier() ? !group_->HasWork(stepper) : rank.idle() && rank.in_transfer.empty();
     if (options_.kind != Kind::kDecode) of.report.prefill = PromptsOf(g);
     of.report.shared_kv_tokens = Shared(g);
     if (options_.hints) of.hints = options_.hints(g);

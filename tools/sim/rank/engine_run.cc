@@ -35,8 +35,9 @@ class Run {
       BFIO_RETURN_IF_ERROR(Decide());
       for (int32_t s = 0; s < group_.steppers(); ++s) BeginStep(s);
       for (const ServeRequestIndex index : std::exchange(arrived_, {})) traffic_.Arrived(index);
-      const double next_s = std::min({traffic_.NextArrival(), dispatcher_.NextDecision(), group_.NextTransfer(),
-                                      *std::min_element(ends_s_.begin(), ends_s_.end())});
+      const double next_s =
+          std::min({traffic_.NextArrival(), dispatcher_.NextDecision(), group_.NextTransfer(),
+                    *std::min_element(ends_s_.begin(), ends_s_.end())});
       if (empty_steps_ > kMostEmptySteps || (next_s == kNever && dispatcher_.waiting() > 0)) {
         return absl::InternalError(absl::StrCat("no runnable plan at ", now_s_, " s"));
       }

@@ -7,8 +7,8 @@
 //
 // With a barrier all ranks step together, and a step takes as long as the slowest rank; without one each
 // steps by itself. What steps, the group or a rank, is a stepper. Prefill ranks (disaggregated prefill) each
-// step by themselves and compute prompts for the others. A computed prompt returns to the dispatcher; bound to
-// another rank, its KV takes the time of a transfer to get there, and its last token is computed again.
+// step by themselves and compute prompts for the others. A computed prompt returns to the dispatcher; bound
+// to another rank, its KV takes the time of a transfer to get there, and its last token is computed again.
 //
 // Cost of a step: O(ranks + prompts computed + ends + decodes that need a block); other decodes are only
 // counted. Threads: none; a group belongs to its run. Deterministic for a seed. Units: tokens, seconds,
@@ -182,7 +182,9 @@ class ServeGroup {
   // When the next transfer ends.
   double NextTransfer() const;
 
-  int32_t steppers() const { return static_cast<int32_t>(ranks_.size()) - (barrier_ ? decode_ranks_ - 1 : 0); }
+  int32_t steppers() const {
+    return static_cast<int32_t>(ranks_.size()) - (barrier_ ? decode_ranks_ - 1 : 0);
+  }
   // Its ranks are [first, second).
   std::pair<int32_t, int32_t> RanksOf(int32_t stepper) const {
     if (barrier_ && stepper == 0) return {0, decode_ranks_};

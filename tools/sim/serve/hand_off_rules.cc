@@ -77,14 +77,10 @@ class HandOffDispatcher final : public EngineDispatcher {
   std::pair<int64_t, int64_t> LoadOf(int32_t rank) const {
     const RankLoad& load = loads_[rank];
     switch (rule_.load) {
-      case HandOffRule::Load::kRequests:
-        return {load.requests, 0};
-      case HandOffRule::Load::kRequestsThenPrompts:
-        return {load.requests, load.prompts};
-      case HandOffRule::Load::kStarting:
-        return {load.starting, 0};
-      case HandOffRule::Load::kTokens:
-        break;
+      case HandOffRule::Load::kRequests: return {load.requests, 0};
+      case HandOffRule::Load::kRequestsThenPrompts: return {load.requests, load.prompts};
+      case HandOffRule::Load::kStarting: return {load.starting, 0};
+      case HandOffRule::Load::kTokens: break;
     }
     const ServeRank& of = group_->ranks()[rank];
     return {rank < group_->decode_ranks() ? of.resident_tokens() + load.promised : of.prompt_tokens, 0};
@@ -124,7 +120,8 @@ const std::vector<HandOffRule>& HandOffRules() {
   using Load = HandOffRule::Load;
   static const std::vector<HandOffRule>* const rules = new std::vector<HandOffRule>{
       {.name = "bfio",
-       .summary = "prompts begin as far as decode ranks have room; bf_io_auto places them when they are computed",
+       .summary =
+           "prompts begin as far as decode ranks have room; bf_io_auto places them when they are computed",
        .policy = "bf_io_auto",
        .lookahead = "survival",
        .begins_prompts = true},
@@ -133,8 +130,7 @@ const std::vector<HandOffRule>& HandOffRules() {
        .policy = "bf_io_auto",
        .lookahead = "oracle",
        .begins_prompts = true},
-      {.name = "smg_least_requests",
-       .summary = "both ranks on arrival, those with the fewest requests"},
+      {.name = "smg_least_requests", .summary = "both ranks on arrival, those with the fewest requests"},
       {.name = "smg_power_of_two",
        .summary = "both ranks on arrival, those with fewer requests of two random ones",
        .two_choices = true},
@@ -143,7 +139,8 @@ const std::vector<HandOffRule>& HandOffRules() {
        .two_choices = true,
        .load = Load::kStarting},
       {.name = "llm_d",
-       .summary = "decode rank on arrival, that with the fewest requests, then prompt tokens before a first token",
+       .summary =
+           "decode rank on arrival, that with the fewest requests, then prompt tokens before a first token",
        .load = Load::kRequestsThenPrompts},
       {.name = "arrival_tokens",
        .summary = "both ranks on arrival, those with the fewest tokens, requests to come included",
@@ -159,10 +156,7 @@ const std::vector<HandOffRule>& HandOffRules() {
        .summary = "prefill rank on arrival; computed prompts wait for a slot, and BR-0 places them",
        .policy = "br0",
        .lookahead = "survival"},
-      {.name = "br_h",
-       .summary = "the same with BR-H",
-       .policy = "br_h",
-       .lookahead = "survival"},
+      {.name = "br_h", .summary = "the same with BR-H", .policy = "br_h", .lookahead = "survival"},
   };
   return *rules;
 }

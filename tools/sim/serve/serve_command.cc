@@ -163,22 +163,29 @@ void PrintSummary(const std::vector<nlohmann::ordered_json>& cells) {
 
 // --- disaggregated prefill ---
 
+// The differences between rules are as small as a per cent.
+constexpr int64_t kHandOffRequests = 20'000;
 constexpr char kHandOffColumns[] =
-    "workload:-14 ranks:2 prefill_ranks:2 load:5.2 closed:5 rule:-18 tokens_per_s:7.0 balanced_tokens_per_s:7.0 "
+    "workload:-14 ranks:2 prefill_ranks:2 load:5.2 closed:5 rule:-18 tokens_per_s:7.0 "
+    "balanced_tokens_per_s:7.0 "
     "e2e_s_mean:7.3 ttft_s_p50:7.3 ttft_s_p99:7.3 lease_share_p99:6.2% expired:5";
 
 int32_t PrefillRanks(const ServeOptions& options, const Trace& trace, double busy) {
   const double prompts_per_s =
-      CapacityOf(WithoutPrompts(MomentsOf(trace)), options.cost.batch, options.workers, options.slots).requests_per_s;
+      CapacityOf(WithoutPrompts(MomentsOf(trace)), options.cost.batch, options.workers, options.slots)
+          .requests_per_s;
   const double busy_ranks = prompts_per_s * PromptSeconds(trace, options.cost.batch, options.prefill_budget);
   return std::max(1, static_cast<int32_t>(std::ceil(busy_ranks / busy)));
 }
 
 nlohmann::ordered_json HandOffJson(const ServeOptions& options, const std::string& workload,
                                    const absl::StatusOr<ServeResult>& run) {
-  nlohmann::ordered_json json = {{"workload", workload.substr(0, 24)}, {"ranks", options.workers},
-                                 {"prefill_ranks", options.prefill_ranks}, {"load", options.load},
-                                 {"closed", options.closed}, {"rule", options.rule}};
+  nlohmann::ordered_json json = {{"workload", workload.substr(0, 24)},
+                                 {"ranks", options.workers},
+                                 {"prefill_ranks", options.prefill_ranks},
+                                 {"load", options.load},
+                                 {"closed", options.closed},
+                                 {"rule", options.rule}};
   if (!run.ok()) return json;
   json["capacity_per_s"] = run->capacity.requests_per_s;
   json["requests"] = run->times.requests;
@@ -238,11 +245,13 @@ absl::Status RunServeCommand(const ReadOptions& read) {
 absl::Status RunHandOffsCommand(const ReadOptions& read) {
   ServeOptions options;
   options.lag = kDefaultLag;
+  options.least_requests = kHandOffRequests;
   std::string engine = "paper";
   std::vector<std::string> traces, profiles = {"conversation", "code", "burstgpt", "reasoning"}, rules;
   for (const HandOffRule& rule : HandOffRules()) rules.emplace_back(rule.name);
   std::vector<int32_t> groups = {8, 16};
-  std::vector<double> loads = {0.5, 0.7, 0.85, 0.95}, closed = {1.2}, transfer = {options.transfer_s, options.transfer_s_per_token};
+  std::vector<double> loads = {0.5, 0.7, 0.85, 0.95}, closed = {1.2},
+                      transfer = {options.transfer_s, options.transfer_s_per_token};
   double busy = 0.8;
   bool json = false;
   OptionTable table;
@@ -251,8 +260,9 @@ absl::Status RunHandOffsCommand(const ReadOptions& read) {
   table.Add("rules", &rules, "rules, separated by commas; bfio_sim --help lists them");
   table.Add("engine", &engine, "cost of a rank's steps, and its slots: paper, moe or 8b (serve-grid)");
   AddNumbers(table, "groups", &groups, Within(1, 1024), "numbers of decode ranks, separated by commas");
-  AddNumbers(table, "loads", &loads, Within(1e-9, 10),
-             "arrival rates, separated by commas, as shares of the capacity of perfectly balanced decode ranks");
+  AddNumbers(
+      table, "loads", &loads, Within(1e-9, 10),
+      "arrival rates, separated by commas, as shares of the capacity of perfectly balanced decode ranks");
   AddNumbers(table, "closed", &closed, Within(1e-9, 10),
              "closed loops: numbers of requests in the system, separated by commas, as shares of all decode "
              "slots");
@@ -264,9 +274,12 @@ absl::Status RunHandOffsCommand(const ReadOptions& read) {
   table.Add("prefill_budget", &options.prefill_budget, Within(1, 1e9), "the same of a prefill rank");
   AddNumbers(table, "transfer", &transfer, Within(0, 1e3),
              "time of a transfer of KV between ranks: SECONDS,SECONDS_PER_TOKEN");
-  table.Add("lease", &options.lease_s, Within(0, 1e6), "seconds for which a prefill rank keeps the KV of a prompt");
+  table.Add("lease", &options.lease_s, Within(0, 1e6),
+            "seconds for which a prefill rank keeps the KV of a prompt");
   table.Add("lease_margin", &options.lease_margin_s, Within(0, 1e6),
             "seconds before that when the router has the prompt computed again");
+  table.Add("requests", &options.least_requests, Within(1, 1e9),
+            "requests that are counted in a run, at least");
   table.Add("seed", &options.seed, "seed of arrivals, and of rules that draw ranks");
   AddJson(table, json);
   read(table);

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/rng.h"
 #include "common/base/status_macros.h"
@@ -25,14 +26,12 @@ namespace {
 // Random stream of arrivals, derived from the run's seed; the noise has its own (serve_group.cc).
 constexpr uint64_t kArrivalStream = 0;
 // Duration of a run, in mean lifetimes of a request in the group at its capacity. The warm-up lasts until the
-// mix of request ages is stationary and the ranks hold kFilled of their steady-state tokens. Enough requests
-// are counted that about thirty lie beyond a p99.
+// mix of request ages is stationary and the ranks hold kFilled of their steady-state tokens.
 constexpr double kWarmupLives = 2;
 constexpr double kFilled = 0.97;
 // In a closed loop all requests arrive at once, and a rule that delays long prompts ends up with only those.
 constexpr double kClosedWarmupLives = 6;
 constexpr double kCountedLives = 4;
-constexpr double kLeastRequests = 3000;
 // A rule that needs this many times the expected duration does not keep up.
 constexpr double kPatience = 3;
 // Steps between updates of a fitted cost, as in workers' reports.
@@ -104,7 +103,8 @@ class Run final : public Traffic {
     result_.warmup_s =
         std::max((options.closed ? kClosedWarmupLives : kWarmupLives) * life_s,
                  static_cast<double>(StepsUntilFilled(trace, kFilled)) * result_.capacity.step_s);
-    result_.counted_s = std::max(kCountedLives * life_s, kLeastRequests / result_.arrivals_per_s);
+    result_.counted_s = std::max(kCountedLives * life_s,
+                                 static_cast<double>(options.least_requests) / result_.arrivals_per_s);
     // A run takes at least as long as its longest request.
     end_s_ = kPatience * (result_.warmup_s + result_.counted_s +
                           static_cast<double>(longest_output_) * result_.capacity.step_s);
@@ -152,6 +152,7 @@ class Run final : public Traffic {
       const ServeRequest& request = requests_[index];
       if (request.computed == 0) continue;
       ++result_.handed_over;
+      result_.reused += used_.insert(index).second ? 0 : 1;
       const double transfer_s =
           options_.transfer_s + options_.transfer_s_per_token * static_cast<double>(request.computed);
       const double waited_s = now_s - step.seconds - request.handed_over_s - transfer_s;
@@ -176,7 +177,8 @@ class Run final : public Traffic {
  private:
   absl::Status MakeHandOffs() {
     const HandOffRule* const rule = FindHandOffRule(options_.rule);
-    if (rule == nullptr) return absl::InvalidArgumentError(absl::StrCat("unknown rule '", options_.rule, "'"));
+    if (rule == nullptr)
+      return absl::InvalidArgumentError(absl::StrCat("unknown rule '", options_.rule, "'"));
     if (rule->policy.empty()) {
       dispatcher_ = MakeHandOffDispatcher(*rule, options_.budget, options_.prefill_budget, options_.seed,
                                           &group_, &requests_);
@@ -195,8 +197,8 @@ class Run final : public Traffic {
       spec.predicted_output_tokens = request.output;
     };
     BFIO_ASSIGN_OR_RETURN(auto lookahead, core::MakeLookahead(rule->lookahead));
-    BFIO_ASSIGN_OR_RETURN(
-        auto made, ClusterDispatcher::Make(router, &group_, &requests_, std::move(lookahead)));
+    BFIO_ASSIGN_OR_RETURN(auto made,
+                          ClusterDispatcher::Make(router, &group_, &requests_, std::move(lookahead)));
     cluster_ = made.get();
     dispatcher_ = std::move(made);
     return absl::OkStatus();
@@ -294,6 +296,7 @@ class Run final : public Traffic {
   bool overloaded_ = false;
   // Gaps between tokens in the counted steps.
   std::vector<std::pair<double, int64_t>> gaps_;
+  absl::flat_hash_set<ServeRequestIndex> used_;
   // Waits of hand-offs.
   std::vector<std::pair<double, int64_t>> hand_offs_;
   int64_t tokens_ = 0;

@@ -50,6 +50,8 @@ struct ServeOptions {
   double jitter = 0;
   // ServeGroup::Options::tokens_per_step.
   double tokens_per_step = 1;
+  // Requests that are counted, at least. With 3,000 about thirty lie beyond a p99.
+  int64_t least_requests = 3000;
   uint64_t seed = 1;
 };
 
@@ -75,6 +77,8 @@ struct ServeResult {
   Latencies hand_off_s;
   // Hand-offs that were dropped, and all that were used.
   int64_t expired = 0, handed_over = 0;
+  // Requests that began with a hand-off twice; 0.
+  int64_t reused = 0;
 };
 
 // INVALID_ARGUMENT for a bad option or an empty trace. RESOURCE_EXHAUSTED when the rule does not keep up:

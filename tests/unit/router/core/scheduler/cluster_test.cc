@@ -255,6 +255,14 @@ TEST_F(ClusterTest, PromptsForOthersBeginAsFarAsThoseHaveRoom) {
   EXPECT_THAT(Placed(1), ElementsAre());
 }
 
+// The KV of each is kept for a limited time.
+TEST_F(ClusterTest, PromptsThatAreComputedWaitInTheOrderInWhichTheyCome) {
+  Open(0, 1, 1);
+  for (RequestId id = 1; id <= 3; ++id)
+    cluster_.Apply(Requeue{{.id = id, .prefill_tokens = 10, .computed_tokens = 9, .max_new_tokens = 5}});
+  EXPECT_THAT(Placed(0), ElementsAre(1));
+}
+
 TEST_F(ClusterTest, EveryGroupHasItsOwnPolicyAndUnknownNamesAreRefused) {
   for (const GroupIndex group : {0, 1}) cluster_.Apply(AddGroup{group});
   EXPECT_EQ(made_, 2);
