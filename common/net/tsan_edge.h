@@ -6,7 +6,7 @@
 // Threads: any.
 #pragma once
 
-#ifdef __SANITIZE_THREAD__
+#ifdef BFIO_TSAN
 extern "C" void __tsan_acquire(void* address);
 extern "C" void __tsan_release(void* address);
 #endif
@@ -15,14 +15,14 @@ namespace bfio {
 
 // Call right before an operation is started, or before a reactor is returned to gRPC.
 inline void GrpcHandOver([[maybe_unused]] const void* reactor) {
-#ifdef __SANITIZE_THREAD__
+#ifdef BFIO_TSAN
   __tsan_release(const_cast<void*>(reactor));
 #endif
 }
 
 // Call first in OnDone.
 inline void GrpcTakeOver([[maybe_unused]] const void* reactor) {
-#ifdef __SANITIZE_THREAD__
+#ifdef BFIO_TSAN
   __tsan_acquire(const_cast<void*>(reactor));
 #endif
 }

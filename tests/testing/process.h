@@ -18,7 +18,7 @@
 namespace bfio::testing {
 
 // Factor on the timeouts of tests in builds whose programs are slow, and on the durations that they watch.
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#if defined(BFIO_TSAN) || defined(__SANITIZE_ADDRESS__)
 inline constexpr int kSlowdown = 4;
 #else
 inline constexpr int kSlowdown = 1;

@@ -8,7 +8,7 @@
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
-#elif defined(__SANITIZE_THREAD__)
+#elif defined(BFIO_TSAN)
 #include <sanitizer/tsan_interface.h>
 #endif
 
@@ -18,7 +18,7 @@ namespace {
 constexpr size_t kStackGuard = 4096;
 // Pages that are never accessed use no memory.
 constexpr size_t kStack = 256 * 1024;
-#if defined(__SANITIZE_THREAD__)
+#if defined(BFIO_TSAN)
 constexpr int kStartsOfAHandle = 1000;
 #endif
 
@@ -29,13 +29,13 @@ Fiber::Fiber() {
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
   if (mapping == MAP_FAILED || mprotect(mapping, kStackGuard, PROT_NONE) != 0) std::abort();
   stack_ = static_cast<unsigned char*>(mapping) + kStackGuard;
-#if defined(__SANITIZE_THREAD__)
+#if defined(BFIO_TSAN)
   own_handle_ = __tsan_create_fiber(0);
 #endif
 }
 
 Fiber::~Fiber() {
-#if defined(__SANITIZE_THREAD__)
+#if defined(BFIO_TSAN)
   __tsan_destroy_fiber(own_handle_);
 #endif
   munmap(stack_ - kStackGuard, kStackGuard + kStack);
@@ -46,7 +46,7 @@ void Fiber::Start(void (*entry)()) {
 #if defined(__SANITIZE_ADDRESS__)
   ASAN_UNPOISON_MEMORY_REGION(stack_, kStack);
   own_handle_ = nullptr;
-#elif defined(__SANITIZE_THREAD__)
+#elif defined(BFIO_TSAN)
   // The handle is replaced from time to time: an abandoned run never returns from its calls, and
   // ThreadSanitizer's stack of calls holds 64 Ki entries.
   if (++starts_ % kStartsOfAHandle == 0) {
@@ -60,7 +60,7 @@ void Fiber::Start(void (*entry)()) {
 void Fiber::Resume() {
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_start_switch_fiber(&resumer_handle_, stack_, kStack);
-#elif defined(__SANITIZE_THREAD__)
+#elif defined(BFIO_TSAN)
   resumer_handle_ = __tsan_get_current_fiber();
   __tsan_switch_to_fiber(own_handle_, 0);
 #endif
@@ -74,7 +74,7 @@ void Fiber::Resume() {
 void Fiber::Suspend() {
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_start_switch_fiber(&own_handle_, resumer_stack_, resumer_stack_bytes_);
-#elif defined(__SANITIZE_THREAD__)
+#elif defined(BFIO_TSAN)
   __tsan_switch_to_fiber(resumer_handle_, 0);
 #endif
   const auto from = boost::context::detail::jump_fcontext(resumer_, nullptr);

@@ -90,7 +90,7 @@ std::unique_ptr<WallClock> WallClock::Mine() {
 }
 
 std::string WallClock::WhyNot() {
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#if defined(BFIO_TSAN) || defined(__SANITIZE_ADDRESS__)
   return "the sanitizers want to be loaded first";
 #else
   return "";

@@ -14,7 +14,7 @@ class CudaAttentionTest : public ::testing::TestWithParam<simt::Order> {
 };
 // Under a sanitizer one order of threads takes minutes, and the orders do not differ in anything that it
 // checks.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(__SANITIZE_ADDRESS__) || defined(BFIO_TSAN)
 INSTANTIATE_TEST_SUITE_P(Orders, CudaAttentionTest, ::testing::Values(simt::Order::kForward));
 #else
 INSTANTIATE_TEST_SUITE_P(Orders, CudaAttentionTest,
