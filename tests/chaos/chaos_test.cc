@@ -39,7 +39,7 @@ TEST(Chaos, GreedyPeersCostNobodyARequest) {
   const int violations = MeasureGreedyPeers({.duration = absl::Minutes(1), .bound_waits = false});
   // Under a sanitizer the peers take all processors, and memory is not the program's: its findings count
   // alone.
-  if (testing::kSlowdown == 1) EXPECT_EQ(violations, 0);
+  EXPECT_TRUE(violations == 0 || testing::kSlowdown > 1);
 }
 
 }  // namespace

@@ -441,7 +441,7 @@ class ProtocolClient final : public EngineClient {
     DisableCompression(arguments);
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
-    arguments.SetResourceQuota(grpc::ResourceQuota(server).Resize(kMaxEngineUnreadBytes));
+    arguments.SetResourceQuota(grpc::ResourceQuota(engine.server.ToString()).Resize(kMaxEngineUnreadBytes));
     // Clients to different servers share nothing.
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     if (!engine.name.empty()) arguments.SetSslTargetNameOverride(engine.name);
