@@ -24,6 +24,14 @@ class DisaggregationTest : public EnginesTest {
     options.kv = kv_;
     return options;
   }
+  // The first address is that of `prefill` ranks; they attach after one that decodes.
+  void ServeBoth(const std::vector<std::string>& addresses, int decode, size_t prefill = 1,
+                 const std::string& settings = "") {
+    Serve(addresses, decode, {}, settings);
+    const size_t all = static_cast<size_t>(decode) + prefill;
+    EXPECT_TRUE(cluster_->WaitFor("the prefill server",
+                                  [&](const v1::ClusterState& state) { return Serving(state) == all; }));
+  }
   // Sends `count` requests and expects the tokens of an undisturbed engine.
   void ExpectRightTokens(
       int count, const std::function<void()>& meanwhile = [] {}) {
@@ -54,7 +62,7 @@ TEST_F(DisaggregationTest, EachPromptIsComputedThereAndDecodedHere) {
   ScriptedEngine::Options prefill = Role(p, "kv_producer", 2);
   prefill.slots = 64;
   ScriptedEngine producer(prefill), one(Role(a, "kv_consumer", 2)), two(Role(b, "kv_consumer"));
-  Serve({p.address(), a.address(), b.address()}, 3, {}, ", barrier: decode");
+  ServeBoth({p.address(), a.address(), b.address()}, 3, 2, ", barrier: decode");
   ExpectRightTokens(60);
   EXPECT_EQ(made(), 60);
   EXPECT_EQ(kv_->used, 60);
@@ -71,7 +79,7 @@ TEST_F(DisaggregationTest, EachPromptIsComputedThereAndDecodedHere) {
 TEST_F(DisaggregationTest, AServerThatCannotPairIsRefusedByName) {
   const HeldPort p, a, b;
   ScriptedEngine producer(Role(p, "kv_producer")), consumer(Role(a, "kv_consumer"));
-  Serve({p.address(), a.address(), b.address()}, 1);
+  ServeBoth({p.address(), a.address(), b.address()}, 1);
   ScriptedEngine other(Role(b, ""));
   const std::string why = absl::StrCat("engine vllm://", b.address(),
                                        " cannot be used, retrying: it has no KV connector and vllm://");
@@ -80,27 +88,11 @@ TEST_F(DisaggregationTest, AServerThatCannotPairIsRefusedByName) {
   EXPECT_EQ(other.counts().taken, 0);
 }
 
-// Whatever one says that computes prompts for nobody, it keeps no server out.
-TEST_F(DisaggregationTest, APrefillServerServesOnlyBesideOneThatDecodes) {
-  const HeldPort p, a;
-  ScriptedEngine::Options alone = Role(p, "kv_producer");
-  alone.model = "other";
-  ScriptedEngine producer(alone);
-  Serve({p.address(), a.address()}, 0);
-  EXPECT_TRUE(Eventually([&] {
-    return absl::StrContains(cluster_->router().Stderr(), "and none that serves can decode them");
-  }));
-  ScriptedEngine consumer(Role(a, "kv_consumer"));
-  EXPECT_TRUE(cluster_->WaitFor("the other server", [](const auto& state) { return Serving(state) == 1; }));
-  ExpectRightTokens(20);
-  EXPECT_EQ(producer.counts().taken, 0);
-}
-
 // A client's hand-off might be used twice, or name none.
 TEST_F(DisaggregationTest, ClientsHandNothingOver) {
   const HeldPort p, a;
   ScriptedEngine producer(Role(p, "kv_producer")), consumer(Role(a, "kv_consumer"));
-  Serve({p.address(), a.address()}, 1);
+  ServeBoth({p.address(), a.address()}, 1);
   for (const char* const own :
        {R"({"do_remote_prefill": true, "remote_request_id": "r"})", R"({"do_remote_prefill": true})"}) {
     pb::GenerateRequest request = FromGateway(Tokens(5, 2'000), 10);
@@ -120,7 +112,7 @@ TEST_F(DisaggregationTest, WithoutAPrefillServerTheDecodeServersComputePrompts) 
   const HeldPort p, a;
   auto producer = std::make_unique<ScriptedEngine>(Role(p, "kv_producer"));
   ScriptedEngine consumer(Role(a, "kv_consumer"));
-  Serve({p.address(), a.address()}, 1);
+  ServeBoth({p.address(), a.address()}, 1);
   ExpectRightTokens(40, [&] {
     EXPECT_TRUE(Eventually([&] { return made() >= 5; }));
     producer->Kill();
@@ -142,7 +134,7 @@ TEST_F(DisaggregationTest, ADecodeServersDeathCostsNoTokenAndReusesNoHandOff) {
   const HeldPort p, a, b;
   ScriptedEngine producer(Role(p, "kv_producer")), one(Role(a, "kv_consumer"));
   auto two = std::make_unique<ScriptedEngine>(Role(b, "kv_consumer"));
-  Serve({p.address(), a.address(), b.address()}, 2);
+  ServeBoth({p.address(), a.address(), b.address()}, 2);
   ExpectRightTokens(40, [&] {
     EXPECT_TRUE(Eventually([&] { return two->counts().taken >= 5; }));
     two->Kill();

@@ -207,6 +207,22 @@ TEST_F(EngineServerTest, AServerWithAnotherDescriptionLeavesAndAttachesWithIt) {
   }
 }
 
+// All requests would wait for it, or for none of the servers that come after it.
+TEST_F(EngineServerTest, OneThatComputesPromptsForOthersServesOnlyBesideOneThatDecodesThem) {
+  const EngineDescription prefill = {
+      .slots = 4, .max_sequence_tokens = 64, .hands_over = true, .kv_connector = "Nixl"};
+  Attach(prefill);
+  EXPECT_THAT(seen_, IsEmpty());
+  servers_.serving["b"] = {.kv_connector = "Nixl"};
+  Attach(prefill);
+  EXPECT_THAT(seen_, ElementsAre("joins"));
+  Check();
+  EXPECT_THAT(gone_, IsEmpty());
+  servers_.serving.erase("b");
+  Check();
+  EXPECT_THAT(gone_, ElementsAre(channel_->id()));
+}
+
 TEST_F(EngineServerTest, WhatADescriptionLacksEndsNothingAndSizesWaitUntilNoRequestRuns) {
   const EngineDescription two{
       .ranks = 2, .all_ranks = 3, .slots = 4, .kv_tokens = 500, .max_sequence_tokens = 64};

@@ -251,7 +251,7 @@ TEST_F(ClusterTest, PromptsForOthersBeginAsFarAsThoseHaveRoom) {
   hand_over({3, 4, 5});
   EXPECT_THAT(Placed(0), SizeIs(2));
   cluster_.Apply(Enqueue{prompt(7, 970)});
-  cluster_.Apply(Cancel{5});
+  cluster_.Apply(Cancel{3});
   EXPECT_THAT(Placed(1), ElementsAre());
 }
 
