@@ -87,6 +87,11 @@ class PolicyCase {
     waiting_.back().prefix = *blocks_.back();
     return *this;
   }
+  // All of its prompt but the last token, by another rank.
+  PolicyCase& ComputedElsewhere() {
+    waiting_.back().computed_tokens = waiting_.back().prefill_tokens - 1;
+    return *this;
+  }
   PolicyCase& Tenant(uint32_t tenant, double excess_tokens = 0) {
     waiting_.back().tenant = tenant;
     waiting_.back().tenant_excess_tokens = excess_tokens;

@@ -1,6 +1,7 @@
 // Which requests are sent to coupled engines: decisions by prefix, tenant, class and memory.
 #include "router/core/policy/metered/metered.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -20,8 +21,9 @@ constexpr int64_t kPrompt = 4 * kPrefixBlockTokens;
 // steps or keep to levels.
 class Engines : public PolicyCase {
  public:
-  explicit Engines(const std::vector<int32_t>& free_slots, bool releases_only = true) {
-    for (const int32_t slots : free_slots) Worker(0, slots);
+  explicit Engines(const std::vector<int32_t>& free_slots, bool releases_only = true,
+                   const std::vector<int64_t>& loads = {}) {
+    for (size_t g = 0; g < free_slots.size(); ++g) Worker(loads.empty() ? 0 : loads[g], free_slots[g]);
     Caches();
     view_.ranks.resize(free_slots.size());
     view_.token_budget = 2048;
@@ -86,6 +88,13 @@ TEST(MeteredPolicyTest, BusyRanksTakeWhatTheyCanComputeHoweverManyWait) {
   at.Waiting(100 * kPrompt, 0, 2 * kAmpleKv).Tenant(2);
   for (int i = 0; i < 5; ++i) at.Waiting(100 * kPrompt).Tenant(2);
   EXPECT_THAT(at.Decide(), ElementsAre(-1, -1, -1, -1, -1, -1, Ge(0), Ge(0), -1, -1, -1));
+}
+
+// The sizes of requests decide and not their order: that of 900 tokens goes to the rank with 100.
+TEST(MeteredPolicyTest, PromptsThatWereComputedElsewhereArePlacedByTheirLoads) {
+  Engines at({1, 1}, /*releases_only=*/true, {1000, 100});
+  at.Waiting(900).ComputedElsewhere().Waiting(20).ComputedElsewhere().Waiting(20).ComputedElsewhere();
+  EXPECT_THAT(at.Decide(), ElementsAre(1, 0, -1));
 }
 
 TEST(MeteredPolicyTest, AMoreUrgentClassGoesFirstWhateverItsTenantHasHad) {
