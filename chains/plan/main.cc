@@ -13,6 +13,7 @@
 #include "chains/plan/pool_file.h"
 #include "common/base/shutdown.h"
 #include "common/base/status_macros.h"
+#include "common/base/version.h"
 #include "common/config/program.h"
 
 namespace bfio::plan {
@@ -136,7 +137,7 @@ absl::Status Run(const Settings& settings) {
 }  // namespace bfio::plan
 
 int main(int argc, char** argv) {
-  const bfio::ProgramInfo info = {"bfio_plan", BFIO_VERSION, bfio::plan::kUsage};
+  const bfio::ProgramInfo info = {"bfio_plan", bfio::Version(), bfio::plan::kUsage};
   bfio::plan::Settings settings;
   bfio::OptionTable table;
   bfio::plan::AddOptions(table, settings);

@@ -1,5 +1,6 @@
 """Generates the messages of proto/bfio/v1/engine_steps.proto while the wheel is built; no generated file is kept in the tree."""
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -7,7 +8,9 @@ import sys
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-PROTO = pathlib.Path(__file__).resolve().parents[2] / "proto" / "bfio" / "v1"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PROTO = ROOT / "proto" / "bfio" / "v1"
+VERSION = re.search(r"(?m)^project\(bfio VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text())[1]
 
 
 def protoc():
@@ -27,4 +30,4 @@ class BuildWithMessages(build_py):
         subprocess.run([*protoc(), f"-I{PROTO}", f"--python_out={out}", "engine_steps.proto"], check=True)
 
 
-setup(cmdclass={"build_py": BuildWithMessages})
+setup(version=VERSION, cmdclass={"build_py": BuildWithMessages})

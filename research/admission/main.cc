@@ -3,12 +3,13 @@
 
 #include "absl/strings/string_view.h"
 #include "common/base/shutdown.h"
+#include "common/base/version.h"
 #include "common/config/program.h"
 #include "research/admission/commands.h"
 
 int main(int argc, char** argv) {
   const bfio::ProgramInfo info = {
-      "bfio_research_sim", BFIO_VERSION,
+      "bfio_research_sim", bfio::Version(),
       "bfio_research_sim simulates admission rules on one worker's KV memory:\n\n"
       "  bfio_research_sim admit --profile=conversation --kv_tokens=16492 --rule=mc_sf --rate=20 "
       "--requests=1000\n"

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/base/version.h"
 #include "common/config/options.h"
 #include "common/config/program.h"
 #include "common/workload/trace.h"
@@ -142,7 +143,7 @@ absl::StatusOr<nlohmann::ordered_json> Run(const std::string& study, Settings& s
 }  // namespace bfio::sim
 
 int main(int argc, char** argv) {
-  const bfio::ProgramInfo info{"bfio_chain_sim", BFIO_VERSION, bfio::sim::kUsage};
+  const bfio::ProgramInfo info{"bfio_chain_sim", bfio::Version(), bfio::sim::kUsage};
   bfio::sim::Settings settings;
   bfio::OptionTable table;
   bfio::sim::AddOptions(table, settings);

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/shutdown.h"
 #include "common/base/spdlog.h"
+#include "common/base/version.h"
 #include "common/config/program.h"
 #include "common/telemetry/log.h"
 #include "router/admin/standby_web.h"
@@ -18,7 +19,7 @@ namespace {
 ProgramInfo Info() {
   ProgramInfo info;
   info.name = "bfio_router";
-  info.version = BFIO_VERSION;
+  info.version = Version();
   info.usage =
       "Places LLM requests on the data-parallel ranks of engines or workers, in every step, and streams the "
       "tokens to the clients.\n\n  bfio_router --engines=vllm://HOST:50051     serve in front of a vLLM gRPC "
@@ -99,7 +100,7 @@ int Main(int argc, char** argv) {
   const ProgramInfo info = Info();
   RouterSettings settings;
   RouterOptions& options = settings.router;
-  options.version = BFIO_VERSION;
+  options.version = Version();
   OptionTable table;
   AddRouterOptions(table, settings);
   const SetChains set_chains = AddChainOptions(table);

@@ -75,6 +75,7 @@ def install_scheduler(venv):
     with tempfile.TemporaryDirectory() as folder:
         tree = pathlib.Path(folder)
         shutil.copytree(ROOT / "proto", tree / "proto")
+        shutil.copy(ROOT / "CMakeLists.txt", tree)
         shutil.copytree(ROOT / "engines" / "vllm", tree / "engines" / "vllm")
         subprocess.run([venv / "bin" / "pip", "install", "--quiet", "--no-deps", "--force-reinstall", tree / "engines" / "vllm"],
                        check=True)

@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/base/version.h"
 #include "common/config/options.h"
 #include "common/config/program.h"
 #include "tools/checkpoint/generate.h"
@@ -102,7 +103,7 @@ absl::Status Run(const std::string& out, CheckpointOptions& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const bfio::ProgramInfo info = {"bfio_make_checkpoint", BFIO_VERSION, kUsage};
+  const bfio::ProgramInfo info = {"bfio_make_checkpoint", bfio::Version(), kUsage};
   std::string out;
   CheckpointOptions options;
   bfio::OptionTable table;

@@ -18,6 +18,7 @@
 #include "common/base/shutdown.h"
 #include "common/base/spdlog.h"
 #include "common/base/status_macros.h"
+#include "common/base/version.h"
 #include "common/config/program.h"
 #include "common/net/channel.h"
 #include "common/net/connection_wait.h"
@@ -39,7 +40,7 @@ constexpr absl::Duration kAdminTimeout = absl::Seconds(5);
 
 const ProgramInfo& Info() {
   static const ProgramInfo* const info = new ProgramInfo{
-      "bfio_loadgen", BFIO_VERSION,
+      "bfio_loadgen", Version(),
       "bfio_loadgen sends requests to a bfio router, checks every token stream and measures latencies.\n\n"
       "  bfio_loadgen --target=127.0.0.1:50051 --concurrency=256 --requests=5000\n"
       "  bfio_loadgen --trace=AzureLLMInferenceTrace_conv.csv --arrival=trace --time_scale=2 --duration=300\n"
@@ -131,7 +132,7 @@ absl::StatusOr<int> RunProgram(const Options& options) {
   Report report = {.options = options,
                    .trace = schedule.trace(),
                    .results = results,
-                   .version = BFIO_VERSION,
+                   .version = Version(),
                    .started_at = started_at,
                    .interrupted = interrupted};
   const std::optional<v1::ClusterState> after =

@@ -1,5 +1,6 @@
 """Generates the stubs of proto/bfio/v1 while the wheel is built; no generated file is kept in the tree."""
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -8,7 +9,9 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 HERE = pathlib.Path(__file__).resolve().parent
-PROTO = HERE.parent.parent / "proto"
+ROOT = HERE.parent.parent
+PROTO = ROOT / "proto"
+VERSION = re.search(r"(?m)^project\(bfio VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text())[1]
 SERVICES = ["bfio/v1/inference.proto", "bfio/v1/admin.proto", "bfio/v1/worker.proto"]
 
 
@@ -39,4 +42,4 @@ class BuildWithStubs(build_py):
 
 
 # pip installs setup_requires when it builds in isolation, which is the default.
-setup(cmdclass={"build_py": BuildWithStubs}, setup_requires=[] if PLUGIN else ["grpcio-tools"])
+setup(version=VERSION, cmdclass={"build_py": BuildWithStubs}, setup_requires=[] if PLUGIN else ["grpcio-tools"])

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "common/base/shutdown.h"
+#include "common/base/version.h"
 #include "common/config/program.h"
 #include "router/core/lookahead/lookahead.h"
 #include "router/core/policy/policy.h"
@@ -76,7 +77,7 @@ std::string Usage() {
 
 int main(int argc, char** argv) {
   std::vector<char*> arguments(argv, argv + argc);
-  bfio::ProgramInfo info = {"bfio_sim", BFIO_VERSION, bfio::sim::Usage()};
+  bfio::ProgramInfo info = {"bfio_sim", bfio::Version(), bfio::sim::Usage()};
   auto* run = bfio::sim::RunPolicies;
   for (const bfio::sim::Subcommand& command : bfio::sim::kSubcommands) {
     const auto at = std::find(arguments.begin(), arguments.end(), absl::string_view(command.name));

@@ -1,5 +1,6 @@
 // bfio_worker: one or more ranks of a decode group.
 #include "common/base/shutdown.h"
+#include "common/base/version.h"
 #include "common/config/program.h"
 #include "common/net/grpc_log.h"
 #include "common/telemetry/log.h"
@@ -24,7 +25,7 @@ On SIGTERM it lets the running requests end (--drain_timeout) and exits with 0. 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const bfio::ProgramInfo info{"bfio_worker", BFIO_VERSION, kUsage};
+  const bfio::ProgramInfo info{"bfio_worker", bfio::Version(), kUsage};
   bfio::worker::WorkerSettings settings;
   bfio::OptionTable table;
   bfio::worker::AddWorkerOptions(table, settings);
@@ -35,7 +36,7 @@ int main(int argc, char** argv) {
   status = bfio::worker::FinishWorkerOptions(table, settings);
   if (!status.ok()) return bfio::ExitWith(info, status);
   settings.worker.parts = part_server();
-  settings.worker.version = BFIO_VERSION;
+  settings.worker.version = bfio::Version();
   bfio::InstallGrpcLog();
   bfio::ShutdownSignal::Install();
   bfio::worker::ExitOnBusError("bfio_worker");

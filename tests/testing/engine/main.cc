@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "common/base/shutdown.h"
 #include "common/base/status_macros.h"
+#include "common/base/version.h"
 #include "common/config/program.h"
 #include "common/config/tls_files.h"
 #include "common/net/tls.h"
@@ -89,7 +90,7 @@ absl::Status Serve(const Settings& settings) {
 
 int main(int argc, char** argv) {
   const bfio::ProgramInfo info{
-      "bfio_test_engine", BFIO_VERSION,
+      "bfio_test_engine", bfio::Version(),
       "bfio_test_engine serves vLLM's gRPC API with the engines of bfio_worker, for tests.\n"};
   bfio::testing::Settings settings;
   bfio::OptionTable table;

@@ -7,10 +7,12 @@
 
 bfio.aio.Client is the same for asyncio, bfio.Admin the admin API. Retries, resumes and what is checked: docs/reference/api.md.
 """
+import importlib.metadata
+
 from bfio import aio
 from bfio.admin import Admin
 from bfio.client import Client, Stream
 from bfio.request import Error, Finish, Result, Retry, Sampling, Tokens
 
-__version__ = "0.1.0"
+__version__ = importlib.metadata.version("bfio")
 __all__ = ["Admin", "Client", "Error", "Finish", "Result", "Retry", "Sampling", "Stream", "Tokens", "aio"]
