@@ -23,6 +23,7 @@
 #include "common/net/channel.h"
 #include "common/net/status.h"
 #include "common/net/tls.h"
+#include "common/net/tsan_edge.h"
 #include "engines/smg_common.pb.h"
 #include "google/protobuf/empty.pb.h"
 #include "router/engine_link/protocol/engine_protocol.h"
@@ -93,10 +94,12 @@ class UnaryRequest {
     auto* call = new UnaryRequest(link, std::move(request), AnyMessage::Of(response), std::move(done));
     call->context_.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout));
     const std::string path = link->Path(method);
+    GrpcHandOver(call);
     grpc::internal::CallbackUnaryCall(
         link->channel.get(),
         grpc::internal::RpcMethod(path.c_str(), nullptr, grpc::internal::RpcMethod::NORMAL_RPC),
         &call->context_, &call->request_, &call->response_, [call](const grpc::Status& status) {
+          GrpcTakeOver(call);
           if (status.ok() && call->response_) {
             std::move(call->done_)(std::move(call->response_));
           } else {
@@ -140,6 +143,7 @@ class RecordStream final : public EngineRecords, public grpc::ClientReadReactor<
   static std::shared_ptr<RecordStream> Start(std::shared_ptr<RecordStream> stream) {
     stream->self_ = stream;
     stream->link_->StartStream("SubscribeKvEvents", stream->context_, stream->request_, *stream);
+    GrpcHandOver(stream.get());
     stream->StartRead(&stream->batch_);
     stream->StartCall();
     return stream;
@@ -165,12 +169,15 @@ class RecordStream final : public EngineRecords, public grpc::ClientReadReactor<
   }
 
   void OnReadDone(bool ok) override {
+    const GrpcReaction reaction(this);
     if (!ok) return;
     if (!batch_) return Cancel();
     if (batch().has_load() && Keep()) callbacks_.on_records();
+    GrpcHandOver(this);
     StartRead(&batch_);
   }
   void OnDone(const grpc::Status& status) override {
+    GrpcTakeOver(this);
     const std::shared_ptr<RecordStream> last = std::move(self_);
     std::move(callbacks_.on_end)(FromGrpcStatus(status));
   }
@@ -240,6 +247,7 @@ class ProtocolStream final : public EngineStream, public grpc::ClientReadReactor
   static std::shared_ptr<ProtocolStream> Start(std::shared_ptr<ProtocolStream> stream) {
     stream->self_ = stream;
     stream->link_->StartStream("Generate", stream->context_, stream->request_, *stream);
+    GrpcHandOver(stream.get());
     stream->StartRead(&stream->response_);
     stream->StartCall();
     return stream;
@@ -253,16 +261,19 @@ class ProtocolStream final : public EngineStream, public grpc::ClientReadReactor
   }
 
   void OnReadDone(bool ok) override {
+    const GrpcReaction reaction(this);
     if (!ok) return;
     if (absl::Status status = Take(); !status.ok()) {
       broken_ = std::move(status);
       Cancel();
       return;
     }
+    GrpcHandOver(this);
     StartRead(&response_);
   }
 
   void OnDone(const grpc::Status& status) override {
+    GrpcTakeOver(this);
     const std::shared_ptr<ProtocolStream> last = std::move(self_);
     if (ended_) return;
     absl::Status end;

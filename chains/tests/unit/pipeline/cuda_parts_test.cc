@@ -2,7 +2,6 @@
 // processes do, give bit for bit the results of one backend with the whole model.
 #include "worker/engine/cuda/cuda_parts.h"
 
-#include "absl/synchronization/notification.h"
 #include "chains/pipeline/stage.h"
 #include "chains/tests/testing/local_chain.h"
 #include "common/base/mutex.h"
@@ -10,6 +9,7 @@
 #include "tests/testing/decode_schedule.h"
 #include "tests/testing/emulated_device_ops.h"
 #include "tests/testing/golden.h"
+#include "tests/testing/latch.h"
 #include "worker/engine/cuda/cuda_backend.h"
 
 namespace bfio::worker::gpu {
@@ -191,11 +191,11 @@ TEST(CudaPartsTest, ADevicesErrorBreaksTheStage) {
   auto part = server.Make({{1, 1}, false}, {1, 1});
   const auto hidden = static_cast<size_t>(part->hidden());
   server.device.failing_wait = 0;
-  absl::Notification broken;
+  testing::Latch broken{1};
   Stage stage(std::move(part), {static_cast<int64_t>(hidden), 4, 4, 4, 16}, false,
               std::make_unique<UnreadOutlet>(), [&](const absl::Status& why) {
                 EXPECT_THAT(std::string(why.message()), HasSubstr("cudaEventQuery"));
-                broken.Notify();
+                broken.count_down();
               });
   MicroBatch batch;
   batch.number = 1;
@@ -203,7 +203,7 @@ TEST(CudaPartsTest, ADevicesErrorBreaksTheStage) {
   batch.plan.AddRun(0, 0, std::vector<uint32_t>{1}, std::vector<PageId>{0}, true);
   batch.hidden.assign(hidden, 0.5F);
   EXPECT_TRUE(stage.Take(batch).ok());
-  broken.WaitForNotification();
+  broken.wait();
 }
 
 }  // namespace

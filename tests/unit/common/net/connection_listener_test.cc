@@ -88,7 +88,7 @@ class ConnectionListenerTest : public ::testing::Test {
       });
     }
   };
-  bool gateway_ = false;
+  std::atomic<bool> gateway_ = false;
   Authenticator authenticator_{"test", nullptr};
   PeerNameService service_{&authenticator_};
   std::unique_ptr<ConnectionListener> listener_;

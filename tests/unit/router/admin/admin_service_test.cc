@@ -16,10 +16,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "bfio/v1/admin.grpc.pb.h"
 #include "common/net/call_service.h"
 #include "common/net/status.h"
+#include "tests/testing/latch.h"
 #include "tests/testing/loopback_server.h"
 
 namespace bfio::router {
@@ -43,7 +43,9 @@ class FakeOperatorHandler final : public OperatorHandler {
     return absl::OkStatus();
   }
   absl::Status SetPolicy(PolicyChange change, Done done) override {
-    changed = std::move(change);
+    GrpcTakeOver(this);
+    changed_ = std::move(change);
+    GrpcHandOver(this);
     std::move(done)(absl::OkStatus());
     return absl::OkStatus();
   }
@@ -53,7 +55,14 @@ class FakeOperatorHandler final : public OperatorHandler {
   absl::Status refuse;
   // The thread that answered last.
   std::atomic<std::thread::id> answered;
-  std::optional<PolicyChange> changed;
+  // By the last call that has been answered.
+  const std::optional<PolicyChange>& changed() const {
+    GrpcTakeOver(this);
+    return changed_;
+  }
+
+ private:
+  std::optional<PolicyChange> changed_;
 };
 
 class AdminServiceTest : public ::testing::Test {
@@ -112,9 +121,8 @@ TEST(AdminStates, AreSharedByConnections) {
   FakeOperatorHandler handler;
   Authenticator authenticator("admin API", nullptr);
   StepBroadcast steps;
-  absl::Notification converts;
-  AdminService service(&handler, &authenticator, &steps,
-                       [&](v1::ClusterState&) { converts.WaitForNotification(); });
+  testing::Latch converts{1};
+  AdminService service(&handler, &authenticator, &steps, [&](v1::ClusterState&) { converts.wait(); });
   testing::LoopbackServer server(&service);
   grpc::ChannelArguments own;
   own.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
@@ -138,7 +146,7 @@ TEST(AdminStates, AreSharedByConnections) {
   for (int i = 0; i < kCalls; ++i) begin(*greedy, calls[i]);
   while (count(grpc::RESOURCE_EXHAUSTED) == 0) std::this_thread::yield();
   begin(*other, calls.back());
-  converts.Notify();
+  converts.count_down();
   while (count(-1) > 0) std::this_thread::yield();
   EXPECT_EQ(calls.back().code, grpc::OK);
   EXPECT_GT(count(grpc::OK), 1);
@@ -154,12 +162,12 @@ TEST_F(AdminServiceTest, APolicyChangeKeepsUnsetFields) {
   };
   request.mutable_policy()->set_name("bf_io");
   EXPECT_TRUE(set().ok());
-  EXPECT_EQ(std::tie(handler_.changed->name, handler_.changed->horizon, handler_.changed->objective),
+  EXPECT_EQ(std::tie(handler_.changed()->name, handler_.changed()->horizon, handler_.changed()->objective),
             std::tuple("bf_io", std::nullopt, ""));
   request.mutable_policy()->set_horizon(0);
   request.mutable_policy()->set_objective("paper");
   EXPECT_TRUE(set().ok());
-  EXPECT_EQ(std::tie(handler_.changed->horizon, handler_.changed->objective), std::tuple(0, "paper"));
+  EXPECT_EQ(std::tie(handler_.changed()->horizon, handler_.changed()->objective), std::tuple(0, "paper"));
   request.mutable_policy()->set_horizon(501);
   EXPECT_EQ(set(), absl::InvalidArgumentError("policy.horizon is 501; must be within 0..500"));
 }

@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "router/engine_link/engine_link.h"
+#include "tests/testing/latch.h"
 
 namespace bfio::router {
 namespace {
@@ -164,7 +164,7 @@ class NoHandler final : public WorkerHandler {
 };
 
 TEST(EngineLink, StopWaitsForNoLookup) {
-  absl::Notification asked, answer;
+  testing::Latch asked{1}, answer{1};
   std::atomic<int> lookups = 0;
   std::atomic<bool> answered = false;
   NoHandler handler;
@@ -172,17 +172,17 @@ TEST(EngineLink, StopWaitsForNoLookup) {
     EngineLink::Options options;
     options.engines.engines = *ParseEngines("vllm+dns://one:1,vllm+dns://two:1");
     options.resolve = [&](const std::string&) -> absl::StatusOr<std::vector<std::string>> {
-      if (lookups++ == 0) asked.Notify();
+      if (lookups++ == 0) asked.count_down();
       // The timeout makes the test fail instead of hang if a link waits for this answer.
-      answer.WaitForNotificationWithTimeout(absl::Seconds(20));
+      answer.wait_for(absl::Seconds(20));
       answered = true;
       return absl::UnavailableError("no answer");
     };
     EngineLink link(std::move(options), &handler);
-    asked.WaitForNotification();
+    asked.wait();
     link.Stop();
     EXPECT_FALSE(answered);
-    answer.Notify();
+    answer.count_down();
   }
   EXPECT_EQ(lookups, 1) << "the other name is not looked up any more";
 }

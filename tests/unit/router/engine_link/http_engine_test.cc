@@ -16,12 +16,12 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "router/engine_link/http/http_client.h"
 #include "router/requests/placed_request.h"
 #include "tests/testing/http_engine.h"
+#include "tests/testing/latch.h"
 #include "tests/testing/sockets.h"
 
 namespace bfio::router {
@@ -39,13 +39,13 @@ std::unique_ptr<EngineClient> ClientOf(int port, int32_t slots = 8) {
 // The answer of a call with a callback.
 template <typename Answer, typename Call>
 Answer Await(Call call) {
-  absl::Notification done;
+  testing::Latch done{1};
   std::optional<Answer> answer;
   call([&](Answer given) {
     answer = std::move(given);
-    done.Notify();
+    done.count_down();
   });
-  done.WaitForNotification();
+  done.wait();
   return *std::move(answer);
 }
 absl::StatusOr<EngineDescription> Describe(EngineClient& client) {

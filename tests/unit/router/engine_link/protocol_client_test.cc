@@ -12,19 +12,17 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/blocking_counter.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "common/base/address.h"
 #include "common/net/bounded_parse.h"
 #include "gtest/gtest.h"
 #include "tests/testing/engine_protocols.h"
+#include "tests/testing/latch.h"
 
 namespace bfio::router {
 namespace {
 
 constexpr absl::Duration kTimeout = absl::Milliseconds(400);
-constexpr absl::Duration kPatience = absl::Seconds(60);
 
 template <typename P>
 class ProtocolClientTest : public ::testing::Test {
@@ -46,27 +44,36 @@ class ProtocolClientTest : public ::testing::Test {
     explicit Running(EngineClient& client) {
       EngineClient::StreamCallbacks callbacks;
       callbacks.on_tokens = [this](const EngineTokens&) {
-        if (!begun_.HasBeenNotified()) begun_.Notify();
+        if (!begun_.try_wait()) begun_.count_down();
       };
       callbacks.on_end = [this](absl::StatusOr<EngineEnd> end) {
         ended_ = std::move(end);
-        done_.Notify();
+        if (!begun_.try_wait()) {
+          failed_ = true;
+          begun_.count_down();
+        }
+        done_.count_down();
       };
       stream_ = client.Generate(Call(), std::nullopt, "name", std::move(callbacks));
     }
     ~Running() {
       stream_->Cancel();
-      done_.WaitForNotification();
+      done_.wait();
     }
-    bool Begins() { return begun_.WaitForNotificationWithTimeout(kPatience); }
-    bool running() const { return !done_.HasBeenNotified(); }
+    bool Begins() {
+      begun_.wait();
+      return !failed_;
+    }
+    bool running() const { return !done_.try_wait(); }
     absl::StatusOr<EngineEnd> End() {
-      done_.WaitForNotification();
+      done_.wait();
       return ended_;
     }
 
    private:
-    absl::Notification begun_, done_;
+    testing::Latch begun_{1}, done_{1};
+    // It has ended before its first message.
+    bool failed_ = false;
     absl::StatusOr<EngineEnd> ended_ = absl::UnknownError("");
     std::shared_ptr<EngineStream> stream_;
   };
@@ -84,7 +91,7 @@ class ProtocolClientTest : public ::testing::Test {
       server_ = builder.BuildAndStart();
     }
     ~Engine() override {
-      closed_.Notify();
+      closed_.count_down();
       server_->Shutdown();
     }
     std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
@@ -99,7 +106,7 @@ class ProtocolClientTest : public ::testing::Test {
     using Status = grpc::Status;
     using Context = grpc::ServerContext;
     Status Late() {
-      closed_.WaitForNotificationWithTimeout(kTimeout / 2);
+      closed_.wait_for(kTimeout / 2);
       return Status::OK;
     }
     Status GetServerInfo(Context*, const typename P::GetServerInfoRequest*,
@@ -118,12 +125,12 @@ class ProtocolClientTest : public ::testing::Test {
       if (const size_t bytes = refusal_bytes; bytes > 0)
         return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, std::string(bytes, 'x'));
       writer->Write(response_);
-      closed_.WaitForNotification();
+      closed_.wait();
       return grpc::Status::OK;
     }
 
     const typename P::GenerateResponse response_;
-    absl::Notification closed_;
+    testing::Latch closed_{1};
     int port_ = 0;
     std::unique_ptr<grpc::Server> server_;
   };
@@ -134,13 +141,13 @@ TYPED_TEST_SUITE(ProtocolClientTest, testing::EngineProtocols, testing::Protocol
 TYPED_TEST(ProtocolClientTest, ADescriptionTakesNoLongerThanItsTimeout) {
   typename TestFixture::Engine engine;
   const std::unique_ptr<EngineClient> client = this->ClientOf(engine.address());
-  absl::Notification done;
+  testing::Latch done{1};
   absl::StatusOr<EngineDescription> described = absl::UnknownError("");
   client->Describe(kTimeout, [&](absl::StatusOr<EngineDescription> description) {
     described = std::move(description);
-    done.Notify();
+    done.count_down();
   });
-  done.WaitForNotification();
+  done.wait();
   EXPECT_EQ(described.status().code(), absl::StatusCode::kDeadlineExceeded) << described.status();
 }
 
@@ -203,22 +210,22 @@ TYPED_TEST(ProtocolClientTest, AProxyOfTheEnvironmentDoesNotHideTheEngine) {
 // threads, on which they run, would wait for themselves if they destroyed it.
 TYPED_TEST(ProtocolClientTest, AClientMayBeDestroyedDuringItsCalls) {
   for (int i = 0; i < 1000; ++i) {
-    absl::BlockingCounter ended(4);
+    testing::Latch ended{4};
     // Nothing listens there: calls end soon.
     std::unique_ptr<EngineClient> client = this->ClientOf("127.0.0.1:1");
     EngineClient::StreamCallbacks outputs;
     outputs.on_tokens = [](const EngineTokens&) {};
-    outputs.on_end = [&](const auto&) { ended.DecrementCount(); };
+    outputs.on_end = [&](const auto&) { ended.count_down(); };
     auto stream = client->Generate(this->Call(), std::nullopt, "name", std::move(outputs));
     auto records =
-        client->Subscribe({.on_records = [] {}, .on_end = [&](const auto&) { ended.DecrementCount(); }});
-    client->Describe(absl::Seconds(60), [&](const auto&) { ended.DecrementCount(); });
-    client->CheckHealth(absl::Seconds(60), [&](const auto&) { ended.DecrementCount(); });
+        client->Subscribe({.on_records = [] {}, .on_end = [&](const auto&) { ended.count_down(); }});
+    client->Describe(absl::Seconds(60), [&](const auto&) { ended.count_down(); });
+    client->CheckHealth(absl::Seconds(60), [&](const auto&) { ended.count_down(); });
     if (i % 2 == 0) stream->Cancel();
     stream.reset();
     records.reset();
     client.reset();
-    ended.Wait();
+    ended.wait();
   }
 }
 

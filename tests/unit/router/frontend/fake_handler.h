@@ -38,7 +38,7 @@ class FakeHandler final : public RequestHandler {
     for (uint32_t i = 0; i < outputs.size(); ++i) {
       {
         MutexLock lock(&mutex_);
-        submitted.push_back(OutputOf(request, i));
+        submitted_.push_back(OutputOf(request, i));
       }
       if (absl::Status status = on_submit(outputs[i].id, std::move(outputs[i].sink)); !status.ok())
         return status;
@@ -50,7 +50,10 @@ class FakeHandler final : public RequestHandler {
     cancelled_.emplace_back(sink_id, timed_out);
   }
   absl::Status Abort(AbortRequest request, absl::AnyInvocable<void(absl::StatusOr<bool>) &&> done) override {
-    aborted.push_back(std::move(request));
+    {
+      MutexLock lock(&mutex_);
+      aborted_.push_back(std::move(request));
+    }
     if (!refuse.ok()) return refuse;
     std::move(done)(true);
     return absl::OkStatus();
@@ -60,7 +63,10 @@ class FakeHandler final : public RequestHandler {
     std::move(done)(rank ? absl::StatusOr<Loads>(absl::NotFoundError("no such rank")) : loads);
     return absl::OkStatus();
   }
-  Serving GetServing() const override { return serving; }
+  Serving GetServing() const override {
+    MutexLock lock(&mutex_);
+    return serving_;
+  }
 
   // All cancellations; waits until there are `count`.
   std::vector<Cancelled> AwaitCancels(size_t count, absl::Duration patience = absl::Seconds(60)) {
@@ -70,18 +76,46 @@ class FakeHandler final : public RequestHandler {
     return cancelled_;
   }
 
-  // Called for each output, in order. An error refuses the whole call.
-  std::function<absl::Status(core::RequestId, std::shared_ptr<TokenSink>)> on_submit;
+  std::vector<ClientRequest> submitted() const {
+    MutexLock lock(&mutex_);
+    return submitted_;
+  }
+  std::vector<AbortRequest> aborted() const {
+    MutexLock lock(&mutex_);
+    return aborted_;
+  }
+  void set_serving(const Serving& serving) {
+    MutexLock lock(&mutex_);
+    serving_ = serving;
+  }
+
+  // Called for each output, in order, and one after another. An error refuses the whole call.
+  class OnSubmit {
+   public:
+    using Function = std::function<absl::Status(core::RequestId, std::shared_ptr<TokenSink>)>;
+    void operator=(Function function) {
+      MutexLock lock(&mutex_);
+      function_ = std::move(function);
+    }
+    absl::Status operator()(core::RequestId id, std::shared_ptr<TokenSink> sink) {
+      MutexLock lock(&mutex_);
+      return function_(id, std::move(sink));
+    }
+
+   private:
+    Mutex mutex_;
+    Function function_ ABSL_GUARDED_BY(mutex_);
+  } on_submit;
   std::atomic<int> calls = 0;
-  std::vector<ClientRequest> submitted;
-  std::vector<AbortRequest> aborted;
   absl::Status refuse;
   Loads loads;
-  Serving serving;
 
  private:
   std::atomic<core::RequestId> next_id_ = 41;
-  Mutex mutex_;
+  mutable Mutex mutex_;
+  Serving serving_ ABSL_GUARDED_BY(mutex_);
+  std::vector<ClientRequest> submitted_ ABSL_GUARDED_BY(mutex_);
+  std::vector<AbortRequest> aborted_ ABSL_GUARDED_BY(mutex_);
   std::vector<Cancelled> cancelled_ ABSL_GUARDED_BY(mutex_);
 };
 

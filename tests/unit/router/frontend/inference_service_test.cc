@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "bfio/v1/inference.grpc.pb.h"
 #include "common/base/mutex.h"
 #include "common/net/status.h"
+#include "tests/testing/latch.h"
 #include "tests/testing/loopback_server.h"
 #include "tests/unit/router/frontend/fake_handler.h"
 
@@ -87,9 +87,9 @@ TEST_F(InferenceServiceTest, TokensAndFinishReachTheClient) {
             "request_id: \"drawn\" token_ids: 7 token_ids: 8 finish { reason: FINISH_REASON_STOP "
             "usage { prompt_tokens: 3 completion_tokens: 2 } timing { queue { seconds: 1 nanos: 500000000 } "
             "time_to_first_token { seconds: 2 } end_to_end { seconds: 3 } wait_steps: 4 } dp_rank: 5 }");
-  ASSERT_EQ(handler_.submitted.size(), 1u);
-  EXPECT_EQ(handler_.submitted[0].request_id, "drawn");
-  EXPECT_EQ(handler_.submitted[0].prompt_tokens, 3u);
+  ASSERT_EQ(handler_.submitted().size(), 1u);
+  EXPECT_EQ(handler_.submitted()[0].request_id, "drawn");
+  EXPECT_EQ(handler_.submitted()[0].prompt_tokens, 3u);
 }
 
 TEST_F(InferenceServiceTest, ARefusalCarriesItsRetryDelay) {
@@ -98,7 +98,7 @@ TEST_F(InferenceServiceTest, ARefusalCarriesItsRetryDelay) {
   std::vector<v1::GenerateResponse> messages;
   EXPECT_EQ(Generate(request, messages),
             absl::InvalidArgumentError("max_new_tokens is 0; must be within 1..65536"));
-  EXPECT_THAT(handler_.submitted, IsEmpty());
+  EXPECT_THAT(handler_.submitted(), IsEmpty());
   handler_.on_submit = [](core::RequestId, const std::shared_ptr<TokenSink>&) {
     absl::Status full = absl::ResourceExhaustedError("full");
     SetRetryDelay(full, absl::Milliseconds(500));
@@ -119,11 +119,11 @@ class ClientStreamTest : public InferenceServiceTest {
   void Begin() {
     handler_.on_submit = [this](core::RequestId, std::shared_ptr<TokenSink> given) {
       sink_ = std::move(given);
-      begun_.Notify();
+      begun_.count_down();
       return absl::OkStatus();
     };
     reader_ = stub_->Generate(&context_, Request());
-    begun_.WaitForNotification();
+    begun_.wait();
   }
   Delivery Deliver(const std::vector<uint32_t>& tokens, absl::Time now = absl::UnixEpoch()) {
     const Delivery delivery = sink_->Deliver(next_, tokens, {}, now);
@@ -147,7 +147,7 @@ class ClientStreamTest : public InferenceServiceTest {
     EXPECT_EQ(reader_->Finish().error_code(), code);
   }
 
-  absl::Notification begun_;
+  testing::Latch begun_{1};
   std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader_;
   std::shared_ptr<TokenSink> sink_;
   uint32_t next_ = 0;
@@ -266,20 +266,20 @@ TEST_F(InferenceServiceTest, TheFirstMessageOfAResumableStreamCarriesATicket) {
   const std::string ticket = messages[0].resume_ticket();
   EXPECT_EQ(ticket.size(), TicketKeys::kTicketBytes + 4) << "with its model";
   for (size_t i = 1; i < messages.size(); ++i) EXPECT_EQ(messages[i].resume_ticket(), "");
-  EXPECT_FALSE(handler_.submitted.back().resume_proven);
+  EXPECT_FALSE(handler_.submitted().back().resume_proven);
   // A valid ticket proves the request to the state, and the next stream gets a ticket again.
   const auto resume = [&](const std::string& shown, uint32_t max_new_tokens) {
     request.set_resume_from_index(1);
     request.set_resume_ticket(shown);
     request.set_max_new_tokens(max_new_tokens);
     EXPECT_TRUE(Generate(request, messages).ok());
-    return handler_.submitted.back().resume_proven;
+    return handler_.submitted().back().resume_proven;
   };
   EXPECT_TRUE(resume(ticket, 2));
-  EXPECT_EQ(handler_.submitted.back().model, "5eed") << "which it goes on with";
+  EXPECT_EQ(handler_.submitted().back().model, "5eed") << "which it goes on with";
   EXPECT_EQ(messages[0].resume_ticket().size(), TicketKeys::kTicketBytes + 4);
   EXPECT_FALSE(resume(ticket, 3)) << "it is for another request";
-  EXPECT_EQ(handler_.submitted.back().model, "");
+  EXPECT_EQ(handler_.submitted().back().model, "");
   EXPECT_EQ(messages[0].resume_ticket(), "");
   EXPECT_FALSE(resume("", 2));
 }
@@ -293,7 +293,7 @@ TEST_F(InferenceServiceTest, AnAbortNamesRequestAndSecret) {
   grpc::ClientContext again;
   ASSERT_TRUE(stub_->Abort(&context_, request, &response).ok());
   EXPECT_TRUE(response.found());
-  const auto& aborted = handler_.aborted.at(0);
+  const auto aborted = handler_.aborted().at(0);
   EXPECT_EQ(std::tie(aborted.request_id, aborted.resume_token, aborted.tenant),
             std::tuple("r", "secret", "acme"))
       << "callers are not authenticated";

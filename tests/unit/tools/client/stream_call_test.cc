@@ -11,8 +11,8 @@
 #include <variant>
 #include <vector>
 
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "tests/testing/latch.h"
 #include "tests/testing/loopback_server.h"
 #include "tests/testing/process.h"
 #include "tools/client/client.h"
@@ -67,20 +67,20 @@ class Recorder final : public StreamCall {
   std::vector<absl::Time> times;
   grpc::Status status;
   long channel_users = 0;
-  absl::Notification began, ended;
+  testing::Latch began{1}, ended{1};
 
  private:
   Then OnMessage(v1::GenerateResponse& message, absl::Time arrived) override {
     indices.push_back(message.first_index());
     times.push_back(arrived);
-    if (indices.size() == 1) began.Notify();
+    if (indices.size() == 1) began.count_down();
     return Then::kRead;
   }
   void OnEnd(const grpc::Status& end, absl::Time at) override {
     times.push_back(at);
     status = end;
     channel_users = channel_.use_count();
-    ended.Notify();
+    ended.count_down();
   }
 
   // Weak: the last reference to this call may be released on gRPC's thread, which must not destroy the
@@ -103,7 +103,7 @@ class StreamCallTest : public ::testing::Test {
 TEST_F(StreamCallTest, ReportsEveryMessageAndItsTimeThenTheStatusWithoutTheChannel) {
   const long users = writer_.channel().use_count();
   const auto call = Start(Messages(5));
-  call->ended.WaitForNotification();
+  call->ended.wait();
   EXPECT_EQ(call->indices, (std::vector<uint32_t>{0, 1, 2, 3, 4}));
   EXPECT_TRUE(std::is_sorted(call->times.begin(), call->times.end()));
   EXPECT_EQ(call->status.error_code(), grpc::StatusCode::ABORTED);
@@ -114,12 +114,12 @@ TEST_F(StreamCallTest, ReportsEveryMessageAndItsTimeThenTheStatusWithoutTheChann
 
 TEST_F(StreamCallTest, EndsWhenCancelledAndAtItsDeadline) {
   const auto call = Start(Messages(1, true));
-  call->began.WaitForNotification();
+  call->began.wait();
   call->Cancel();
-  call->ended.WaitForNotification();
+  call->ended.wait();
   EXPECT_EQ(call->status.error_code(), grpc::StatusCode::CANCELLED);
   const auto late = Start(Messages(1, true), absl::Now() + absl::Milliseconds(100));
-  late->ended.WaitForNotification();
+  late->ended.wait();
   EXPECT_EQ(late->status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_TRUE(writer_.AwaitEnds(2));
 }

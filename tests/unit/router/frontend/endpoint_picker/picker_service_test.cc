@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "envoy/ext_proc.grpc.pb.h"
 #include "router/requests/placed_request.h"
+#include "tests/testing/latch.h"
 #include "tests/testing/loopback_server.h"
 #include "tests/unit/router/frontend/endpoint_picker/ext_proc_messages.h"
 #include "tests/unit/router/frontend/fake_handler.h"
@@ -32,10 +32,10 @@ using ::testing::Pair;
 class PickerServiceTest : public ::testing::Test {
  protected:
   PickerServiceTest() {
-    handler_.serving = {true, 1000};
+    handler_.set_serving({true, 1000});
     handler_.on_submit = [this](core::RequestId, std::shared_ptr<TokenSink> sink) {
       sink_ = std::move(sink);
-      if (refusal_.ok()) submitted_.Notify();
+      if (refusal_.ok()) submitted_.count_down();
       return refusal_;
     };
   }
@@ -51,20 +51,20 @@ class PickerServiceTest : public ::testing::Test {
   }
   // Places the request, as the link does; what it is told at the end.
   void Place(const std::string& server = "10.0.0.1:8000") {
-    submitted_.WaitForNotification();
+    submitted_.wait();
     const auto* const request =
-        dynamic_cast<const PlacedRequest*>(handler_.submitted.back().passed.message.get());
+        dynamic_cast<const PlacedRequest*>(handler_.submitted().back().passed.message.get());
     ASSERT_NE(request, nullptr);
     request->SendTo({server, std::nullopt}, [this](const absl::Status& end) {
       ends_.push_back(end.code());
-      ended_.Notify();
+      ended_.count_down();
     });
   }
 
   FakeHandler handler_;
   absl::Status refusal_;
   std::shared_ptr<TokenSink> sink_;
-  absl::Notification submitted_, ended_;
+  testing::Latch submitted_{1}, ended_{1};
   std::vector<absl::StatusCode> ends_;
   Authenticator authenticator_{"client API", nullptr};
   // Eight requests while they come, of which a tenant among others may send four.
@@ -80,8 +80,8 @@ class PickerServiceTest : public ::testing::Test {
 
 TEST_F(PickerServiceTest, ARequestIsHeldUntilItHasAPlaceAndEndsWithItsStream) {
   Ask(R"({"prompt":"12345678","max_tokens":5,"n":2})");
-  submitted_.WaitForNotification();
-  const ClientRequest& request = handler_.submitted.back();
+  submitted_.wait();
+  const ClientRequest request = handler_.submitted().back();
   EXPECT_EQ(request.tenant, "acme");
   EXPECT_THAT(request.request_id, HasSubstr("r1#"));
   EXPECT_EQ(request.prompt_tokens, 3u);
@@ -93,10 +93,10 @@ TEST_F(PickerServiceTest, ARequestIsHeldUntilItHasAPlaceAndEndsWithItsStream) {
             "10.0.0.1:8000");
   stream_->Write(ResponseHeaders(200));
   ASSERT_TRUE(stream_->Read(&answer_));
-  EXPECT_FALSE(ended_.HasBeenNotified());
+  EXPECT_FALSE(ended_.try_wait());
   stream_->WritesDone();
   EXPECT_TRUE(stream_->Finish().ok());
-  ended_.WaitForNotification();
+  ended_.wait();
   EXPECT_THAT(ends_, ElementsAre(absl::StatusCode::kOk));
 }
 
@@ -123,12 +123,12 @@ TEST_F(PickerServiceTest, AnObserverTellsTheEndOfARequestWhoseStreamIsOver) {
   EXPECT_TRUE(answer_.request_body().response().body_mutation().streamed_response().end_of_stream());
   EXPECT_FALSE(stream_->Read(&answer_));
   EXPECT_TRUE(stream_->Finish().ok());
-  EXPECT_FALSE(ended_.HasBeenNotified());
+  EXPECT_FALSE(ended_.try_wait());
   EXPECT_FALSE(sink_->Cancelled());
   observer->Write(ResponseHeaders(200));
   observer->WritesDone();
   EXPECT_TRUE(observer->Finish().ok());
-  ended_.WaitForNotification();
+  ended_.wait();
   EXPECT_THAT(ends_, ElementsAre(absl::StatusCode::kOk));
   EXPECT_THAT(handler_.AwaitCancels(0), ::testing::IsEmpty());
 }
@@ -140,20 +140,20 @@ TEST_F(PickerServiceTest, HowTheServerHasAnsweredIsTheEnd) {
            {429, "via_upstream", absl::StatusCode::kAborted}}) {
     grpc::ClientContext context;
     auto stream = stub_->Process(&context);
-    absl::Notification ended;
+    testing::Latch ended{1};
     absl::StatusCode code = absl::StatusCode::kOk;
-    absl::Notification submitted;
+    testing::Latch submitted{1};
     handler_.on_submit = [&](core::RequestId, const std::shared_ptr<TokenSink>&) {
-      submitted.Notify();
+      submitted.count_down();
       return absl::OkStatus();
     };
     stream->Write(RequestHeaders(pb::NONE, pb::NONE, {{":path", "/v1/models"}}, true));
-    submitted.WaitForNotification();
+    submitted.wait();
     const auto* const request =
-        dynamic_cast<const PlacedRequest*>(handler_.submitted.back().passed.message.get());
+        dynamic_cast<const PlacedRequest*>(handler_.submitted().back().passed.message.get());
     request->SendTo({"e:1", std::nullopt}, [&](const absl::Status& told) {
       code = told.code();
-      ended.Notify();
+      ended.count_down();
     });
     Out answer;
     ASSERT_TRUE(stream->Read(&answer));
@@ -161,19 +161,19 @@ TEST_F(PickerServiceTest, HowTheServerHasAnsweredIsTheEnd) {
     ASSERT_TRUE(stream->Read(&answer));
     stream->WritesDone();
     stream->Finish();
-    ended.WaitForNotification();
+    ended.wait();
     EXPECT_EQ(code, end) << status << details;
   }
 }
 
 TEST_F(PickerServiceTest, AClientThatLeavesWhileItWaitsIsCancelled) {
   Ask("{}");
-  submitted_.WaitForNotification();
+  submitted_.wait();
   context_.TryCancel();
   EXPECT_THAT(handler_.AwaitCancels(1), ElementsAre(Pair(sink_->id(), false)));
   EXPECT_TRUE(sink_->Cancelled());
   Place();
-  ended_.WaitForNotification();
+  ended_.wait();
   EXPECT_THAT(ends_, ElementsAre(absl::StatusCode::kAborted)) << "nobody can be sent there any more";
 }
 
@@ -187,7 +187,7 @@ TEST_F(PickerServiceTest, OnlyEndpointsThatEnvoyPermits) {
     return absl::ResourceExhaustedError("enough");
   };
   const auto rank_within = [&](const std::string& subset, uint32_t status) {
-    handler_.submitted.clear();
+    const size_t before = handler_.submitted().size();
     grpc::ClientContext context;
     auto stream = stub_->Process(&context);
     In headers = RequestHeaders(pb::NONE, pb::NONE, {{":path", "/v1/models"}}, true);
@@ -199,7 +199,8 @@ TEST_F(PickerServiceTest, OnlyEndpointsThatEnvoyPermits) {
     EXPECT_TRUE(stream->Read(&answer));
     EXPECT_EQ(answer.immediate_response().status().code(), status) << subset;
     stream->Finish();
-    return handler_.submitted.empty() ? -2 : static_cast<int>(handler_.submitted.back().rank.value_or(-1));
+    const std::vector<ClientRequest> submitted = handler_.submitted();
+    return submitted.size() == before ? -2 : static_cast<int>(submitted.back().rank.value_or(-1));
   };
   EXPECT_EQ(rank_within("10.0.0.2:8000", 429), 1);
   EXPECT_EQ(rank_within("10.0.0.2", 429), 2) << "any port of the host";
@@ -213,18 +214,18 @@ TEST_F(PickerServiceTest, ARequestIsForwardedOnce) {
   Place();
   ASSERT_TRUE(stream_->Read(&answer_));
   bool aborted = false;
-  dynamic_cast<const PlacedRequest*>(handler_.submitted.back().passed.message.get())
+  dynamic_cast<const PlacedRequest*>(handler_.submitted().back().passed.message.get())
       ->SendTo({"10.0.0.2:8000", std::nullopt},
                [&](const absl::Status& end) { aborted = absl::IsAborted(end); });
   EXPECT_TRUE(aborted);
 }
 
 TEST_F(PickerServiceTest, ABodyIsKeptWhereItsPromptMayBeHandedOver) {
-  handler_.serving.hands_over = true;
+  handler_.set_serving({.ready = true, .max_sequence_tokens = 1000, .hands_over = true});
   Ask(R"({"messages":[{}],"max_tokens":5})",
       {{":path", "/model/v1/chat/completions?x=1"}, {"authorization", "Bearer s"}});
-  submitted_.WaitForNotification();
-  const Passing& passed = handler_.submitted.back().passed;
+  submitted_.wait();
+  const Passing passed = handler_.submitted().back().passed;
   EXPECT_FALSE(passed.no_hand_off);
   EXPECT_EQ(passed.message->bytes(), 32);
   const auto* const request = dynamic_cast<const PlacedRequest*>(passed.message.get());
@@ -247,7 +248,7 @@ TEST_F(PickerServiceTest, RefusalsAreAnswered) {
 
 TEST_F(PickerServiceTest, ARequestThatEndsInTheRouterIsAnswered) {
   Ask("{}");
-  submitted_.WaitForNotification();
+  submitted_.wait();
   End(*sink_, absl::UnavailableError("the router is shutting down"), std::nullopt);
   ASSERT_TRUE(stream_->Read(&answer_));
   EXPECT_EQ(answer_.immediate_response().status().code(), 503u);
@@ -279,7 +280,7 @@ TEST_F(PickerServiceTest, ATenantsRequestsThatDoNotEndLeaveOthersTheirShare) {
   while (service_.streams() > 4) absl::SleepFor(absl::Milliseconds(1));
   // One that waits for its place counts in the pool instead, and bodies count too.
   calls[0]->stream->Write(RequestBody("{}", true));
-  submitted_.WaitForNotification();
+  submitted_.wait();
   calls.push_back(std::make_unique<Call>(*stub_, "greedy"));
   EXPECT_TRUE(calls.back()->Taken());
   calls.back()->stream->Write(RequestBody(std::string(PickerService::kStreamBytes, ' '), false));

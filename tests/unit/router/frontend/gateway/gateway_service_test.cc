@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "common/net/status.h"
 #include "tests/testing/engine_protocols.h"
+#include "tests/testing/latch.h"
 #include "tests/testing/loopback_server.h"
 #include "tests/unit/router/frontend/fake_handler.h"
 #include "tests/unit/router/frontend/gateway/protocols.h"
@@ -56,8 +56,11 @@ class GatewayServiceTest : public ::testing::Test {
   using Request = typename P::GenerateRequest;
   using Response = typename P::GenerateResponse;
 
-  GatewayServiceTest() { handler_.serving = {true, 1000}; }
-  ~GatewayServiceTest() override { service_.Close(); }
+  GatewayServiceTest() { handler_.set_serving({true, 1000}); }
+  ~GatewayServiceTest() override {
+    service_.Close();
+    handler_.on_submit = nullptr;
+  }
 
   static GatewayOptions Options() {
     GatewayOptions options;
@@ -169,15 +172,15 @@ TYPED_TEST(GatewayServiceTest, AStreamIsChunksAndAnEnd) {
   EXPECT_EQ(messages.back().complete().ShortDebugString(),
             "finish_reason: \"length\" prompt_tokens: 1 completion_tokens: 3")
       << "the chunks had the tokens";
-  ASSERT_THAT(this->handler_.submitted, SizeIs(1));
-  EXPECT_EQ(this->handler_.submitted[0].request_id, "r");
+  ASSERT_THAT(this->handler_.submitted(), SizeIs(1));
+  EXPECT_EQ(this->handler_.submitted()[0].request_id, "r");
   if constexpr (requires { messages[0].request_id(); }) {
     for (const auto& message : messages) EXPECT_EQ(message.request_id(), "r");
   }
 }
 
 TYPED_TEST(GatewayServiceTest, WithoutAStreamAllComesAtTheEnd) {
-  FinishReason reason = FinishReason::kStop;
+  std::atomic<FinishReason> reason = FinishReason::kStop;
   this->OnOutputs(1, [&](auto& sinks) {
     Deliver(*sinks[0], {1, 2});
     Deliver(*sinks[0], {0});
@@ -196,7 +199,7 @@ TYPED_TEST(GatewayServiceTest, WithoutAStreamAllComesAtTheEnd) {
   };
   const std::string named = ended_by("stop") + " matched_token_id: 0";
   EXPECT_EQ(complete(), TypeParam::kNamesEos ? named : ended_by("stop")) << "the model's own end of sequence";
-  EXPECT_EQ(this->handler_.submitted[0].request_id, "drawn");
+  EXPECT_EQ(this->handler_.submitted()[0].request_id, "drawn");
   if constexpr (requires { this->messages_got_[0].request_id(); }) {
     EXPECT_EQ(this->messages_got_[0].request_id(), "drawn");
   }
@@ -245,10 +248,10 @@ TYPED_TEST(GatewayServiceTest, SeveralOutputsAreSeveralRequests) {
       EXPECT_THAT(order, ElementsAre(0, 1, 2));
     }
   }
-  ASSERT_THAT(this->handler_.submitted, SizeIs(6));
+  ASSERT_THAT(this->handler_.submitted(), SizeIs(6));
   EXPECT_EQ(this->handler_.calls, 2) << "nothing comes between the outputs of a call";
-  EXPECT_EQ(this->handler_.submitted[2].request_id, "r");
-  EXPECT_EQ(this->handler_.submitted[2].output, 2u);
+  EXPECT_EQ(this->handler_.submitted()[2].request_id, "r");
+  EXPECT_EQ(this->handler_.submitted()[2].output, 2u);
 }
 
 TYPED_TEST(GatewayServiceTest, ARefusedCallEndsWithItsStatus) {
@@ -265,18 +268,18 @@ TYPED_TEST(GatewayServiceTest, ARefusedCallEndsWithItsStatus) {
 
 TYPED_TEST(GatewayServiceTest, AnOutputThatFailsAtOnceCancelsTheOthers) {
   int submitted = 0;
-  absl::Notification all_submitted;
+  testing::Latch all_submitted{1};
   this->handler_.on_submit = [&](core::RequestId, const std::shared_ptr<TokenSink>& sink) {
     // The decision thread may end the output before the whole call has been submitted.
     if (++submitted == 1) End(*sink, absl::AlreadyExistsError("taken"), std::nullopt);
-    if (submitted == 3) all_submitted.Notify();
+    if (submitted == 3) all_submitted.count_down();
     return absl::OkStatus();
   };
   const core::RequestId first = this->handler_.NextId() + 1;
   EXPECT_TRUE(absl::IsAlreadyExists(this->Generate(this->RequestFor(true, 3))));
   EXPECT_THAT(this->handler_.AwaitCancels(2), ElementsAre(Pair(first + 1, false), Pair(first + 2, false)));
   // The answer and the cancellations may come before the last output is submitted.
-  EXPECT_TRUE(all_submitted.WaitForNotificationWithTimeout(absl::Seconds(60)));
+  EXPECT_TRUE(all_submitted.wait_for(absl::Seconds(60)));
 }
 
 TYPED_TEST(GatewayServiceTest, ALostOutputFailsItsCall) {
@@ -292,13 +295,13 @@ TYPED_TEST(GatewayServiceTest, ALostOutputFailsItsCall) {
 
 TYPED_TEST(GatewayServiceTest, HeadersSetTenantAndObjective) {
   this->RefuseAll();
-  const auto& submitted = this->handler_.submitted;
+  const auto submitted = [this] { return this->handler_.submitted().back(); };
   EXPECT_EQ(this->GenerateWith("bfio-tenant", "acme").message(), "enough");
-  EXPECT_EQ(submitted.back().tenant, "acme");
-  EXPECT_EQ(submitted.back().ttft_objective, std::nullopt);
+  EXPECT_EQ(submitted().tenant, "acme");
+  EXPECT_EQ(submitted().ttft_objective, std::nullopt);
   EXPECT_EQ(this->GenerateWith("x-slo-ttft-ms", "62.5").message(), "enough");
-  EXPECT_EQ(submitted.back().tenant, "");
-  EXPECT_EQ(submitted.back().ttft_objective, absl::Microseconds(62'500));
+  EXPECT_EQ(submitted().tenant, "");
+  EXPECT_EQ(submitted().ttft_objective, absl::Microseconds(62'500));
   EXPECT_TRUE(absl::IsInvalidArgument(this->GenerateWith("bfio-tenant", "two words")));
   for (const char* wrong : {"", "soon", "0", "-1", "nan", "inf", "3600001", "500 ms"}) {
     const absl::Status status = this->GenerateWith("x-slo-ttft-ms", wrong);
@@ -309,13 +312,13 @@ TYPED_TEST(GatewayServiceTest, HeadersSetTenantAndObjective) {
   aborting.AddMetadata("bfio-tenant", "two words");
   typename TypeParam::AbortResponse response;
   EXPECT_EQ(this->stub_->Abort(&aborting, {}, &response).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_THAT(submitted, SizeIs(2));
+  EXPECT_THAT(this->handler_.submitted(), SizeIs(2));
 }
 
 TYPED_TEST(GatewayServiceTest, AnAbortNamesARequestAndMayBeRefused) {
   EXPECT_TRUE(this->Abort(TypeParam::AbortOf("r")).ok());
-  ASSERT_THAT(this->handler_.aborted, SizeIs(1));
-  EXPECT_EQ(this->handler_.aborted[0].request_id, "r");
+  ASSERT_THAT(this->handler_.aborted(), SizeIs(1));
+  EXPECT_EQ(this->handler_.aborted()[0].request_id, "r");
   this->handler_.refuse = absl::UnavailableError("shutting down");
   EXPECT_EQ(this->Abort(TypeParam::AbortOf("r")), this->handler_.refuse);
 }
@@ -336,7 +339,7 @@ TYPED_TEST(GatewayServiceTest, AnAbortIsOfTheTenantThatSendsIt) {
   EXPECT_EQ(abort(*acme.stub, TestFixture::kGatewayToken, "other"), grpc::StatusCode::OK);
   EXPECT_EQ(abort(*acme.stub, TestFixture::kGatewayToken, ""), grpc::StatusCode::OK);
   std::vector<std::string> tenants;
-  for (const auto& request : this->handler_.aborted) tenants.push_back(request.tenant);
+  for (const auto& request : this->handler_.aborted()) tenants.push_back(request.tenant);
   EXPECT_THAT(tenants, ElementsAre("other", "", "acme", "other", "smg"));
   // A gateway's calls are counted by tenant.
   for (int i = 1; i < 200; ++i) abort(*acme.stub, TestFixture::kGatewayToken, "other");
@@ -350,18 +353,18 @@ TEST_F(VllmServiceTest, AnAbortMayNameSeveralRequests) {
   Vllm::AbortRequest abort;
   for (size_t i = 0; i <= GatewayService::kMaxAborts; ++i) abort.add_request_ids("x");
   EXPECT_TRUE(absl::IsInvalidArgument(Abort(abort)));
-  EXPECT_THAT(handler_.aborted, IsEmpty());
+  EXPECT_THAT(handler_.aborted(), IsEmpty());
   EXPECT_TRUE(Abort({}).ok());
   abort.mutable_request_ids()->DeleteSubrange(0, GatewayService::kMaxAborts);
   abort.add_request_ids("y");
   EXPECT_TRUE(Abort(abort).ok());
-  ASSERT_THAT(handler_.aborted, SizeIs(2));
-  EXPECT_EQ(handler_.aborted[1].request_id, "y");
+  ASSERT_THAT(handler_.aborted(), SizeIs(2));
+  EXPECT_EQ(handler_.aborted()[1].request_id, "y");
 }
 
 TYPED_TEST(GatewayServiceTest, HealthIsWhetherTheGroupsServe) {
   for (const bool ready : {true, false}) {
-    this->handler_.serving.ready = ready;
+    this->handler_.set_serving({ready, 1000});
     typename TypeParam::HealthCheckResponse response;
     grpc::ClientContext context;
     ASSERT_TRUE(this->stub_->HealthCheck(&context, {}, &response).ok());
@@ -477,7 +480,7 @@ TYPED_TEST(GatewayServiceTest, EveryMethodAuthenticatesItsCaller) {
     return reader->Finish().error_code();
   };
   EXPECT_EQ(submit(""), grpc::StatusCode::UNAVAILABLE);
-  EXPECT_EQ(this->handler_.submitted.back().tenant, "acme");
+  EXPECT_EQ(this->handler_.submitted().back().tenant, "acme");
   EXPECT_EQ(submit("other"), grpc::StatusCode::PERMISSION_DENIED);
 }
 

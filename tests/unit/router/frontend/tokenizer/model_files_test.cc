@@ -8,8 +8,8 @@
 #include <string>
 #include <tuple>
 
-#include "absl/synchronization/notification.h"
 #include "router/frontend/tokenizer/model_source.h"
+#include "tests/testing/latch.h"
 
 namespace bfio::router {
 namespace {
@@ -114,13 +114,13 @@ TEST_F(ModelFilesTest, OthersCanReadTheArchive) {
 TEST(ModelSource, TheFilesAreThoseOfTheServedModel) {
   ModelSource source(nullptr);
   const auto offer = [&](const std::string& model, const std::string& directory) {
-    absl::Notification done;
+    testing::Latch done{1};
     absl::Status status;
     source.Take(model, directory, {{"tokenizer.json", kTokenizer}}, [&](const absl::Status& taken) {
       status = taken;
-      done.Notify();
+      done.count_down();
     });
-    done.WaitForNotification();
+    done.wait();
     return status;
   };
   const auto got = [&] { return source.Get() == nullptr ? "none" : source.Get()->directory; };
