@@ -22,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
+#include "common/net/tsan_edge.h"
 
 namespace bfio {
 namespace {
@@ -140,9 +141,10 @@ void Watch(int poll, int fd, uint32_t events, uint64_t number) {
 // Has the listener count each new call, of whatever method.
 class CallCounter final : public grpc::experimental::ServerInterceptorFactoryInterface {
  public:
-  explicit CallCounter(ConnectionListener* listener) : listener_(listener) {}
+  explicit CallCounter(ConnectionListener* listener) : listener_(listener) { GrpcHandOver(this); }
   // None is needed.
   grpc::experimental::Interceptor* CreateServerInterceptor(grpc::experimental::ServerRpcInfo* call) override {
+    GrpcTakeOver(this);
     listener_->OnCall(call->server_context()->peer());
     return nullptr;
   }

@@ -150,7 +150,6 @@ class GreedyPeer::Call final
       : messages_(habit.messages), stub_(channel) {
     Authenticate(habit.port, kGreedyTenant, context_);
     stub_.PrepareBidiStreamingCall(&context_, habit.method, grpc::StubOptions(), this);
-    GrpcHandOver(this);
     OnWriteDone(true);
     StartCall();
     if (habit.cancelled) context_.TryCancel();
@@ -158,8 +157,10 @@ class GreedyPeer::Call final
   ~Call() override { End(); }
 
   void OnWriteDone(bool ok) override {
+    const GrpcReaction reaction(this);
     if (!ok || sent_ == messages_.size()) return;
     const grpc::ByteBuffer* const next = &messages_[sent_++];
+    GrpcHandOver(this);
     messages_.size() == 1 ? StartWriteLast(next, grpc::WriteOptions()) : StartWrite(next);
   }
 

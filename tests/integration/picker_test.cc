@@ -383,7 +383,7 @@ TEST_F(PickerTest, EnginesMayBeCheckedFirst) {
                            ": GET /v1/models: cannot connect (is it started, and is this its port?)\n")));
   EXPECT_THAT(bad.out, ::testing::EndsWith("\nbfio_router: 3 ranks, 2 faults\n"));
   EXPECT_EQ(RunProgram("bfio_router", {"--check_config", "--policy=foo"}).code, 2);
-  other.models = one.models;
+  other.models = std::string(one.models);
   const RunResult roles = RunProgram(
       "bfio_router",
       {"--check_config", "--workers=2", Config({one.address(), other.address()}, {"prefill", "decode"})});

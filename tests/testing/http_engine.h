@@ -14,9 +14,11 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/mutex.h"
 #include "httplib.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/handed_over_kv.h"
@@ -58,9 +60,26 @@ class HttpEngine {
   int port() const { return port_; }
   std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
 
-  std::string models = R"({"object":"list","data":[{"id":"m","max_model_len":4096},{"id":"lora"}]})";
+  // Replaced by the test while the server runs.
+  class Text {
+   public:
+    explicit Text(std::string text) : text_(std::move(text)) {}
+    void operator=(std::string text) {
+      MutexLock lock(&mutex_);
+      text_ = std::move(text);
+    }
+    operator std::string() const {
+      MutexLock lock(&mutex_);
+      return text_;
+    }
+
+   private:
+    mutable Mutex mutex_;
+    std::string text_ ABSL_GUARDED_BY(mutex_);
+  };
+  Text models{R"({"object":"list","data":[{"id":"m","max_model_len":4096},{"id":"lora"}]})"};
   // Appended to the metrics.
-  std::string more_metrics;
+  Text more_metrics{""};
   std::atomic<int> ranks, first;
   std::atomic<bool> healthy = true;
   std::atomic<int64_t> running = 0, waiting = 0, generated = 0;
@@ -114,7 +133,7 @@ class HttpEngine {
       absl::StrAppend(&text, "vllm:cache_config_info{block_size=\"16\",engine=\"", rank,
                       "\",num_gpu_blocks=\"", 1000 * ranks, "\"} 1.0\n");
     }
-    return text + more_metrics;
+    return text + std::string(more_metrics);
   }
 
   httplib::Server server_;
