@@ -1,15 +1,14 @@
 #include "router/engine_link/streamed_rank.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "common/cost/prompt_work.h"
 
 namespace bfio::router {
 namespace {
 
-// Weight of a step in the means of step time and of requests that ended.
-constexpr double kStepWeight = 0.1, kEndedWeight = 1.0 / 64;
+// Weight of a step in the mean of step time.
+constexpr double kStepWeight = 0.1;
 // Tokens that arrive within this share of a usual step after the last ones may belong to the same step.
 constexpr double kLateShare = 0.5;
 
@@ -222,8 +221,8 @@ void StreamedRank::EndStep(absl::Time now, Output& out) {
   }
   // The next step of a rank that becomes idle begins when it gets work, not now.
   if (any_tokens && idle) last_tokens_at_ = absl::InfinitePast();
-  if (any_tokens) ended_per_step_ += kEndedWeight * static_cast<double>(ended);
-  if (stepped) ended_per_step_ -= kEndedWeight * ended_per_step_;
+  if (any_tokens) credit_.Ended(static_cast<int64_t>(ended));
+  if (stepped) credit_.Stepped();
   report.extra_slots = on_trial_ ? 1 - options_.slots : Credit() - static_cast<int32_t>(load_.others());
   first_token_at_ = absl::InfiniteFuture();
   SendReport(std::move(report), now, out);
@@ -240,9 +239,7 @@ void StreamedRank::EndStep(absl::Time now, Output& out) {
 
 int32_t StreamedRank::Credit() const {
   if (usual_step_ <= absl::ZeroDuration()) return 0;
-  const double ended = ended_per_step_ * (1 + absl::FDivDuration(round_trip_, usual_step_));
-  if (ended < kLeastEmptyShare * options_.slots) return 0;
-  return static_cast<int32_t>(std::min<double>(std::ceil(ended) + 1, options_.slots));
+  return credit_.Of(options_.slots, absl::FDivDuration(round_trip_, usual_step_));
 }
 
 BatchLoad StreamedRank::TakeBatch(bool reported) {

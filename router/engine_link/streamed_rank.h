@@ -5,6 +5,7 @@
 #pragma once
 
 #include "common/cost/batch_time.h"
+#include "router/core/model/slot_credit.h"
 #include "router/engine_link/engine_rank.h"
 
 namespace bfio::router {
@@ -22,10 +23,6 @@ class StreamedRank final : public EngineRank {
   static constexpr int kQuietWithoutLoads = 10;
   // How long a report of the engine counts as recent. It sends about four a second (BFIO_ROUTER_SILENCE_S).
   static constexpr absl::Duration kFollows = absl::Seconds(2);
-  // A slot that waits for the router's next request is empty for a round trip and a step. Requests wait in
-  // the engine for such slots only where these would be more than this share of all slots: below it, the gain
-  // in throughput is smaller than the loss from choosing the rank earlier.
-  static constexpr double kLeastEmptyShare = 0.005;
 
   explicit StreamedRank(const Options& options = {})
       // One slot always remains for the router, whatever an engine reports.
@@ -82,9 +79,9 @@ class StreamedRank final : public EngineRank {
   int64_t prompt_tokens_ = 0;
 
   absl::Time first_token_at_ = absl::InfiniteFuture(), last_tokens_at_ = absl::InfinitePast();
-  // Mean time between steps with tokens; zero: unknown. Mean number of requests that end in such a step.
+  // Mean time between steps with tokens; zero: unknown.
   absl::Duration usual_step_;
-  double ended_per_step_ = 0;
+  core::SlotCredit credit_;
   absl::Duration round_trip_;
   // Number of reports with tokens, without those of late ones; of steps with tokens; the version of the
   // batches' cost that was reported last.

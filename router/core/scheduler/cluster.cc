@@ -271,7 +271,10 @@ Room Cluster::RoomForPrefill() const {
     placed += group->placed();
     held += group->HeldTokens();
   }
-  const double ends = prompts_ > 0 ? std::min(ends_ / prompts_, static_cast<double>(placed)) : 0;
+  // In the time of two prompts, one under way and one that is computed and waits, seldom more requests end:
+  // no slot waits for a prompt, and the policy can choose one for each slot.
+  const double twice = prompts_ > 0 ? 2 * ends_ / prompts_ : 0;
+  const double ends = std::min(twice + 2 * std::sqrt(twice), static_cast<double>(placed));
   room.requests += static_cast<int64_t>(std::ceil(ends));
   if (placed > 0)
     room.tokens += static_cast<int64_t>(ends * static_cast<double>(held) / static_cast<double>(placed));

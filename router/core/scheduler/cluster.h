@@ -105,7 +105,7 @@ class Cluster {
   // Groups of ranks that compute prompts for others follow one policy, whatever the setting is.
   absl::StatusOr<std::unique_ptr<Policy>> MakePolicyFor(GroupKind kind, const PolicySetting& setting) const;
   // What groups that decode have room for: their free slots and KV memory, and the slots of as many requests
-  // as end while a prompt is computed, less what is promised to prompts under way or computed.
+  // as may end in the time of two prompts, less what is promised to prompts under way or computed.
   Room RoomForPrefill() const;
   int64_t PrefillsUnderWay() const;
   // Call after groups have opened, closed or advanced.

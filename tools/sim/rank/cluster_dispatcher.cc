@@ -33,7 +33,8 @@ ClusterDispatcher::ClusterDispatcher(const Options& options, ServeGroup* group,
       requests_(requests),
       cluster_(options.scheduler, options.policy, {}, std::move(lookahead)),
       steps_(group->ranks().size()),
-      applied_(group->ranks().size()) {
+      applied_(group->ranks().size()),
+      credits_(group->ranks().size()) {
   using core::GroupKind;
   const GroupKind engines = group->barrier() ? GroupKind::kCoupled : GroupKind::kIndependent;
   OpenGroup(0, barrier() ? GroupKind::kBarrier : engines, core::RequestSpec::kHandsOver);
@@ -156,6 +157,14 @@ void ClusterDispatcher::Stepped(int32_t stepper, const ServeStep& step, double n
     of_rank(rank).preempted.push_back(Of(index).id);
     reports.returned.push_back(SpecOf(Of(index)));
     if (step.prefills) hand_offs_.emplace_back(now_s, index);
+  }
+  for (RankReport& of : reports.ranks) {
+    // As in the router, which receives the tokens of such engines.
+    if (options_.kind != Kind::kPlain || !group_->barrier() || step.prefills) break;
+    core::SlotCredit& credit = credits_[of.rank];
+    credit.Ended(std::ssize(of.finished));
+    credit.Stepped();
+    of.report.extra_slots = credit.Of(static_cast<int32_t>(group_->slots()), 0);
   }
   reports_.push_back(std::move(reports));
   for (; std::ssize(reports_) > options_.scheduler.report_delay_steps; reports_.pop_front())

@@ -27,6 +27,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
+#include "router/core/model/slot_credit.h"
 #include "router/core/prefix/prefix_caches.h"
 #include "router/core/scheduler/cluster.h"
 #include "router/core/scheduler/plan_delay.h"
@@ -136,6 +137,7 @@ class ClusterDispatcher final : public EngineDispatcher {
   int64_t expired_ = 0;
   // By rank: the number of its steps, and of the last plan that it has applied.
   std::vector<int64_t> steps_, applied_;
+  std::vector<core::SlotCredit> credits_;
   // Reports that the cluster has not got.
   std::deque<StepReports> reports_;
   // Of steps: plans to come.

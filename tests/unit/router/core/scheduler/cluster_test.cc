@@ -202,14 +202,14 @@ TEST_F(ClusterTest, AStoppedRankThatComputesPromptsForOthersTakesOne) {
 }
 
 // Prompts for others begin as far as those have slots and KV memory: free ones, less what waits for them or
-// is under way, plus the slots of as many requests as end while a prompt is computed.
+// is under way, plus the slots of as many requests as may end in the time of two prompts.
 TEST_F(ClusterTest, PromptsForOthersBeginAsFarAsThoseHaveRoom) {
   constexpr uint32_t kHandsOver = RequestSpec::kHandsOver, kDecodes = RequestSpec::kDecodes;
   const auto open = [&](GroupIndex group, int32_t slots, int64_t kv_tokens, GroupKind kind, uint32_t lacks) {
     cluster_.Apply(AddGroup{group, kind});
     cluster_.Apply(OpenEpoch{group, {{.spec = {.slots = slots, .kv_tokens = kv_tokens}}}, 0, lacks});
   };
-  open(0, 3, 1000, GroupKind::kIndependent, kHandsOver);
+  open(0, 6, 1000, GroupKind::kIndependent, kHandsOver);
   open(1, 8, 1000, GroupKind::kPrefill, kDecodes);
   EXPECT_EQ(cluster_.group(1)->policy().name(), "least_work");
   const auto prompt = [](RequestId id, int64_t tokens) {
@@ -230,29 +230,31 @@ TEST_F(ClusterTest, PromptsForOthersBeginAsFarAsThoseHaveRoom) {
     ASSERT_TRUE(cluster_.Apply(Report{1, 0, report}).status.ok());
     for (const RequestId id : ids) ASSERT_TRUE(cluster_.Apply(Requeue{computed(id, 10)}).status.ok());
   };
-  for (RequestId id = 1; id <= 6; ++id) cluster_.Apply(Enqueue{prompt(id, 10)});
+  for (RequestId id = 1; id <= 10; ++id) cluster_.Apply(Enqueue{prompt(id, 10)});
   EXPECT_THAT(Placed(0), ElementsAre()) << "they wait for another group";
-  EXPECT_THAT(Placed(1), ElementsAre(1, 2, 3)) << "three slots are free there";
+  EXPECT_THAT(Placed(1), ElementsAre(1, 2, 3, 4, 5, 6)) << "six slots are free there";
   EXPECT_THAT(Placed(1), ElementsAre());
-  hand_over({1, 2});
+  hand_over({1, 2, 3, 4, 5});
   EXPECT_THAT(Placed(1), ElementsAre()) << "the slots are promised to those that wait";
-  EXPECT_THAT(Placed(0), UnorderedElementsAre(1, 2));
+  EXPECT_THAT(Placed(0), UnorderedElementsAre(1, 2, 3, 4, 5));
   EXPECT_THAT(Placed(1), ElementsAre()) << "and to the one under way";
-  // One request ends while a prompt is under way: a prompt may begin for its slot, and one in advance for the
-  // next end, as 1 of 3 prompts has seen one.
-  ASSERT_TRUE(cluster_.Apply(Report{0, 0, {.step = 1, .applied_plan = 1, .load_tokens = 20}}).status.ok());
+  // One request ends while a prompt is under way: a prompt may begin for its slot, and two in advance. As 1
+  // of 5 prompts has seen an end, 0.4 are expected in the time of two, and seldom more than 1.7.
+  ASSERT_TRUE(cluster_.Apply(Report{0, 0, {.step = 1, .applied_plan = 1, .load_tokens = 50}}).status.ok());
   const std::vector<RequestId> ended = {1};
-  StepReport end = {.step = 2, .applied_plan = 1, .load_tokens = 22};
+  StepReport end = {.step = 2, .applied_plan = 1, .load_tokens = 55};
   end.finished = ended;
   ASSERT_TRUE(cluster_.Apply(Report{0, 0, end}).status.ok());
-  EXPECT_THAT(Placed(1), ElementsAre(4, 5));
+  EXPECT_THAT(Placed(1), ElementsAre(7, 8, 9));
   // KV memory: a prompt of 970 tokens waits until it fits beside what is held and promised.
-  cluster_.Apply(Cancel{6});
-  hand_over({3, 4, 5});
+  hand_over({6, 7, 8, 9});
   EXPECT_THAT(Placed(0), SizeIs(2));
-  cluster_.Apply(Enqueue{prompt(7, 970)});
-  cluster_.Apply(Cancel{3});
+  for (const RequestId id : {8, 9, 10}) cluster_.Apply(Cancel{id});
+  cluster_.Apply(Enqueue{prompt(11, 970)});
   EXPECT_THAT(Placed(1), ElementsAre());
+  cluster_.Apply(Cancel{11});
+  cluster_.Apply(Enqueue{prompt(12, 900)});
+  EXPECT_THAT(Placed(1), ElementsAre(12));
 }
 
 // The KV of each is kept for a limited time.

@@ -411,8 +411,8 @@ TEST(HandOffTest, AHandOffThatWaitsTooLongIsPrefilledAnew) {
   ASSERT_TRUE(run.ok()) << run.status();
   EXPECT_GT(run->expired, 0);
   EXPECT_EQ(run->reused, 0);
-  // It is sent before that age, and begins after the step that runs then.
-  EXPECT_LT(run->hand_off_s.p99, 0.3);
+  // It is sent before that age, and may wait in the engine for a slot.
+  EXPECT_LT(run->hand_off_s.p99, 0.6);
 }
 
 ServeOptions ServeWith(const std::string& rule, size_t engine = 2) {
