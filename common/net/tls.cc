@@ -15,6 +15,7 @@
 #include "common/base/mutex.h"
 #include "common/base/spdlog.h"
 #include "common/base/status_macros.h"
+#include "common/net/tsan_edge.h"
 #include "grpcpp/security/tls_certificate_provider.h"
 #include "grpcpp/security/tls_credentials_options.h"
 
@@ -80,10 +81,12 @@ std::shared_ptr<grpc::experimental::FileWatcherCertificateProvider> Watch(const 
 class TokenOfFile final : public grpc::MetadataCredentialsPlugin {
  public:
   explicit TokenOfFile(std::string path) : path_(std::move(path)) {}
+  ~TokenOfFile() override { GrpcTakeOver(this); }
   bool IsBlocking() const override { return false; }
   grpc::Status GetMetadata(grpc::string_ref, grpc::string_ref, const grpc::AuthContext&,
                            std::multimap<grpc::string, grpc::string>* metadata) override {
     metadata->emplace("authorization", absl::StrCat("Bearer ", Token()));
+    GrpcHandOver(this);
     return grpc::Status::OK;
   }
 

@@ -14,7 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/synchronization/mutex.h"
+#include "common/base/mutex.h"
 #include "envoy/ext_proc.grpc.pb.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "tests/testing/bad_input.h"
@@ -125,7 +125,7 @@ TEST_F(PickerTest, RequestsAreHeldUntilARankHasASlot) {
   HttpEngine one, two;
   Serve({&one, &two});
   std::map<std::string, HttpEngine*> engines = {{one.address(), &one}, {two.address(), &two}};
-  absl::Mutex mutex;
+  Mutex mutex;
   std::map<std::string, int> placed;
   int64_t most = 0;
   std::vector<std::thread> clients;
@@ -134,7 +134,7 @@ TEST_F(PickerTest, RequestsAreHeldUntilARankHasASlot) {
       Call call(*stub_, i % 2 == 0 ? ext_proc::BUFFERED : ext_proc::FULL_DUPLEX_STREAMED);
       const std::string place = call.Place();
       {
-        absl::MutexLock lock(&mutex);
+        MutexLock lock(&mutex);
         if (!engines.contains(place)) return;
         ++placed[place];
         most = std::max(most, ++engines[place]->running);
