@@ -23,6 +23,7 @@
 #include "common/net/first_messages.h"
 #include "common/net/server_call.h"
 #include "common/net/status.h"
+#include "common/net/tsan_edge.h"
 
 namespace bfio {
 
@@ -81,8 +82,14 @@ class UnaryCall final : public ServerCall<UnaryCall<Request, Response>, Request,
 template <typename Out>
 class RefusedCall final : public CallReactor<Out> {
  public:
-  explicit RefusedCall(const absl::Status& why) { this->Finish(ToGrpcStatus(why)); }
-  void OnDone() override { delete this; }
+  explicit RefusedCall(const absl::Status& why) {
+    GrpcHandOver(this);
+    this->Finish(ToGrpcStatus(why));
+  }
+  void OnDone() override {
+    GrpcTakeOver(this);
+    delete this;
+  }
 };
 
 class CallService : public grpc::Service {

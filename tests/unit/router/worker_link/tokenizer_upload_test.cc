@@ -14,6 +14,7 @@
 
 #include "bfio/v1/worker.grpc.pb.h"
 #include "common/net/status.h"
+#include "common/net/tsan_edge.h"
 #include "router/worker_link/worker_link_service.h"
 #include "tests/testing/loopback_server.h"
 
@@ -81,23 +82,29 @@ class TokenizerUploadTest : public ::testing::Test {
     parts[0].set_worker_instance(instance_);
     grpc::ClientContext context;
     v1::TokenizerReceipt receipt;
+    GrpcHandOver(this);
     const auto writer = stub_->OfferTokenizer(&context, &receipt);
     for (const v1::TokenizerPart& part : parts) {
       if (!writer->Write(part)) break;
     }
     writer->WritesDone();
-    return FromGrpcStatus(writer->Finish());
+    const grpc::Status status = writer->Finish();
+    GrpcTakeOver(this);
+    return FromGrpcStatus(status);
   }
   TokenizerReceiver Receiver() {
     return {[this](const std::string& model) {
+              GrpcTakeOver(this);
               EXPECT_EQ(model, kModel);
               ++asked_;
               return wanted_;
             },
             [this](const std::string&, std::string directory, TokenizerFiles files,
                    std::function<void(const absl::Status&)> done) {
+              GrpcTakeOver(this);
               directory_ = std::move(directory);
               files_ = std::move(files);
+              GrpcHandOver(this);
               done(verdict_);
             }};
   }
@@ -194,6 +201,7 @@ TEST_F(TokenizerUploadTest, AnAddressMaySendItsShareAtOnce) {
     one->writer->WritesDone();
     EXPECT_TRUE(one->writer->Finish().ok());
   }
+  GrpcTakeOver(this);
   EXPECT_THAT(files_, ElementsAre(Pair("tokenizer.json", "xy")));
 }
 
