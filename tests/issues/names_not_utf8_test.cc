@@ -23,7 +23,7 @@ TEST(NamesNotUtf8, AWorkersInAStepLog) {
   std::ofstream out(path);
   out << "worker,epoch,step,rank,ranks,load_tokens,active,admitted,finished,prefill_tokens,local_ns,"
          "barrier_wait_ns,gap_ns,end_ns\n";
-  for (int step = 0; step < 50; ++step) {
+  for (int step = 0; step < 64; ++step) {
     const int load = 1000 + 37 * step, local_ns = 5'000'000 + 100 * load;
     out << kName << ",1," << step << ",0,1," << load << ",5,1,0,0," << local_ns << ",0,2000,"
         << 6'000'000 * (step + 1) << "\n";

@@ -4,10 +4,13 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/cost/group_fit.h"
+#include "common/cost/online_fit.h"
 
 namespace bfio::sim {
 namespace {
@@ -15,33 +18,60 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Values = std::vector<double>;
 
-constexpr size_t kMinRows = 30;
-// If the middle 90 % of the loads lie within this share of the median, they do not determine the cost of a
-// token.
-constexpr double kMinLoadSpread = 0.02;
-// Minimum number of steps with prefill from which its cost is fitted.
-constexpr int64_t kMinPrefillRows = 10;
-// Condition number above which the effects of load and prefill cannot be separated.
-constexpr double kMaxCondition = 30;
-constexpr double kWarnCondition = 5;
 // A worker is slow if it is slower by more than this share and by more than its scatter explains; from this
 // number of its rows on. Smaller deviations do not change a decision.
 constexpr double kSlowShare = 0.05;
 constexpr int64_t kMinWorkerRows = 20;
 
 constexpr size_t kMinBatchRows = 100;
-// Fits use a sample, evenly spaced, of at most this many rows, because there are several fits.
+// The fit by batches uses a sample, evenly spaced, of at most this many rows, because it is made repeatedly.
 constexpr size_t kMaxRows = 20'000;
-constexpr int64_t kB0[] = {0, 8, 16, 32, 64, 128, 256};
+constexpr int kBatchRounds = 3;
+// Residuals beyond this many standard deviations are outliers; a standard deviation, in medians of absolute
+// residuals; a smaller relative residual than the last comes from the clock.
+constexpr double kCut = OnlineFitOptions().cut, kMadToSigma = 1.4826, kLeastError = 1e-6;
 
-Values ColumnOf(const std::vector<StepSample>& samples, double StepSample::*field) {
-  Values column;
-  for (const StepSample& sample : samples) column.push_back(sample.*field);
-  return column;
+// The value below which a share q of the values lies; 0 when empty.
+double QuantileOf(Values values, double q) {
+  if (values.empty()) return 0;
+  const auto at = static_cast<size_t>(q * static_cast<double>(values.size() - 1) + 0.5);
+  std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(at), values.end());
+  return values[at];
+}
+double MedianOfAbsolute(Values values) {
+  for (double& value : values) value = std::abs(value);
+  return QuantileOf(std::move(values), 0.5);
 }
 
-Json Coefficient(const RobustFit& fit, size_t i) {
-  return {{"value", fit.coefficients[i]}, {"standard_error", fit.standard_errors[i]}};
+Json Coefficient(const std::optional<FittedValue>& fitted) {
+  return fitted ? Json{{"value", fitted->value}, {"standard_error", fitted->standard_error}} : Json();
+}
+
+// The share of the variance of `values` that leaves `residuals`, of those within `most`.
+double RSquared(const Values& values, const Values& residuals, double most) {
+  double count = 0, sum = 0, squares = 0, rest = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (std::abs(residuals[i]) > most) continue;
+    ++count, sum += values[i];
+    squares += values[i] * values[i], rest += residuals[i] * residuals[i];
+  }
+  const double total = squares - sum * sum / std::max(1.0, count);
+  return total > 0 ? 1 - rest / total : 0;
+}
+
+// The cost by load and prompts. Rows of all workers take turns, as at the barrier: a slow one's are outliers
+// among those of the others.
+StepCostEstimate FitSteps(const std::vector<StepSample>& samples) {
+  std::vector<const StepSample*> order;
+  for (const StepSample& sample : samples) order.push_back(&sample);
+  std::ranges::stable_sort(order, {}, [](const StepSample* of) { return std::pair(of->epoch, of->step); });
+  // Nothing is forgotten.
+  OnlineStepFit fit({.memory_steps = 1e6 * static_cast<double>(samples.size() + 1)});
+  for (const StepSample* of : order) {
+    fit.Add(static_cast<int64_t>(std::min(of->load_tokens, 1e15)),
+            static_cast<int64_t>(std::min(of->prefill_tokens, 1e15)), of->local_s);
+  }
+  return fit.estimate();
 }
 
 // The medians of the barrier's time for the rank that arrives last, and of the gap from there to the next
@@ -84,112 +114,92 @@ Json Workers(const StepRows& rows, const Values& residuals, std::vector<std::str
 Json Batches(const StepRows& rows) {
   std::vector<StepSample> usable, steps;
   for (const StepSample& sample : rows.samples)
-    if (sample.batch_tokens > 0) usable.push_back(sample);
+    if (sample.batch_tokens > 0 && sample.local_s > 0) usable.push_back(sample);
   const size_t stride = 1 + usable.size() / kMaxRows;
   for (size_t i = 0; i < usable.size(); i += stride) steps.push_back(usable[i]);
   if (steps.size() < kMinBatchRows) return nullptr;
-  const Values local_s = ColumnOf(steps, &StepSample::local_s);
-  Json best;
-  // Of absolute residuals, which outliers influence little.
-  double least = std::numeric_limits<double>::infinity();
-  for (const int64_t b0 : kB0) {
-    Values beyond = ColumnOf(steps, &StepSample::batch_tokens);
-    for (double& tokens : beyond) tokens = std::max(0.0, tokens - static_cast<double>(b0));
-    // From the model with most terms down: the first whose coefficients the data determines and none of which
-    // is negative.
-    for (const auto& [k1, k2] : {std::pair(true, true), {false, true}, {true, false}, {false, false}}) {
-      std::vector<Values> columns = {beyond};
-      if (k1) columns.push_back(ColumnOf(steps, &StepSample::prefill_pairs));
-      if (k2) columns.push_back(ColumnOf(steps, &StepSample::decode_context));
-      const auto fit = FitRobustly(columns, local_s);
-      if (!fit.ok() ||
-          !std::ranges::all_of(fit->coefficients, [](double coefficient) { return coefficient >= 0; }))
-        continue;
-      double distance = 0;
-      Values errors;
-      for (size_t i = 0; i < local_s.size(); ++i) {
-        const double residual = std::abs(fit->residuals[i]), fitted = local_s[i] - fit->residuals[i];
-        distance += residual;
-        if (fitted > 0) errors.push_back(residual / fitted);
-      }
-      if (distance >= least) break;
-      least = distance;
-      best = {{"rows", steps.size()},
-              {"outliers", fit->outliers},
-              {"c_s", Coefficient(*fit, 0)},
-              {"a_s_per_token", Coefficient(*fit, 1)},
-              {"b0_tokens", b0},
-              {"k1_s_per_pair", k1 ? Coefficient(*fit, 2) : Json()},
-              {"k2_s_per_token", k2 ? Coefficient(*fit, k1 ? 3 : 2) : Json()},
-              {"r_squared", fit->r_squared},
-              {"median_error", QuantileOf(errors, 0.5)},
-              {"p95_error", QuantileOf(errors, 0.95)}};
-      break;
-    }
+  const auto load_of = [](const StepSample& step) {
+    return BatchLoad{static_cast<int64_t>(std::min(step.batch_tokens, 1e15)), step.prefill_pairs,
+                     step.decode_context};
+  };
+  BatchCost cost;
+  Values errors(steps.size()), local_s, residuals;
+  double most = std::numeric_limits<double>::infinity();
+  // Each round leaves out the steps that are outliers of the round before.
+  for (int round = 0; round < kBatchRounds; ++round) {
+    GroupFit fit({.memory_steps = 1e6 * static_cast<double>(steps.size()), .prices = false});
+    for (size_t i = 0; i < steps.size(); ++i)
+      if (std::abs(errors[i]) <= most) fit.Add(load_of(steps[i]), steps[i].local_s);
+    if (!fit.cost()) return nullptr;
+    cost = fit.cost()->batch;
+    for (size_t i = 0; i < steps.size(); ++i)
+      errors[i] = steps[i].local_s / cost.Seconds(load_of(steps[i])) - 1;
+    most = kCut * std::max(kLeastError, kMadToSigma * MedianOfAbsolute(errors));
   }
-  return best;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    if (std::abs(errors[i]) > most) continue;
+    local_s.push_back(steps[i].local_s);
+    residuals.push_back(steps[i].local_s - cost.Seconds(load_of(steps[i])));
+  }
+  for (double& error : errors) error = std::abs(error);
+  const auto coefficient = [](double value) { return value > 0 ? Json{{"value", value}} : Json(); };
+  return {{"rows", steps.size()},
+          {"outliers", steps.size() - local_s.size()},
+          {"c_s", Json{{"value", cost.c_s}}},
+          {"a_s_per_token", Json{{"value", cost.a_s_per_token}}},
+          {"b0_tokens", cost.b0_tokens},
+          {"k1_s_per_pair", coefficient(cost.k1_s_per_pair)},
+          {"k2_s_per_token", coefficient(cost.k2_s_per_token)},
+          {"r_squared", RSquared(local_s, residuals, std::numeric_limits<double>::infinity())},
+          {"median_error", QuantileOf(errors, 0.5)},
+          {"p95_error", QuantileOf(errors, 0.95)}};
 }
 
 }  // namespace
 
 absl::StatusOr<Json> Calibrate(const StepRows& rows) {
   const std::vector<StepSample>& samples = rows.samples;
-  if (samples.size() < kMinRows) {
-    return absl::InvalidArgumentError(absl::StrCat("the step logs have ", samples.size(),
-                                                   " usable rows; at least ", kMinRows, " are needed"));
+  const StepCostEstimate fit = FitSteps(samples);
+  if (static_cast<double>(fit.steps) < OnlineStepFit::kMinSteps) {
+    return absl::InvalidArgumentError(absl::StrCat("the step logs have ", samples.size(), " rows; at least ",
+                                                   OnlineStepFit::kMinSteps, " usable ones are needed"));
   }
   std::vector<std::string> warnings;
-  const Values loads = ColumnOf(samples, &StepSample::load_tokens),
-               prompts = ColumnOf(samples, &StepSample::prefill_tokens);
-  const bool load = QuantileOf(loads, 0.95) - QuantileOf(loads, 0.05) >=
-                    kMinLoadSpread * std::max(QuantileOf(loads, 0.5), 1.0);
-  const int64_t with_prefill = std::ranges::count_if(prompts, [](double tokens) { return tokens > 0; });
-  bool prefill = with_prefill >= kMinPrefillRows && with_prefill < std::ssize(samples);
-  if (!load)
+  const auto with_prefill =
+      std::ranges::count_if(samples, [](const StepSample& of) { return of.prefill_tokens > 0; });
+  if (!fit.tl)
     warnings.push_back("the load hardly varies: the cost per token cannot be determined and is part of C");
-  if (!prefill) {
-    warnings.push_back(absl::StrCat(with_prefill, " of ", samples.size(),
-                                    " rows have prefill: its cost cannot be determined"));
-  }
-  const auto fit_terms = [&] {
-    std::vector<Values> columns;
-    if (load) columns.push_back(loads);
-    if (prefill) columns.push_back(prompts);
-    return FitRobustly(columns, ColumnOf(samples, &StepSample::local_s));
-  };
-  absl::StatusOr<RobustFit> fit = fit_terms();
-  if (load && prefill && (!fit.ok() || fit->condition > kMaxCondition)) {
-    warnings.push_back("prefill and load are correlated: the cost of prefill cannot be determined");
-    prefill = false;
-    fit = fit_terms();
-  }
-  if (!fit.ok()) return fit.status();
-  if (fit->condition > kWarnCondition) {
+  if (!fit.prefill) {
     warnings.push_back(
-        absl::StrFormat("prefill and load are correlated (condition number %.1f): their costs are uncertain",
-                        fit->condition));
+        absl::StrCat(with_prefill, " of ", samples.size(),
+                     " rows have prefill, or it follows the load: its cost cannot be determined"));
   }
+  Values local_s, residuals;
+  for (const StepSample& of : samples) {
+    local_s.push_back(of.local_s);
+    residuals.push_back(of.local_s - (fit.c ? fit.c->value : 0) -
+                        (fit.tl ? fit.tl->value * of.load_tokens : 0) -
+                        (fit.prefill ? fit.prefill->value * of.prefill_tokens : 0));
+  }
+  double c_s = fit.c ? fit.c->value : 0;
+  if (!fit.c) {
+    c_s = QuantileOf(residuals, 0.5);
+    for (double& residual : residuals) residual -= c_s;
+  }
+  const double scale_s = kMadToSigma * MedianOfAbsolute(residuals);
   Json json = {{"files", rows.files}, {"rows", samples.size()}, {"bad_lines", rows.bad_lines}};
   if (rows.bad_lines > 0) json["first_bad"] = rows.first_bad;
-  json["outliers"] = fit->outliers;
-  std::string flags;
-  const auto add = [&](const char* name, const char* key, const char* flag, std::optional<size_t> i) {
-    json[key] = i ? Coefficient(*fit, *i) : Json();
-    const double value = i ? fit->coefficients[*i] : 0;
-    if (value < 0)
-      warnings.push_back(absl::StrCat(name, " is negative: the cost model does not fit these logs"));
-    if (flag == absl::string_view("prefill") && !i) return;
-    absl::StrAppendFormat(&flags, "--%s=%.6g ", flag, std::max(0.0, value));
-  };
-  add("C", "c_s", "c", 0);
-  add("t_l", "tl_s_per_token", "tl", load ? std::optional(1) : std::nullopt);
-  add("the cost of prefill", "prefill_s_per_token", "prefill",
-      prefill ? std::optional(load ? 2 : 1) : std::nullopt);
-  json["r_squared"] = fit->r_squared;
-  json["scale_s"] = fit->scale;
-  json["workers"] = Workers(rows, fit->residuals, warnings);
+  json["outliers"] = fit.outliers;
+  json["c_s"] = fit.c ? Coefficient(fit.c) : Json{{"value", c_s}};
+  json["tl_s_per_token"] = Coefficient(fit.tl);
+  json["prefill_s_per_token"] = Coefficient(fit.prefill);
+  std::string flags = absl::StrFormat("--c=%.6g --tl=%.6g ", c_s, fit.tl ? fit.tl->value : 0);
+  if (fit.prefill) absl::StrAppendFormat(&flags, "--prefill=%.6g ", fit.prefill->value);
+  json["r_squared"] = RSquared(local_s, residuals, kCut * scale_s);
+  json["scale_s"] = scale_s;
+  json["workers"] = Workers(rows, residuals, warnings);
   for (const double q : {0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99})
-    json["residual_s"][absl::StrFormat("p%g", q * 100)] = QuantileOf(fit->residuals, q);
+    json["residual_s"][absl::StrFormat("p%g", q * 100)] = QuantileOf(residuals, q);
   const auto [barrier_s, gap_s] = Overheads(samples);
   if (gap_s.is_null())
     warnings.push_back("no two steps follow each other without a pause: the gap between steps is unknown");

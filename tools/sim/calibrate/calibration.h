@@ -1,8 +1,8 @@
 // The time of a step, fitted to the workers' step logs (worker/link/step_log.h): C, t_l and the prefill cost
-// for the simulator. Local time = C + t_l * L + c_p * prefill, fitted robustly; a term that the data does not
-// determine is left out with a warning. A second fit is by the batch's tokens. Also reports which workers are
-// slower than the others, and the time of the barrier and of the gap between steps. Threads: any. The only
-// I/O is reading the files.
+// for the simulator, by the fit that workers make online (common/cost/online_fit.h); a term that the data
+// does not determine is left out with a warning. A second fit, the router's (common/cost/group_fit.h), is by
+// the batch's tokens. Also reports which workers are slower than the others, and the time of the barrier and
+// of the gap between steps. Threads: any. The only I/O is reading the files.
 #pragma once
 
 #include <cstdint>
@@ -46,39 +46,10 @@ absl::Status ParseStepRows(absl::string_view text, absl::string_view source, Ste
 // Reads the logs, and PATH.1 of each if it exists. NOT_FOUND for a log that cannot be read.
 absl::StatusOr<StepRows> ReadStepRows(const std::vector<std::string>& paths);
 
-struct RobustFit {
-  // The constant first, then one per column.
-  std::vector<double> coefficients;
-  std::vector<double> standard_errors;
-  // Scale of the residuals: 1.4826 times their median absolute deviation.
-  double scale = 0;
-  // Weighted by the points' weights.
-  double r_squared = 0;
-  // Points without any weight.
-  int64_t outliers = 0;
-  // Condition number of the columns, each scaled to unit spread: 1 where they are uncorrelated, infinite
-  // where one is a linear combination of the others.
-  double condition = 1;
-  // By point: y - fit.
-  std::vector<double> residuals;
-};
-
-// A linear fit through many points of which some are outliers: Y = b0 + b1 x1 + .. by an M-estimator. It
-// starts with least absolute deviations, so that a few outliers do not determine where the fit converges.
-// Then it uses Tukey's bisquare (95 % of least squares' efficiency on normal noise) on the scale of the
-// median absolute deviation. Standard errors are those of the sandwich estimator, which holds when the noise
-// grows with y, too (Huber and Ronchetti, Robust Statistics, 7.6). `columns[j][i]` belongs to `y[i]`.
-// REQUIRES: columns as long as y. INVALID_ARGUMENT with fewer points than three per coefficient, or when a
-// column is constant or a linear combination of the others.
-absl::StatusOr<RobustFit> FitRobustly(const std::vector<std::vector<double>>& columns,
-                                      const std::vector<double>& y);
-// The value below which a share q of the values lies; 0 when empty.
-double QuantileOf(std::vector<double> values, double q);
-
-// A coefficient is {value, standard_error}, or null where the data does not determine it. `batch`: a step's
-// time by its batch's tokens (common/cost/batch_time.h), fitted for each of several b0, of which the one with
-// the smallest residuals is used; null when fewer than 100 steps have batch columns, or all of them are
-// alike. `sim_flags`: with which bfio_sim uses this cost. INVALID_ARGUMENT when there are too few rows.
+// A coefficient is {value, standard_error}, or null where the data does not determine it; those of `batch`
+// have no errors. `batch`: a step's time by its batch's tokens (common/cost/batch_time.h); null when fewer
+// than 100 steps have batch columns, or all of them are alike. `sim_flags`: with which bfio_sim uses this
+// cost. INVALID_ARGUMENT when there are too few rows.
 absl::StatusOr<nlohmann::ordered_json> Calibrate(const StepRows& rows);
 
 }  // namespace bfio::sim
