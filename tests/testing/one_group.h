@@ -21,11 +21,11 @@ class OneGroup {
 
   OneGroup(const core::SchedulerOptions& options, std::unique_ptr<core::Policy> policy,
            std::unique_ptr<core::Lookahead> lookahead = nullptr,
-           core::GroupKind kind = core::GroupKind::kBarrier)
+           core::GroupKind kind = core::GroupKind::kBarrier, core::EventObserver* observer = nullptr)
       : policy_(std::move(policy)),
         cluster_(
             options, {}, [this](const core::PolicySetting& setting) { return MakePolicy(setting); },
-            std::move(lookahead)) {
+            std::move(lookahead), observer) {
     EXPECT_TRUE(cluster_.Apply(core::AddGroup{kGroup, kind}).status.ok());
   }
   absl::Status Enqueue(const core::RequestSpec& request) {
@@ -48,8 +48,8 @@ class OneGroup {
   absl::Status OnReport(core::WorkerIndex worker, const core::StepReport& report) {
     return cluster_.Apply(core::Report{kGroup, worker, report}).status;
   }
-  std::optional<core::Plan> MakePlan(bool force = false) {
-    return cluster_.Apply(core::MakePlan{kGroup, force}).plan;
+  std::optional<core::Plan> MakePlan(bool force = false, std::optional<core::PlacementRule> rule = {}) {
+    return cluster_.Apply(core::MakePlan{kGroup, force, rule}).plan;
   }
   void SetPolicy(std::unique_ptr<core::Policy> policy) {
     policy_ = std::move(policy);

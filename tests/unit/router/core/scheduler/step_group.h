@@ -81,8 +81,9 @@ class StepGroup {
                      std::unique_ptr<core::Policy> policy = std::make_unique<FirstFit>(),
                      const core::SchedulerOptions& options = {},
                      std::unique_ptr<core::Lookahead> lookahead = nullptr,
-                     core::GroupKind kind = core::GroupKind::kBarrier)
-      : group(options, std::move(policy), std::move(lookahead), kind),
+                     core::GroupKind kind = core::GroupKind::kBarrier,
+                     core::EventObserver* observer = nullptr)
+      : group(options, std::move(policy), std::move(lookahead), kind, observer),
         barrier_(kind == core::GroupKind::kBarrier) {
     Open(specs);
   }
@@ -127,7 +128,7 @@ class StepGroup {
   // 0, and request 1 dropped from worker 1.
   std::string Plan(bool force = false) {
     std::string text;
-    while (const auto plan = group.MakePlan(std::exchange(force, false))) {
+    while (const auto plan = group.MakePlan(std::exchange(force, false), rule)) {
       last = *plan;
       OnPlan(*plan);
       std::vector<Part> parts(workers.size());
@@ -205,6 +206,8 @@ class StepGroup {
   int64_t drift = 0;
   // Whether plans that are due have arrived.
   bool arrive = true;
+  // By which plans place requests; unset: by the one that the group chooses.
+  std::optional<core::PlacementRule> rule;
 
  protected:
   virtual void OnPlan(const core::Plan&) {}

@@ -5,111 +5,79 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "common/base/rng.h"
-#include "router/core/scheduler/cluster.h"
+#include "tests/unit/router/core/scheduler/step_group.h"
 #include "tests/unit/tools/sim/replay/replays.h"
 
 namespace bfio::sim {
 namespace {
 
-// A recorded group whose workers run what they are given.
-class DrivenGroup {
+using ::bfio::testing::StepGroup;
+
+struct RecordedLog {
+  RecordedLog(const std::string& policy, const std::string& lookahead, int64_t segment_bytes)
+      : recorder(std::make_unique<MemoryLog>(&segments, segment_bytes), {"test", kFirstId}, kLockstep,
+                 {policy, {}}, lookahead) {}
+  static constexpr core::RequestId kFirstId = 1 << 20;
+  static constexpr core::SchedulerOptions kLockstep = {.plan_mode = core::PlanMode::kLockstep};
+
+  MemoryLog::Segments segments;
+  record::Recorder recorder;
+};
+
+// A recorded group whose workers compute what the test says.
+class DrivenGroup : public RecordedLog, public StepGroup {
  public:
-  struct Running {
-    core::RequestSpec spec;
-    // Tokens that it generates; those that it holds; prompt tokens that are not computed yet.
-    int64_t output = 0, load = 0, prompt = 0;
-    bool first = true;
-  };
+  // What else a worker reports of a step, before it runs its requests.
+  using Fill = std::function<void(size_t g, std::vector<Run>&, core::StepReport&)>;
 
   DrivenGroup(const std::string& policy, core::GroupKind kind, int64_t segment_bytes,
               const std::string& lookahead = "none")
-      : barrier_(kind == core::GroupKind::kBarrier),
-        recorder_(std::make_unique<MemoryLog>(&segments, segment_bytes), {"test", 1 << 20}, Options(),
-                  {policy, {}}, lookahead),
-        cluster_(Options(), {policy, {}}, {}, *core::MakeLookahead(lookahead), &recorder_) {
-    cluster_.Apply(core::AddGroup{0, kind});
+      : RecordedLog(policy, lookahead, segment_bytes),
+        StepGroup({}, *core::MakePolicy(policy, {}), kLockstep, *core::MakeLookahead(lookahead), kind,
+                  &recorder) {}
+
+  void Arrive(core::RequestSpec spec, int64_t output) {
+    spec.id = ++last_id_;
+    Enqueue(spec, output);
+  }
+  void Step(const Fill& fill = {}) {
+    fill_ = fill;
+    largest_ = 0;
+    StepGroup::Step();
+    largest_loads += static_cast<double>(largest_);
+    recorder.Flush();
   }
 
-  void Open(const std::vector<core::WorkerSpec>& workers) {
-    core::OpenEpoch epoch{0, std::vector<core::EpochMember>(workers.size())};
-    for (size_t g = 0; g < workers.size(); ++g) epoch.members[g].spec = workers[g];
-    workers_.assign(workers.size(), {});
-    for (const core::RequestId id : cluster_.Apply(epoch).displaced)
-      cluster_.Apply(core::Requeue{requests_.at(id).spec});
-  }
-  // `prompt`: how much of its prompt is still to be computed after it was placed.
-  void Arrive(core::RequestSpec spec, int64_t output, int64_t prompt = 0) {
-    spec.id = ++last_;
-    if (cluster_.Apply(core::Enqueue{spec}).status.ok())
-      requests_[spec.id] = {spec, output, spec.prefill_tokens, prompt};
-  }
-  // Makes all plans that there are; a barrier has one per step, by `rule` if it is given.
-  void Plan(std::optional<core::PlacementRule> rule = std::nullopt) {
-    while (const auto plan = cluster_.Apply(core::MakePlan{0, false, rule}).plan) {
-      levels += plan->level_s.has_value() ? 1 : 0;
-      for (const core::Placement& placement : plan->placements)
-        workers_[static_cast<size_t>(placement.worker)].running.push_back(requests_.at(placement.id));
-      for (size_t g = 0; g < workers_.size(); ++g)
-        workers_[g].applied =
-            barrier_ ? plan->apply_step : std::max(workers_[g].applied, plan->apply_steps[g]);
-      if (barrier_) break;
-    }
-  }
-  // One step of each worker that has requests, or of all where they meet in a barrier. `fill` adds what else
-  // its worker reports.
-  void Step(const std::function<void(size_t g, std::vector<Running>&, core::StepReport&)>& fill = {}) {
-    bool idle = true;
-    int64_t largest = 0;
-    for (const Worker& worker : workers_) idle = idle && worker.running.empty();
-    for (size_t g = 0; g < workers_.size(); ++g) {
-      std::vector<Running>& running = workers_[g].running;
-      if (!barrier_ && running.empty()) continue;
-      core::StepReport report = {.step = ++workers_[g].step, .applied_plan = workers_[g].applied};
-      if (fill) fill(g, running, report);
-      std::vector<core::RequestId> finished;
-      for (Running& one : running) {
-        report.load_tokens += one.load;
-        if (one.prompt > 0) continue;
-        ++one.load;
-        if (--one.output == 0) finished.push_back(one.spec.id);
-      }
-      largest = std::max(largest, report.load_tokens);
-      std::erase_if(running, [](const Running& one) { return one.output == 0; });
-      report.finished = finished;
-      report.group_idle = barrier_ ? idle : running.empty();
-      ASSERT_TRUE(cluster_.Apply(core::Report{0, static_cast<core::WorkerIndex>(g), report}).status.ok());
-      if (!barrier_) Plan();
-    }
-    largest_loads += static_cast<double>(largest);
-    recorder_.Flush();
-  }
-  int64_t switches() const { return cluster_.group(0)->chooser().switches(); }
-
-  MemoryLog::Segments segments;
   // Plans with a level; the sum over all steps of the largest load.
   int64_t levels = 0;
   double largest_loads = 0;
 
- private:
-  struct Worker {
-    std::vector<Running> running;
-    int64_t step = 0, applied = 0;
-  };
-  static core::SchedulerOptions Options() { return {.plan_mode = core::PlanMode::kLockstep}; }
+ protected:
+  void OnPlan(const core::Plan& plan) override { levels += plan.level_s.has_value() ? 1 : 0; }
+  void OnReported(size_t, const Done& done) override {
+    largest_ = std::max(largest_, done.report.load_tokens);
+  }
+  void Compute(size_t g, Done& done) override {
+    if (fill_) fill_(g, workers[g].runs, done.report);
+    for (Run& run : workers[g].runs) {
+      done.report.load_tokens += run.load;
+      if (run.prompt_left > 0) continue;
+      ++run.load;
+      ++run.made;
+    }
+    TakeEnded(g, done);
+  }
 
-  const bool barrier_;
-  record::Recorder recorder_;
-  core::Cluster cluster_;
-  std::vector<Worker> workers_;
-  std::map<core::RequestId, Running> requests_;
-  core::RequestId last_ = 1 << 20;
+ private:
+  Fill fill_;
+  core::RequestId last_id_ = kFirstId;
+  int64_t largest_ = 0;
 };
 
 // --- rules of placement ---
@@ -124,6 +92,7 @@ struct Ruled {
   explicit Ruled(std::optional<core::PlacementRule> rule, bool alike = false, int64_t segment_bytes = 1 << 30)
       : group("bf_io_auto", core::GroupKind::kBarrier, segment_bytes, "survival") {
     constexpr int kWorkers = 8, kSteps = 2'500, kTokens = 40;
+    group.rule = rule;
     group.Open(std::vector<core::WorkerSpec>(kWorkers, {72, 100'000'000, true}));
     Rng rng(3);
     for (int step = 1; step <= kSteps; ++step) {
@@ -132,7 +101,6 @@ struct Ruled {
         group.Arrive({.prefill_tokens = tokens, .max_new_tokens = 1'000},
                      alike ? kTokens : 1 + static_cast<int64_t>(rng.Exponential() * kTokens));
       }
-      group.Plan(rule);
       group.Step();
       if (::testing::Test::HasFailure()) return;
     }
@@ -147,7 +115,7 @@ MemoryLog::Segments WithRule(MemoryLog::Segments segments, std::optional<core::P
 
 TEST(DrivenReplay, SwitchOfThePlacementRuleReplays) {
   const Ruled agents(std::nullopt);
-  EXPECT_GE(agents.group.switches(), 1);
+  EXPECT_GE(agents.group.group.group().chooser().switches(), 1);
   ExpectExact(Replay(agents.group.segments));
   ExpectIdentical(Replay(WithRule(agents.group.segments, std::nullopt)));
   for (const core::PlacementRule rule : kRules) {
@@ -159,7 +127,7 @@ TEST(DrivenReplay, SwitchOfThePlacementRuleReplays) {
 // The recorded rule is used even if this program would choose another.
 TEST(DrivenReplay, RecordedPlacementRuleIsObeyed) {
   const Ruled agents(core::PlacementRule::kCounts, false, 100'000);
-  EXPECT_EQ(agents.group.switches(), 1);
+  EXPECT_EQ(agents.group.group.group().chooser().switches(), 1);
   ASSERT_GT(agents.group.segments.size(), 3u);
   ExpectIdentical(Replay(agents.group.segments));
   const SessionReplay chooses = Replay(WithRule(agents.group.segments, std::nullopt));
@@ -178,17 +146,16 @@ TEST(DrivenReplay, MeteredRanksReplay) {
   for (int step = 1; step <= 400; ++step) {
     if (rng.Below(3) == 0) {
       const auto tokens = static_cast<int64_t>(20 + rng.Below(400));
-      group.Arrive({.prefill_tokens = tokens, .max_new_tokens = 100}, 1 + static_cast<int64_t>(rng.Below(60)),
-                   tokens);
+      group.Arrive({.prefill_tokens = tokens, .max_new_tokens = 100},
+                   1 + static_cast<int64_t>(rng.Below(60)));
     }
-    group.Plan();
-    group.Step([&](size_t g, std::vector<DrivenGroup::Running>& running, core::StepReport& report) {
+    group.Step([&](size_t g, std::vector<DrivenGroup::Run>& runs, core::StepReport& report) {
       report.prefill.emplace().token_budget = 256;
       // For some steps one of them does not.
       report.prefill->metered = g > 0 || step % 100 < 80;
-      for (DrivenGroup::Running& one : running) {
-        one.prompt = std::max<int64_t>(0, one.prompt - 40);
-        if (one.prompt > 0) report.prefill->prompts.push_back({one.spec.id, one.prompt});
+      for (DrivenGroup::Run& run : runs) {
+        run.prompt_left = std::max<int64_t>(0, run.spec.prefill_tokens - 40 * ++run.age);
+        if (run.prompt_left > 0) report.prefill->prompts.push_back({run.spec.id, run.prompt_left});
       }
     });
   }
@@ -213,6 +180,7 @@ MemoryLog::Segments RecordedPrefixes(uint64_t seed, const std::string& policy, i
                        .prefix_cache = true,
                        .member = member});
     }
+    group.Open({});
     group.Open(specs);
   };
   open({1, 2, 3});
@@ -230,17 +198,15 @@ MemoryLog::Segments RecordedPrefixes(uint64_t seed, const std::string& policy, i
       spec.prefix = std::make_shared<const std::vector<uint64_t>>(std::move(blocks));
       group.Arrive(spec, burst > 0 ? 10 : 1 + static_cast<int64_t>(rng.Below(30)));
     }
-    group.Plan();
-    std::vector<core::CachedPrompt> cached;
-    group.Step([&](size_t, std::vector<DrivenGroup::Running>& running, core::StepReport& report) {
-      cached.clear();
+    std::vector<core::CachedPrompt> cached[3];
+    group.Step([&](size_t g, std::vector<DrivenGroup::Run>& runs, core::StepReport& report) {
       // Sometimes a rank finds fewer blocks than expected.
-      for (DrivenGroup::Running& one : running) {
-        if (!std::exchange(one.first, false)) continue;
-        const auto blocks = static_cast<int64_t>(rng.Below(one.spec.prefix->size() + 1));
-        cached.push_back({one.spec.id, blocks * core::kPrefixBlockTokens});
+      for (DrivenGroup::Run& run : runs) {
+        if (run.age++ > 0) continue;
+        const auto blocks = static_cast<int64_t>(rng.Below(run.spec.prefix->size() + 1));
+        cached[g].push_back({run.spec.id, blocks * core::kPrefixBlockTokens});
       }
-      report.cached = cached;
+      report.cached = cached[g];
     });
   }
   return group.segments;
