@@ -396,7 +396,7 @@ def drift(ctx):
 @experiment("gain of recomposing all chains when the demand drifts, over a day", name="chain-retune", seeds=3,
             check="--shorten=4 --seeds=1")
 def retune(ctx):
-    """The router's rule for a new composition (chains/core/retune.h) against two fixed compositions: the demand is 20 % of
+    """The router's rule for a new composition (chains/core/tuning.h) against two fixed compositions: the demand is 20 % of
     the largest rate for nine hours, rises for three, is 90 % for nine and falls for three."""
     hours = 3600 / ctx.shorten
     ctx.parameter("day", f"{9 * hours:g} s low, {3 * hours:g} s up, {9 * hours:g} s high, {3 * hours:g} s down")

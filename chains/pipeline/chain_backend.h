@@ -17,8 +17,8 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "chains/pipeline/neighbours.h"
 #include "chains/pipeline/returns.h"
+#include "chains/pipeline/stage.h"
 #include "worker/engine/decode/part_backend.h"
 
 namespace bfio::worker {

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "chains/pipeline/neighbours.h"
+#include "chains/pipeline/stage.h"
 #include "common/base/mutex.h"
 
 namespace bfio::worker {

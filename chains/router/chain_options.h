@@ -29,7 +29,7 @@ struct ChainOptions {
   // Upper bound of the time that a pending composition waits for measurements, over all servers.
   absl::Duration measure_timeout = absl::Seconds(3);
   // Time for which chains must not have carried the demand before all are composed anew; five times as long
-  // for any other gain (chains/core/retune.h). 0: never. Only with measured times.
+  // for any other gain (chains/core/tuning.h). 0: never. Only with measured times.
   absl::Duration retune_after = absl::Minutes(1);
   // Time within which chains that are drained for that must have ended their requests.
   absl::Duration drain_timeout = absl::Minutes(1);

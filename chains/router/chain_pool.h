@@ -2,7 +2,7 @@
 // composes chains (chains/core/pool_plan.h), and manages each chain from loading to its end. A server may be
 // in several chains, with the same hosted blocks. A chain ends when one of its servers is lost, fails to load
 // its part, or reports an error; servers in no other chain are composed again after a short delay. When
-// chains no longer fit the demand (chains/core/retune.h), all are drained and composed anew;
+// chains no longer fit the demand (chains/core/tuning.h), all are drained and composed anew;
 // docs/design/chains.md describes it. A restarted router recovers the chains that all their servers announce.
 // Sessions belong to the caller and are identified by numbers. Threads: one. No gRPC and no clock.
 #pragma once
@@ -18,8 +18,8 @@
 #include "absl/time/time.h"
 #include "bfio/v1/pipeline.pb.h"
 #include "chains/core/pool_plan.h"
-#include "chains/core/retune.h"
 #include "chains/core/server_pool.h"
+#include "chains/core/tuning.h"
 #include "chains/router/chain_options.h"
 #include "chains/router/server_times.h"
 

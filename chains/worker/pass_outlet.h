@@ -11,7 +11,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "chains/pipeline/neighbours.h"
+#include "chains/pipeline/stage.h"
 
 namespace grpc {
 class ChannelCredentials;

@@ -14,7 +14,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "bfio/v1/pipeline.grpc.pb.h"
-#include "chains/pipeline/neighbours.h"
+#include "chains/pipeline/stage.h"
 #include "common/base/mutex.h"
 
 namespace bfio::worker {

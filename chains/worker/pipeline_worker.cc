@@ -1,13 +1,19 @@
 #include "chains/worker/pipeline_worker.h"
 
 #include <deque>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <utility>
 #include <variant>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "bfio/v1/pipeline.grpc.pb.h"
 #include "chains/pipeline/stage.h"
 #include "chains/worker/peer_pings.h"
-#include "chains/worker/pool_link.h"
 #include "common/base/address.h"
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
@@ -15,13 +21,80 @@
 #include "common/base/spdlog.h"
 #include "common/net/channel.h"
 #include "common/net/connection_listener.h"
+#include "common/net/connection_wait.h"
 #include "common/net/exposure.h"
+#include "common/net/status.h"
 #include "grpcpp/grpcpp.h"
 #include "worker/engine/cpu/cpu_parts.h"
 #include "worker/link/rank.h"
 #include "worker/link/refusal_delay.h"
 
 namespace bfio::worker {
+
+// A server's stream to the router's ChainPool. One Join stream at a time; messages are passed to the owner's
+// sinks. The owner opens it again after a loss. Threads: Open, Send and Close from the owner's thread; a
+// reader thread per stream calls the sinks.
+class PoolLink {
+ public:
+  struct Sinks {
+    std::function<void(v1::PoolMessage)> on_message;
+    // The stream has ended; called once per Open.
+    std::function<void(const absl::Status&)> on_end;
+  };
+
+  PoolLink(std::shared_ptr<grpc::Channel> channel, Sinks sinks);
+  ~PoolLink() { Close(); }
+
+  // Opens a stream; true when the router is reached within `timeout`. REQUIRES: no stream is open.
+  bool Open(absl::Duration timeout);
+  // Blocks while the router does not read, as long as keepalive keeps the connection. Messages to a stream
+  // that has ended are lost; on_end has been or will be called.
+  void Send(const v1::ServerMessage& message);
+  // Ends the stream and waits for its reader.
+  void Close();
+
+ private:
+  using Stream = grpc::ClientReaderWriter<v1::ServerMessage, v1::PoolMessage>;
+
+  const std::shared_ptr<grpc::Channel> channel_;
+  const Sinks sinks_;
+  const std::unique_ptr<v1::ChainPool::Stub> stub_;
+  std::unique_ptr<grpc::ClientContext> context_;
+  std::unique_ptr<Stream> stream_;
+  std::thread reader_;
+};
+
+PoolLink::PoolLink(std::shared_ptr<grpc::Channel> channel, Sinks sinks)
+    : channel_(std::move(channel)), sinks_(std::move(sinks)), stub_(v1::ChainPool::NewStub(channel_)) {}
+
+bool PoolLink::Open(absl::Duration timeout) {
+  const absl::Time deadline = MonotonicNow() + timeout;
+  for (ConnectionWait wait(channel_); !wait.Connected();) {
+    if (MonotonicNow() >= deadline) return false;
+    absl::SleepFor(wait.pause());
+  }
+  context_ = std::make_unique<grpc::ClientContext>();
+  stream_ = stub_->Join(context_.get());
+  reader_ = std::thread([this] {
+    v1::PoolMessage message;
+    while (stream_->Read(&message)) sinks_.on_message(std::move(message));
+    sinks_.on_end(FromGrpcStatus(stream_->Finish()));
+  });
+  return true;
+}
+
+void PoolLink::Send(const v1::ServerMessage& message) {
+  if (stream_ != nullptr) stream_->Write(message);
+}
+
+void PoolLink::Close() {
+  if (stream_ == nullptr) return;
+  context_->TryCancel();
+  reader_.join();
+  stream_.reset();
+  context_.reset();
+}
+
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(100);

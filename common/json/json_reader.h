@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <initializer_list>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -53,5 +54,13 @@ absl::Status ReadJson(absl::string_view text, absl::string_view source, const Js
 absl::StatusOr<nlohmann::json> ReadJsonObject(absl::string_view text, absl::string_view source,
                                               const JsonLimits& limits = {},
                                               std::initializer_list<absl::string_view> fields = {});
+
+// Changes members of a JSON object in its text: whatever else it says stays as it is, byte for byte, the
+// order of its members included. Threads: pure function.
+
+// The object with these members, given by name and value (JSON), instead of those of these names at its top.
+// An empty value only removes. REQUIRES: ReadJsonObject has read the text.
+std::string WithMembers(absl::string_view object,
+                        const std::vector<std::pair<absl::string_view, std::string>>& members);
 
 }  // namespace bfio

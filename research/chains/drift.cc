@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "chains/core/retune.h"
+#include "chains/core/tuning.h"
 #include "common/base/rng.h"
 
 namespace bfio::sim {

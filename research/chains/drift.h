@@ -1,7 +1,7 @@
 // A demand that alternates between two values, on chains that keep their composition or are recomposed.
 //
 // Purpose: shows how a change of demand slows a composition down, and what the router's change-over
-// (chains/core/retune.h) gains, with its pause: all chains end their jobs, and then load other blocks, while
+// (chains/core/tuning.h) gains, with its pause: all chains end their jobs, and then load other blocks, while
 // arriving jobs wait. Jobs that have not ended in time continue in the new chains; computing their tokens
 // again costs nothing here. Deterministic for the seed. Times in seconds. Threads: any, no state.
 #pragma once

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <optional>
 
-#include "chains/core/placement.h"
+#include "chains/core/server_pool.h"
 
 namespace bfio::sim {
 namespace {

@@ -9,7 +9,6 @@
 #include <utility>
 #include <variant>
 
-#include "common/base/overloaded.h"
 #include "common/base/spdlog.h"
 #include "common/base/status_macros.h"
 #include "common/telemetry/log_fields.h"
@@ -17,6 +16,14 @@
 
 namespace bfio::router {
 namespace {
+
+// std::visit(Overloaded{[](const A&) {..}, [](const B&) {..}}, variant)
+template <typename... Fs>
+struct Overloaded : Fs... {
+  using Fs::operator()...;
+};
+template <typename... Fs>
+Overloaded(Fs...) -> Overloaded<Fs...>;
 
 // How often connections are checked for workers that read nothing.
 constexpr absl::Duration kChannelCheck = absl::Milliseconds(500);

@@ -10,7 +10,7 @@
 #include "common/base/address.h"
 #include "common/base/status_macros.h"
 #include "router/app/engines.h"
-#include "router/frontend/tokenizer/model_files.h"
+#include "router/frontend/tokenizer/model_source.h"
 
 namespace bfio::router {
 namespace {

@@ -7,7 +7,7 @@
 #include "common/base/version.h"
 #include "common/config/program.h"
 #include "common/telemetry/log.h"
-#include "router/admin/standby_web.h"
+#include "router/admin/web.h"
 #include "router/app/engines.h"
 #include "router/app/flags.h"
 #include "router/app/program_chains.h"

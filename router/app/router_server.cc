@@ -1,14 +1,16 @@
 #include "router/app/router_server.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
+#include <fstream>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
-#include "common/base/process_memory.h"
 #include "common/base/router_instance.h"
 #include "common/base/spdlog.h"
 #include "common/base/status_macros.h"
@@ -18,12 +20,21 @@
 #include "router/app/engines.h"
 #include "router/core/policy/policy.h"
 #include "router/engine_link/steps/engine_steps_service.h"
-#include "router/frontend/tokenizer/model_files.h"
+#include "router/frontend/tokenizer/model_source.h"
 #include "router/record/log_writer.h"
 #include "router/record/recorder.h"
 
 namespace bfio::router {
 namespace {
+
+// Resident memory of this process; 0 where the system does not report it.
+uint64_t ResidentBytes() {
+  // In pages: the address space, then the resident size (proc(5)).
+  std::ifstream statm("/proc/self/statm");
+  uint64_t size = 0, resident = 0;
+  if (!(statm >> size >> resident)) return 0;
+  return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
 
 // More requests than all slots together, for the streams of a gateway's connection.
 constexpr int kMostRunning = 1 << 16;

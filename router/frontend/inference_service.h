@@ -11,20 +11,93 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "bfio/v1/inference.pb.h"
 #include "common/auth/ticket_keys.h"
 #include "common/net/authenticator.h"
 #include "common/net/call_service.h"
 #include "common/net/first_messages.h"
-#include "router/frontend/client_stream.h"
+#include "router/frontend/request_call.h"
 #include "router/frontend/request_handler.h"
 #include "router/frontend/resume_tickets.h"
 #include "router/requests/limits.h"
+#include "router/requests/token_sink.h"
 
 namespace bfio::router {
+
+// One client's Generate stream. Once the client's request has come (RequestCall), the decision thread hands
+// tokens in (Deliver, End: cheap, never block, never write), and the sender thread writes them (Flush).
+// Tokens that come during a write are combined into the next one, so a slow reader costs few writes and one
+// bounded vector. Deliver reports a client that reads nothing for too long; it never slows the group.
+// Ownership, writes and the end of the call: RequestCall. Threads: as above; OnX are gRPC's.
+class ClientStream final : public RequestCall<ClientStream, v1::GenerateRequest, v1::GenerateResponse>,
+                           public TokenSink {
+ public:
+  struct Options {
+    // Identifies the stream while the router runs.
+    uint64_t id = 0;
+    // W3C trace context of the call; empty: none.
+    std::string traceparent;
+    StreamLimits limits;
+    // Counts the streams that are open; may be null, outlives the stream.
+    std::atomic<int64_t>* open = nullptr;
+    // May set the request's id (SetRequestId).
+    OnRequest on_request;
+    // Called at most once, on a gRPC thread, when the client goes away or its deadline passes (`timed_out`)
+    // after on_request was OK.
+    std::function<void(bool timed_out)> on_cancel;
+  };
+
+  // `context` is the call's.
+  static std::shared_ptr<ClientStream> Create(grpc::CallbackServerContext* context, Options options);
+  // The request id in the stream's messages. REQUIRES: before the first Deliver.
+  void SetRequestId(std::string request_id) { request_id_ = std::move(request_id); }
+
+  // The first message carries the ticket that `issue` returns; may be null. Call before tokens may come.
+  void SetResumeTicket(ResumeTickets::Issue issue) {
+    MutexLock lock(&mutex_);
+    issue_ticket_ = std::move(issue);
+  }
+
+  uint64_t id() const override { return options_.id; }
+  const std::string& traceparent() const override { return options_.traceparent; }
+  void SetModel(const std::string& digest) override {
+    MutexLock lock(&mutex_);
+    model_ = digest;
+  }
+  [[nodiscard]] Delivery Deliver(uint32_t index, absl::Span<const uint32_t> tokens,
+                                 const LogprobsView& logprobs, absl::Time now) override;
+  void CatchUp(uint32_t index, absl::Span<const uint32_t> tokens, const LogprobsView& logprobs) override;
+  [[nodiscard]] bool End(const absl::Status& status, std::optional<router::Finish> finish) override;
+  bool Cancelled() override { return ClientCancelled(); }
+  void Flush() override { WriteDirty(); }
+  void BreakOff() override { BreakOffEnded(); }
+
+ private:
+  ClientStream(grpc::CallbackServerContext* context, Options options)
+      : RequestCall(context, options.open, std::move(options.on_request)), options_(std::move(options)) {}
+
+  void OnAbandoned(bool timed_out) override { options_.on_cancel(timed_out); }
+  bool Next(v1::GenerateResponse& response) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Options options_;
+  std::string request_id_;
+
+  // Called once.
+  ResumeTickets::Issue issue_ticket_ ABSL_GUARDED_BY(mutex_);
+  std::string model_ ABSL_GUARDED_BY(mutex_);
+  std::vector<uint32_t> pending_ ABSL_GUARDED_BY(mutex_);
+  // The log-probabilities of pending_, for requests with log-probabilities.
+  Logprobs pending_logprobs_ ABSL_GUARDED_BY(mutex_);
+  uint32_t pending_first_index_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::optional<router::Finish> finish_ ABSL_GUARDED_BY(mutex_);
+};
 
 // Random values and signatures of the edge.
 struct ClientSecrets {

@@ -4,8 +4,7 @@
 #include <utility>
 
 #include "common/base/router_instance.h"
-#include "router/group/barrier_group.h"
-#include "router/group/independent_group.h"
+#include "router/group/group_kinds.h"
 
 namespace bfio::router {
 namespace {

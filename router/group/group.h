@@ -29,7 +29,6 @@
 #include "router/group/commands.h"
 #include "router/group/group_key.h"
 #include "router/group/member.h"
-#include "router/group/member_history.h"
 #include "router/group/step_statistics.h"
 #include "router/group/worker_messages.h"
 #include "router/requests/request_book.h"

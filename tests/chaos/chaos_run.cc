@@ -12,7 +12,6 @@
 #include "tests/chaos/audit.h"
 #include "tests/chaos/chaos_group.h"
 #include "tests/chaos/client_load.h"
-#include "tests/chaos/harmless_watch.h"
 #include "tests/chaos/memory_watch.h"
 #include "tests/chaos/runs.h"
 #include "tests/chaos/workload.h"

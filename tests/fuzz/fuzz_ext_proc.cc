@@ -3,7 +3,7 @@
 #include <string>
 #include <utility>
 
-#include "common/json/json_members.h"
+#include "common/json/json_reader.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/stubs/logging.h"
 #include "router/engine_link/http/http_engine.h"

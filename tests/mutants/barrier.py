@@ -9,7 +9,7 @@ MUTANTS = [
     ("local/local_barrier.cc", "      arrived_ = 0;\n", "", "the ranks of one step count in the next"),
     ("local/local_barrier.cc", "~LocalBarrier() override { group_->Fail(Left(\"left\")); }", "~LocalBarrier() override = default;", "nobody hears that a rank has left"),
     ("local/local_barrier.cc", "if (!view.ok() && aborted_.load())", "if (!view.ok())", "a peer's failure looks like the rank's own abort"),
-    ("view.h", "into.stop_flags |= other.stop_flags;", "into.stop_flags = other.stop_flags;", "only the last rank's wish to stop counts"),
+    ("barrier.h", "into.stop_flags |= other.stop_flags;", "into.stop_flags = other.stop_flags;", "only the last rank's wish to stop counts"),
     ("star/star_barrier.cc", "  arrived_.assign(arrived_.size(), false);\n", "", "children that came to one step count in the next"),
     ("star/star_barrier.cc", "frame->step != step ||", "", "ranks at different steps meet"),
     ("star/star_barrier.cc", "culprit_ = frame->rank;\n    return PeerFailure", "return PeerFailure", "a rank that passes a failure on is blamed for it"),

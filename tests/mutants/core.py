@@ -46,7 +46,7 @@ MUTANTS = [
     ("scheduler/stages.cc", "step - request.enqueued_step < input.hold_after_steps", "step - request.enqueued_step <= input.hold_after_steps", "a request gets KV held a step late"),
     ("scheduler/tenant_service.cc", "waiting_ > 0 ? std::max(LeastWaiting(), floor_) : last_served_", "std::max(LeastWaiting(), floor_)", "a tenant that comes back to an empty pool brings credit along"),
     ("scheduler/virtual_fcfs.cc", "if (admitted > 0) recent_.p99 = long_run_.p99 = -1;", "", "the yardstick stands still"),
-    ("scheduler/prefill_forecast.cc", "      Compute(step);\n", "", "plans forget what ranks compute until their step"),
+    ("scheduler/decision_maker.cc", "      Compute(step);\n", "", "plans forget what ranks compute until their step"),
     ("prefill/prefill_planner.cc", "left_s / kStepsToObjective", "left_s", "steps grow so long that an objective is missed in the last one"),
     ("prefill/prefill_planner.cc", "static_cast<double>(rank.held) < room + 1", "static_cast<double>(rank.held) < room", "a rank with exactly what fits runs dry"),
     ("prefill/prefill_planner.cc", "return std::min(level_s, least_s_ + MostRise());", "return 0;", "a prompt waits for company that never comes"),

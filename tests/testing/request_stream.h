@@ -13,7 +13,7 @@
 
 #include "absl/time/time.h"
 #include "bfio/v1/inference.grpc.pb.h"
-#include "tools/client/stream_reader.h"
+#include "tools/client/stream_call.h"
 
 namespace bfio::testing {
 

@@ -7,7 +7,7 @@
 #include "common/net/channel.h"
 #include "common/net/exposure.h"
 #include "common/net/status.h"
-#include "tools/client/metadata.h"
+#include "tools/client/stream_call.h"
 
 namespace bfio::client {
 absl::StatusOr<std::unique_ptr<Client>> Client::Create(const ClientOptions& options) {

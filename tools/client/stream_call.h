@@ -9,16 +9,34 @@
 // called by any thread.
 #pragma once
 
+#include <deque>
 #include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "bfio/v1/inference.grpc.pb.h"
 #include "common/base/mutex.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/support/client_callback.h"
-#include "tools/client/metadata.h"
 
 namespace bfio::client {
+
+// The headers of a call.
+//
+// Purpose: gRPC aborts the process on an invalid header, so headers are checked before. Pure.
+
+using Metadata = std::vector<std::pair<std::string, std::string>>;
+
+// The header that carries a bearer token; empty for an empty token.
+Metadata BearerToken(const std::string& token);
+
+// INVALID_ARGUMENT for a name or a value that HTTP/2 cannot carry.
+absl::Status CheckMetadata(const Metadata& metadata);
 
 class StreamCall : public std::enable_shared_from_this<StreamCall>,
                    private grpc::ClientReadReactor<v1::GenerateResponse> {
@@ -57,6 +75,39 @@ class StreamCall : public std::enable_shared_from_this<StreamCall>,
   // Null after the end. A context holds a reference to its channel, and no thread of gRPC may drop the last
   // one.
   std::shared_ptr<grpc::ClientContext> context_ ABSL_GUARDED_BY(mutex_);
+};
+
+// A StreamCall for a caller that reads message by message and blocks while it waits.
+//
+// Purpose: at most kReadAhead messages wait for a slow caller; then gRPC's flow control stops the router.
+// Threads: Take and Abandon on one thread; Cancel on any.
+class StreamReader : public StreamCall {
+ public:
+  // More than 1, because each read that Take starts passes through two other threads. 16 is not tuned.
+  static constexpr size_t kReadAhead = 16;
+
+  explicit StreamReader(v1::GenerateRequest request, absl::Time deadline = absl::InfiniteFuture(),
+                        const Metadata& metadata = {})
+      : StreamCall(std::move(request), deadline, metadata) {}
+
+  // A message, the final status, or std::monostate when neither arrived within `patience`.
+  std::variant<std::monostate, v1::GenerateResponse, grpc::Status> Take(absl::Duration patience);
+
+  // Cancels the call and discards messages that were not taken. REQUIRES: no Take afterwards.
+  void Abandon();
+
+ private:
+  Then OnMessage(v1::GenerateResponse& message, absl::Time arrived) final;
+  void OnEnd(const grpc::Status& status, absl::Time ended) final;
+  bool Ready() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !waiting_.empty() || status_.has_value();
+  }
+
+  Mutex mutex_;
+  std::deque<v1::GenerateResponse> waiting_ ABSL_GUARDED_BY(mutex_);
+  bool paused_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<grpc::Status> status_ ABSL_GUARDED_BY(mutex_);
+  bool abandoned_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace bfio::client

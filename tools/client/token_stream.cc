@@ -9,8 +9,7 @@
 #include "common/net/status.h"
 #include "common/net/tsan_edge.h"
 #include "tools/client/link.h"
-#include "tools/client/metadata.h"
-#include "tools/client/stream_reader.h"
+#include "tools/client/stream_call.h"
 
 namespace bfio::client {
 namespace {

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/loadgen/levels.h"
+#include "tools/loadgen/results.h"
 
 namespace bfio::loadgen {
 

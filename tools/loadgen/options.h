@@ -13,8 +13,8 @@
 #include "common/config/options.h"
 #include "common/net/tls.h"
 #include "tools/loadgen/agents.h"
-#include "tools/loadgen/goodput.h"
 #include "tools/loadgen/rate_profile.h"
+#include "tools/loadgen/results.h"
 
 namespace bfio::loadgen {
 

@@ -12,14 +12,210 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/stats/histogram.h"
 #include "tools/loadgen/agents.h"
-#include "tools/loadgen/ended_request.h"
-#include "tools/loadgen/goodput.h"
-#include "tools/loadgen/levels.h"
-#include "tools/loadgen/timeline.h"
+#include "tools/loadgen/rate_profile.h"
 
 namespace bfio::loadgen {
+
+// The final result of one request (no retry will follow), as the runner reports it.
+//
+// Purpose: the input of every count and measurement of a run. Pure values. Seconds throughout.
+
+// One message with tokens: the time since the previous message, and the number of tokens in it.
+struct TokenGap {
+  double gap_s = 0;
+  uint32_t tokens = 0;
+};
+
+struct EndedRequest {
+  // "OK", or the name of the status code.
+  std::string code;
+  // Message of the error, if it failed.
+  std::string message;
+  // The load generator cancelled it because the run was interrupted.
+  bool interrupted = false;
+  std::string breach;
+  uint32_t prompt_tokens = 0;
+  uint32_t output_tokens = 0;
+  // Tokens that were delivered again after a resume with another id.
+  uint64_t token_mismatches = 0;
+  // Time from when the request was due to its first token (0 without one) and to its end.
+  double ttft_s = 0;
+  double e2e_s = 0;
+  // One entry per message after the first. Further tokens of the first message are an entry with a gap of 0.
+  std::vector<TokenGap> gaps;
+  // Seconds after the start of the run.
+  double due_s = 0;
+  // Level of the arrival profile; 0 without one.
+  uint32_t level = 0;
+
+  bool ok() const { return code == "OK" && !interrupted; }
+  // REQUIRES: output_tokens > 1.
+  double tpot_s() const { return (e2e_s - ttft_s) / (output_tokens - 1); }
+
+  // Calls f(when, gap, tokens) for each message with tokens: seconds after the start of the run, seconds
+  // since the previous message (0 for the first), and number of tokens in it.
+  template <typename F>
+  void ForEachMessage(F f) const {
+    if (output_tokens == 0) return;
+    double when = due_s + ttft_s;
+    f(when, 0.0, 1u);
+    for (const TokenGap& gap : gaps) {
+      when += gap.gap_s;
+      f(when, gap.gap_s, gap.tokens);
+    }
+  }
+};
+
+// Goodput: the number of requests that meet their latency objectives.
+//
+// Purpose: limits on TTFT, TPOT and E2E ("ttft:0.5,tpot:0.05,e2e:30", in seconds; vLLM's benchmark uses
+// milliseconds), and the number of requests that meet all of them. A request of one token has no TPOT and
+// meets any limit on it; a failed request meets no limit. Pure; one thread at a time.
+
+// Limits in seconds, inclusive.
+struct GoodputLimits {
+  std::optional<double> ttft_s, tpot_s, e2e_s;
+
+  bool any() const { return ttft_s.has_value() || tpot_s.has_value() || e2e_s.has_value(); }
+};
+
+// "" is no limit. "e2el", as vLLM calls it, is the same as "e2e". INVALID_ARGUMENT with one line otherwise.
+absl::StatusOr<GoodputLimits> ParseGoodput(absl::string_view text);
+
+class Goodput {
+ public:
+  explicit Goodput(const GoodputLimits& limits = {}) : limits_(limits) {}
+
+  // True if the request completed and meets all limits; without limits, if it completed. Interrupted requests
+  // are not counted.
+  bool Add(const EndedRequest& request);
+
+  const GoodputLimits& limits() const { return limits_; }
+  uint64_t good() const { return good_; }
+  // Completed requests beyond each limit; one request may exceed several.
+  uint64_t missed_ttft() const { return missed_ttft_; }
+  uint64_t missed_tpot() const { return missed_tpot_; }
+  uint64_t missed_e2e() const { return missed_e2e_; }
+
+ private:
+  GoodputLimits limits_;
+  uint64_t good_ = 0;
+  uint64_t missed_ttft_ = 0, missed_tpot_ = 0, missed_e2e_ = 0;
+};
+
+// Results of each level of an arrival profile (rate_profile.h).
+//
+// Purpose: the points of the curve on which the knee is searched. A request belongs to the level in which it
+// was due, whenever it ends. Pure; one thread at a time (the runner guards it). Times in seconds after the
+// start of the run.
+
+// Sums over completed requests that were due in one half of a level.
+struct HalfLevel {
+  uint64_t requests = 0;
+  double due_sum_s = 0;
+  double ttft_sum_s = 0;
+  // Time and tokens after the first token.
+  double decode_s = 0;
+  uint64_t decode_tokens = 0;
+};
+
+struct Level {
+  RateLevel plan;
+  // Empty before the level has begun.
+  std::optional<double> start_s;
+  // Requests sent, and requests due but not sent in time.
+  uint64_t sent = 0;
+  uint64_t not_sent = 0;
+  uint64_t completed = 0;
+  uint64_t failed = 0;
+  // Requests within the goodput limits.
+  uint64_t good = 0;
+  // Output tokens of completed requests.
+  uint64_t output_tokens = 0;
+  HalfLevel halves[2];
+  // Tokens of any request that arrived in the second half of the level.
+  uint64_t tokens_in_second_half = 0;
+  Histogram ttft_s, tpot_s, e2e_s;
+
+  uint64_t due() const { return sent + not_sent; }
+  // Requests per second that were actually due.
+  double offered_rate() const { return static_cast<double>(due()) / plan.length_s; }
+  double tokens_per_s() const { return static_cast<double>(tokens_in_second_half) * 2 / plan.length_s; }
+};
+
+class Levels {
+ public:
+  // Without levels: nothing is counted.
+  Levels() = default;
+  explicit Levels(const std::vector<RateLevel>& plan);
+
+  // The methods below take levels that have begun, in ascending order.
+  void Begin(uint32_t level, double start_s);
+  void OnSent(uint32_t level);
+  void OnNotSent(uint32_t level);
+  // `good`: the request meets the goodput limits.
+  void OnEnded(const EndedRequest& request, bool good);
+
+  const std::vector<Level>& levels() const { return levels_; }
+
+ private:
+  void CountTokens(double when, uint32_t tokens);
+
+  std::vector<Level> levels_;
+  // Number of levels that have begun; they begin in order.
+  size_t begun_ = 0;
+};
+
+// A run over time, as seen by its clients.
+//
+// Purpose: the data of the report's charts. Every request and token is counted, in equal intervals. When the
+// bins are used up, each two neighbours are merged into one of twice the width, so charts of runs of seconds
+// and of days have the same size (at most some 20 MB of histograms). Pure; one thread at a time (the runner
+// guards it). Times in seconds after the start of the run, in any order.
+struct TimelineBin {
+  // By due time, whatever their result.
+  uint64_t due = 0;
+  // By the time they ended.
+  uint64_t completed = 0;
+  uint64_t failed = 0;
+  // By time of arrival; includes tokens of failed and interrupted requests.
+  uint64_t tokens = 0;
+  // Completed requests by due time; gaps between tokens by the time of the later token.
+  Histogram ttft_s, tpot_s, e2e_s, itl_s;
+  // Open loop: by due time.
+  Histogram schedule_lag_s;
+  // Sum, maximum and number of samples of the requests under way.
+  uint64_t under_way_sum = 0;
+  uint64_t under_way_max = 0;
+  uint64_t under_way_samples = 0;
+
+  void Merge(const TimelineBin& other);
+};
+
+class Timeline {
+ public:
+  // Maximum number of bins. After the first merge there are at least half as many.
+  static constexpr size_t kMostBins = 120;
+
+  void OnSent(double due_s) { ++At(due_s).due; }
+  void OnLag(double due_s, double lag_s) { At(due_s).schedule_lag_s.Add(lag_s); }
+  void OnUnderWay(double now_s, uint64_t requests);
+  void OnEnded(const EndedRequest& request);
+
+  // Bin i covers [i, i + 1) * width_s.
+  const std::vector<TimelineBin>& bins() const { return bins_; }
+  double width_s() const { return width_s_; }
+
+ private:
+  TimelineBin& At(double seconds);
+
+  double width_s_ = 0.5;
+  std::vector<TimelineBin> bins_;
+};
 
 struct Results {
   uint64_t requests_sent = 0;

@@ -2,10 +2,10 @@
 #include <cmath>
 #include <vector>
 
+#include "absl/strings/str_replace.h"
 #include "nlohmann/json.hpp"
 #include "tools/loadgen/page_files.h"
 #include "tools/loadgen/report.h"
-#include "tools/page/page.h"
 
 namespace bfio::loadgen {
 namespace {
@@ -90,6 +90,16 @@ Json SeriesJson(const Timeline& timeline, double duration_s) {
           {"itl_s", Quantiles(bins, &TimelineBin::itl_s)},
           {"e2e_s", Quantiles(bins, &TimelineBin::e2e_s)},
           {"schedule_lag_s", Quantiles(bins, &TimelineBin::schedule_lag_s)}};
+}
+
+// One file, without references to anything outside: page.html and its chart library, with the data and the
+// script that draws it.
+std::string HtmlPage(absl::string_view script, const Json& data) {
+  std::string json = data.dump(-1, ' ', false, Json::error_handler_t::replace);
+  // In JSON a '<' occurs only inside strings. Unescaped, it could end the HTML element or open a comment.
+  absl::StrReplaceAll({{"<", "\\u003c"}}, &json);
+  return absl::StrReplaceAll(
+      page::kPageHtml, {{"{{library}}", page::kChartMinJs}, {"{{data}}", json}, {"{{script}}", script}});
 }
 
 }  // namespace

@@ -22,7 +22,7 @@
 #include "common/base/rng.h"
 #include "common/net/login.h"
 #include "grpcpp/channel.h"
-#include "tools/client/metadata.h"
+#include "tools/client/stream_call.h"
 #include "tools/loadgen/client_stream.h"
 #include "tools/loadgen/options.h"
 #include "tools/loadgen/progress.h"

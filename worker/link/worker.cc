@@ -1,19 +1,265 @@
 #include "worker/link/worker.h"
 
 #include <functional>
+#include <map>
+#include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/address.h"
+#include "common/base/mutex.h"
 #include "common/base/shutdown.h"
 #include "common/base/spdlog.h"
 #include "common/base/status_macros.h"
+#include "common/http/http_server.h"
 #include "common/net/channel.h"
 #include "common/net/exposure.h"
+#include "common/telemetry/log.h"
+#include "worker/barrier/barrier.h"
+#include "worker/barrier/factory.h"
+#include "worker/energy/energy_monitor.h"
+#include "worker/energy/nvml_meter.h"
+#include "worker/engine/engine.h"
 #include "worker/link/rank.h"
-#include "worker/link/worker_process.h"
+#include "worker/link/rank_recorder.h"
+#include "worker/link/step_log.h"
+#include "worker/link/step_loop.h"
+#include "worker/metrics/worker_metrics.h"
 
 namespace bfio::worker {
+
+// The shared parts of a worker process: engines, log of steps, metrics port. Creates ranks. Threads: one, and
+// the HTTP server's; outlives the ranks.
+
+// A worker's HTTP port. It takes no commands and shows no request's content, so it is unauthenticated plain
+// text; bind it to the monitoring network.
+//   /metrics   docs/reference/metrics.md
+//   /healthz   200 while every rank's step loop works or waits, from before the model is loaded; the body is
+//              the ranks' state. 503 when a loop is stuck (RankRecorder::Health): a restart is the remedy.
+//   /readyz    200 when, in addition, every rank is in an epoch and none leaves; the same body.
+// Serves at `listen`, HOST:PORT. Threads: one calls it; the server's read the recorders. The recorders are
+// borrowed. INVALID_ARGUMENT for a malformed address, UNAVAILABLE when it cannot be bound.
+absl::StatusOr<std::unique_ptr<HttpServer>> OpenWorkerWeb(const std::string& listen, std::string version,
+                                                          std::vector<const RankRecorder*> ranks);
+
+// The parts of a rank's step loop.
+struct RankParts {
+  StepLoopOptions loop;
+  std::unique_ptr<Engine> engine;
+  std::unique_ptr<BarrierEndpoint> endpoint;
+  // Outlives the loop; null where none is metered.
+  std::unique_ptr<EnergyMonitor> energy;
+};
+
+// How a rank's engine differs from those of the process's other ranks.
+struct RankModel {
+  // Digest of what it computes.
+  std::string digest;
+  // Expected time of a mean request in seconds; 0: not known.
+  double service_s = 0;
+};
+
+class WorkerProcess {
+ public:
+  // Answers probes from now on. INVALID_ARGUMENT or UNAVAILABLE, naming the flag. `options` outlives it.
+  static absl::StatusOr<std::unique_ptr<WorkerProcess>> Open(const WorkerOptions& options);
+
+  // All ranks of the process, which share a model's weights.
+  absl::StatusOr<std::vector<RankParts>> MakeRanks();
+  // A rank with its own engine, recorded as rank `index` of the process.
+  absl::StatusOr<RankParts> MakeRank(std::string id, int index, std::unique_ptr<Engine> engine,
+                                     RankModel model);
+  RankRecorder& recorder(int index) { return *recorders_[static_cast<size_t>(index)]; }
+
+ private:
+  explicit WorkerProcess(const WorkerOptions& options) : options_(options) {}
+
+  const WorkerOptions& options_;
+  std::vector<std::unique_ptr<RankRecorder>> recorders_;
+  std::unique_ptr<HttpServer> web_;
+  // Null: steps are not logged.
+  std::unique_ptr<StepLog> log_;
+  const std::shared_ptr<LocalHub> hub_ = std::make_shared<LocalHub>();
+};
+
+// Counts the ranks that are still running. Threads: any.
+class RunningRanks {
+ public:
+  explicit RunningRanks(int running) : running_(running) {}
+
+  void OnEnd(const absl::Status& status) {
+    MutexLock lock(&mutex_);
+    --running_;
+    if (status_.ok()) status_ = status;
+  }
+  bool AllEndedWithin(absl::Duration timeout) {
+    MutexLock lock(&mutex_);
+    const auto none = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return running_ == 0; };
+    return mutex_.AwaitWithTimeout(absl::Condition(&none), timeout);
+  }
+  // The first error.
+  absl::Status status() {
+    MutexLock lock(&mutex_);
+    return status_;
+  }
+
+ private:
+  Mutex mutex_;
+  int running_ ABSL_GUARDED_BY(mutex_);
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+};
+
+namespace {
+
+// Null where nothing is metered, or cannot be: the worker runs without measurements.
+std::unique_ptr<EnergyMonitor> MeterEnergy(const WorkerOptions& options, int index) {
+  if (options.energy_devices.empty()) return nullptr;
+  const std::string& device = options.energy_devices[index % options.energy_devices.size()];
+  auto meter = MakeNvmlMeter(device);
+  if (!meter.ok()) {
+    spdlog::warn("--energy_device={}: {}; its energy is not measured", device,
+                 std::string(meter.status().message()));
+    return nullptr;
+  }
+  return std::make_unique<EnergyMonitor>(*std::move(meter));
+}
+
+std::string IdOfRank(const WorkerOptions& options, int index) {
+  if (options.ranks_per_process == 1) return options.worker_id;
+  return absl::StrCat(options.worker_id, "#", index);
+}
+
+absl::Status WithFlag(const char* flag, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat("--", flag, ": ", status.message()));
+}
+
+std::vector<RankTelemetry> FiguresOf(const std::vector<const RankRecorder*>& ranks) {
+  std::vector<RankTelemetry> telemetry;
+  for (const RankRecorder* rank : ranks) telemetry.push_back(rank->telemetry());
+  return telemetry;
+}
+
+// What a rank in this phase waits for; empty if it may be computing.
+absl::string_view WaitsFor(RankPhase phase) {
+  switch (phase) {
+    case RankPhase::kStarting: return " (loading the model)";
+    case RankPhase::kConnecting: return " (waiting for a router)";
+    case RankPhase::kJoined: return " (waiting for a group)";
+    case RankPhase::kServing:
+    case RankPhase::kLeaving: break;
+  }
+  return "";
+}
+
+HttpReply PhasesOf(const std::vector<const RankRecorder*>& ranks, bool must_serve) {
+  std::map<RankPhase, int> phases;
+  HttpReply reply;
+  const absl::Time now = MonotonicNow();
+  for (const RankRecorder* rank : ranks) {
+    if (const absl::Status health = rank->Health(now); !health.ok()) {
+      reply.status = 503;
+      reply.body = absl::StrCat(health.message(), "\n");
+      return reply;
+    }
+    ++phases[rank->telemetry().phase];
+  }
+  reply.body = absl::StrJoin(phases, ", ", [](std::string* out, const auto& phase) {
+    absl::StrAppend(out, phase.second, " ", NameOf(phase.first), WaitsFor(phase.first));
+  });
+  reply.body += "\n";
+  const bool all_serve = phases.size() == 1 && phases.begin()->first == RankPhase::kServing;
+  if (must_serve && !all_serve) reply.status = 503;
+  return reply;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Open(const WorkerOptions& options) {
+  std::unique_ptr<WorkerProcess> process(new WorkerProcess(options));
+  std::vector<const RankRecorder*> readers;
+  for (int i = 0; i < options.ranks_per_process; ++i) {
+    process->recorders_.push_back(
+        std::make_unique<RankRecorder>(IdOfRank(options, i), options.engine.limits));
+    readers.push_back(process->recorders_.back().get());
+  }
+  if (!options.http_listen.empty()) {
+    auto opened = OpenWorkerWeb(options.http_listen, options.version, std::move(readers));
+    if (!opened.ok()) return WithFlag("http_listen", opened.status());
+    process->web_ = *std::move(opened);
+    spdlog::info("metrics and probes on http://{}", process->web_->address());
+  }
+  if (!options.step_log.empty()) {
+    auto opened = StepLog::Open(options.step_log, kStepLogBytes);
+    if (!opened.ok()) return WithFlag("step_log", opened.status());
+    process->log_ = *std::move(opened);
+  }
+  return process;
+}
+
+absl::StatusOr<RankParts> WorkerProcess::MakeRank(std::string id, int index, std::unique_ptr<Engine> engine,
+                                                  RankModel model) {
+  BFIO_ASSIGN_OR_RETURN(
+      auto endpoint, MakeBarrierEndpoint(options_.barrier, {.host = options_.barrier_host,
+                                                            .hub = hub_,
+                                                            .device = options_.engine.cuda.device + index}));
+  recorder(index).OnLimits(engine->limits());
+  RankParts parts;
+  parts.energy = MeterEnergy(options_, index);
+  StepLoopOptions& loop = parts.loop;
+  loop.worker_id = id;
+  loop.version = options_.version;
+  loop.step_log = log_ == nullptr ? nullptr : log_->AddRank(id);
+  loop.energy = parts.energy.get();
+  loop.resume_buffer_bytes = options_.resume_buffer_bytes;
+  loop.kv_watermark = options_.kv_watermark;
+  loop.recorder = &recorder(index);
+  loop.service_s = model.service_s;
+  loop.group = options_.group;
+  loop.instance = NewInstance();
+  loop.model = std::move(model.digest);
+  parts.engine = std::move(engine);
+  parts.endpoint = std::move(endpoint);
+  return parts;
+}
+
+absl::StatusOr<std::vector<RankParts>> WorkerProcess::MakeRanks() {
+  BFIO_ASSIGN_OR_RETURN(const auto engines, Engines::Create(options_.engine, options_.ranks_per_process));
+  const std::string model = engines.digest().Hex();
+  std::vector<RankParts> ranks;
+  for (int i = 0; i < options_.ranks_per_process; ++i) {
+    BFIO_ASSIGN_OR_RETURN(auto engine, engines.Make(i));
+    BFIO_ASSIGN_OR_RETURN(auto rank, MakeRank(IdOfRank(options_, i), i, std::move(engine), {model}));
+    ranks.push_back(std::move(rank));
+  }
+  // Bad input has been reported by now, in a separate line.
+  spdlog::info("model {}", model);
+  for (const auto& recorder : recorders_) recorder->OnStarted();
+  return ranks;
+}
+
+absl::StatusOr<std::unique_ptr<HttpServer>> OpenWorkerWeb(const std::string& listen, std::string version,
+                                                          std::vector<const RankRecorder*> ranks) {
+  HttpServer::Options options;
+  options.listen = listen;
+  // Scrapers and probes may use any host name.
+  options.authenticate = [](const HttpCaller& caller) { return caller.address; };
+  auto server = HttpServer::Bind(std::move(options));
+  if (!server.ok()) return server;
+  (*server)->Get("/healthz", [ranks](const HttpRequest&) { return PhasesOf(ranks, false); });
+  (*server)->Get("/readyz", [ranks](const HttpRequest&) { return PhasesOf(ranks, true); });
+  (*server)->Get("/metrics", [ranks, version = std::move(version)](const HttpRequest&) {
+    return HttpReply{200, "text/plain; version=0.0.4; charset=utf-8",
+                     MetricsText(version, DroppedLogLines(), FiguresOf(ranks))};
+  });
+  (*server)->Start();
+  return server;
+}
+
 namespace {
 
 constexpr absl::Duration kSignalPoll = absl::Milliseconds(100);

@@ -3,10 +3,9 @@
 #include <cmath>
 
 #include "absl/strings/string_view.h"
-#include "chains/plan/model_file.h"
 #include "chains/plan/output.h"
 #include "chains/plan/planner.h"
-#include "chains/plan/pool_file.h"
+#include "chains/plan/input.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace {

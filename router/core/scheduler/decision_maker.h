@@ -11,23 +11,48 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/types/span.h"
 #include "router/core/admission/kv_admission.h"
 #include "router/core/choice/rule_chooser.h"
 #include "router/core/lookahead/far_outlook.h"
+#include "router/core/lookahead/lookahead.h"
 #include "router/core/model/free_capacity.h"
 #include "router/core/model/snapshot.h"
 #include "router/core/policy/policy.h"
 #include "router/core/prefill/prefill_view.h"
 #include "router/core/prefix/prefix_view.h"
 #include "router/core/scheduler/group_accounts.h"
-#include "router/core/scheduler/outlook_builder.h"
 #include "router/core/scheduler/request_pool.h"
 #include "router/core/scheduler/scheduler_options.h"
 #include "router/core/scheduler/scheduler_totals.h"
 #include "router/core/scheduler/stages.h"
 
 namespace bfio::core {
+
+// Fills Snapshot::outlook. Gets from the lookahead a row per worker and one curve per kind of waiting
+// request. Keeps the arrays between plans; the spans that it returns are valid until the next Build. Owned by
+// the scheduler. Threads: the scheduler's.
+class OutlookBuilder {
+ public:
+  // Begins an outlook of `workers` workers. REQUIRES: 1 <= horizon <= kMaxHorizonSteps.
+  void Begin(int32_t horizon, int32_t workers);
+  // `load_scale` is the factor of the loads: above 1 where the worker reports more than its requests account
+  // for.
+  void AddWorker(Lookahead& lookahead, WorkerIndex worker, absl::Span<const Resident> residents,
+                 const PlanTime& time, double load_scale);
+  // Writes WaitingView::curve.
+  void AddWaiting(Lookahead& lookahead, absl::Span<WaitingView> waiting);
+  Outlook View() const { return {horizon_, load_, curves_}; }
+
+ private:
+  size_t columns() const { return static_cast<size_t>(horizon_) + 1; }
+
+  int32_t horizon_ = 0;
+  std::vector<double> load_;
+  std::vector<double> curves_;
+  absl::flat_hash_map<uint64_t, int32_t> rows_;
+};
 
 class DecisionMaker {
  public:

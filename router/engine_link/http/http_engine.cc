@@ -12,7 +12,6 @@
 #include "absl/strings/str_split.h"
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
-#include "common/json/json_members.h"
 #include "common/json/json_reader.h"
 #include "router/engine_link/http/http_client.h"
 #include "router/requests/placed_request.h"

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/retry_delay.h"
-#include "common/json/json_members.h"
+#include "common/json/json_reader.h"
 
 namespace bfio::router::picker {
 namespace {

@@ -29,7 +29,6 @@
 #include "router/frontend/gateway/protocol.h"
 #include "router/frontend/gateway/request_fields.h"
 #include "router/frontend/request_handler.h"
-#include "router/frontend/tokenizer/model_files.h"
 #include "router/frontend/tokenizer/model_source.h"
 #include "router/requests/limits.h"
 

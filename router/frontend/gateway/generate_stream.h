@@ -29,7 +29,7 @@
 #include "router/core/model/request.h"
 #include "router/frontend/gateway/protocol.h"
 #include "router/frontend/request_call.h"
-#include "router/frontend/tokenizer/stop_text.h"
+#include "router/frontend/tokenizer/token_text.h"
 #include "router/requests/limits.h"
 #include "router/requests/passed.h"
 #include "router/requests/token_sink.h"

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
-#include "worker/barrier/view.h"
+#include "worker/barrier/barrier.h"
 
 namespace bfio::worker {
 

@@ -15,7 +15,7 @@
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
-#include "worker/barrier/view.h"
+#include "worker/barrier/barrier.h"
 
 namespace bfio::worker {
 namespace {

@@ -6,7 +6,6 @@
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 #include "worker/barrier/barrier.h"
-#include "worker/barrier/view.h"
 
 namespace bfio::worker {
 namespace {

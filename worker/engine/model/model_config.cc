@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/quote.h"
 #include "common/base/status_macros.h"
+#include "common/json/json_fields.h"
 #include "common/json/json_reader.h"
-#include "worker/engine/model/json_fields.h"
 #include "worker/engine/model/rope.h"
 
 namespace bfio::worker {

@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "worker/engine/model/json_fields.h"
+#include "common/json/json_fields.h"
 
 namespace bfio::worker {
 

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/quote.h"
-#include "worker/engine/model/json_fields.h"
+#include "common/json/json_fields.h"
 
 namespace bfio::worker {
 namespace {

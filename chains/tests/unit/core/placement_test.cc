@@ -1,5 +1,4 @@
 // Placement and composition against the paper's example and all groupings of small pools.
-#include "chains/core/placement.h"
 
 #include <gmock/gmock.h>
 

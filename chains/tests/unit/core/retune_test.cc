@@ -1,5 +1,5 @@
 // When serving chains no longer fit the demand, and for how long that must have been so.
-#include "chains/core/retune.h"
+#include "chains/core/tuning.h"
 
 #include "absl/strings/str_cat.h"
 #include "common/base/rng.h"

@@ -1,9 +1,8 @@
 // Input files of pools and models: what is read from them, and an error message for every mistake.
 #include <gmock/gmock.h>
 
-#include "chains/plan/model_file.h"
+#include "chains/plan/input.h"
 #include "chains/plan/planner.h"
-#include "chains/plan/pool_file.h"
 
 namespace bfio::plan {
 namespace {
@@ -60,12 +59,12 @@ TEST(ParseModel, Mistakes) {
   EXPECT_EQ(ModelError("[1]"), "m.json: is not a JSON object");
   EXPECT_EQ(ModelError(R"({"block_gb": 1, "cache_gb": 1})"), "m.json: blocks is missing");
   EXPECT_EQ(ModelError(R"({"blocks": 1.5, "block_gb": 1, "cache_gb": 1})"),
-            "m.json: blocks must be a whole number from 1 to 4096");
+            "m.json: blocks is 1.5; must be an integer");
   EXPECT_EQ(ModelError(R"({"blocks": 2, "block_gb": "1", "cache_gb": 1})"),
-            "m.json: block_gb must be a number of at least 1e-09");
+            "m.json: block_gb is '1'; must be a number");
   EXPECT_THAT(ModelError(R"({"blocks": 2, "block_gb": 1, "cash_gb": 1})"), HasSubstr("'cash_gb' is unknown"));
   EXPECT_EQ(ModelError(R"({"blocks": 2, "block_gb": 0, "cache_gb": 1})"),
-            "m.json: block_gb must be a number of at least 1e-09");
+            "m.json: block_gb is 0; must be at least 1e-09");
   EXPECT_THAT(ModelError(R"({"hidden_size": 64, "num_hidden_layers": 2})"),
               HasSubstr("model_type is missing"));
   EXPECT_THAT(ModelError(R"({"model_type": "mixtral", "hidden_size": 64, "num_hidden_layers": 2})"),
@@ -96,14 +95,15 @@ TEST(ParsePool, Mistakes) {
   EXPECT_THAT(PoolError(R"({"memory_gb": 20, "block_ms": 1})"),
               HasSubstr("p.json: servers[0]: rtt_ms is missing"));
   EXPECT_THAT(PoolError(R"({"block_ms": 1, "rtt_ms": 1})"), HasSubstr("memory_gb is missing"));
-  EXPECT_THAT(PoolError(R"({"memory_gb": -1, "block_ms": 1, "rtt_ms": 1})"), HasSubstr("memory_gb must be"));
+  EXPECT_THAT(PoolError(R"({"memory_gb": -1, "block_ms": 1, "rtt_ms": 1})"),
+              HasSubstr("memory_gb is -1; must be"));
   EXPECT_THAT(PoolError(R"({"memory_gb": 1, "memory": 2, "block_ms": 1, "rtt_ms": 1})"),
               HasSubstr("'memory'"));
   EXPECT_THAT(PoolError(R"({"memory_gb": 1, "rtt_ms": 1})"), HasSubstr("tflops is missing"));
   EXPECT_THAT(PoolError("7"), HasSubstr("servers[0]: is not a JSON object"));
   EXPECT_THAT(PoolError(""), HasSubstr("1 to 1024 servers, not 0"));
   EXPECT_THAT(PoolError(R"({"count": 2000, "memory_gb": 1, "block_ms": 1, "rtt_ms": 1})"),
-              HasSubstr("count must be"));
+              HasSubstr("count is 2000; must be"));
   EXPECT_THAT(PoolError(R"({"name": "a", "count": 2, "memory_gb": 1, "block_ms": 1, "rtt_ms": 1},
                            {"name": "a-1", "memory_gb": 1, "block_ms": 1, "rtt_ms": 1})"),
               HasSubstr("servers[0] and servers[1] have the same name 'a-1'"));

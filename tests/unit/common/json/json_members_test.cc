@@ -1,4 +1,4 @@
-#include "common/json/json_members.h"
+#include "common/json/json_reader.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Ranks that step by themselves: a rank that stalls or fails interrupts the others only briefly.
-#include "router/group/independent_group.h"
+#include "router/group/group_kinds.h"
 
 #include <utility>
 #include <vector>

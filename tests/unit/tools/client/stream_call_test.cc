@@ -16,7 +16,6 @@
 #include "tests/testing/loopback_server.h"
 #include "tests/testing/process.h"
 #include "tools/client/client.h"
-#include "tools/client/stream_reader.h"
 
 namespace bfio::client {
 namespace {

@@ -9,7 +9,6 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "tests/testing/barrier_ranks.h"
-#include "worker/barrier/view.h"
 
 namespace bfio::worker {
 namespace {

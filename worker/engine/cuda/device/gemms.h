@@ -5,18 +5,50 @@
 // FAILED_PRECONDITION for a shape that is not prepared.
 #pragma once
 
+#include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
 #include <memory>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "worker/engine/cuda/device/cublas_lt.h"
 #include "worker/engine/cuda/device_ops.h"
 
 namespace bfio::worker::gpu {
+
+// cuBLASLt, loaded at run time. A worker built with the CUDA engine starts on a machine without CUDA's
+// libraries, as long as it does not use that engine. So the library is not linked but opened by name
+// (libcublasLt.so of the major version that this was compiled against, with the dynamic linker's search
+// path). Threads: immutable once loaded.
+
+// The functions in use, by their names without the prefix.
+struct CublasLt {
+  decltype(&cublasLtGetStatusString) GetStatusString = nullptr;
+  decltype(&cublasLtGetVersion) GetVersion = nullptr;
+  decltype(&cublasLtCreate) Create = nullptr;
+  decltype(&cublasLtDestroy) Destroy = nullptr;
+  decltype(&cublasLtMatmulDescCreate) MatmulDescCreate = nullptr;
+  decltype(&cublasLtMatmulDescSetAttribute) MatmulDescSetAttribute = nullptr;
+  decltype(&cublasLtMatmulDescDestroy) MatmulDescDestroy = nullptr;
+  decltype(&cublasLtMatrixLayoutCreate) MatrixLayoutCreate = nullptr;
+  decltype(&cublasLtMatrixLayoutDestroy) MatrixLayoutDestroy = nullptr;
+  decltype(&cublasLtMatmulPreferenceCreate) MatmulPreferenceCreate = nullptr;
+  decltype(&cublasLtMatmulPreferenceSetAttribute) MatmulPreferenceSetAttribute = nullptr;
+  decltype(&cublasLtMatmulPreferenceDestroy) MatmulPreferenceDestroy = nullptr;
+  decltype(&cublasLtMatmulAlgoGetHeuristic) MatmulAlgoGetHeuristic = nullptr;
+  decltype(&cublasLtMatmul) Matmul = nullptr;
+
+  // OK, or UNAVAILABLE with the call's name and cuBLASLt's text.
+  absl::Status Check(cublasStatus_t status, absl::string_view call) const;
+};
+
+// The process's only instance, loaded by the first call. UNAVAILABLE, with the dynamic linker's text, when
+// the library is not found.
+absl::StatusOr<const CublasLt*> LoadCublasLt();
 
 // Device memory that every product may use, in bytes: twice NVIDIA's recommendation for Hopper.
 inline constexpr int64_t kGemmWorkspaceBytes = 64 << 20;

@@ -1,4 +1,3 @@
-#include "router/frontend/tokenizer/model_files.h"
 
 #include <gmock/gmock.h>
 

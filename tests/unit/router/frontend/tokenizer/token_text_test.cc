@@ -12,7 +12,6 @@
 
 #include "common/base/rng.h"
 #include "nlohmann/json.hpp"
-#include "router/frontend/tokenizer/stop_text.h"
 #include "tests/testing/process.h"
 
 namespace bfio::router {

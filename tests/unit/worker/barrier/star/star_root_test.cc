@@ -4,8 +4,8 @@
 #include <array>
 
 #include "gmock/gmock.h"
+#include "worker/barrier/barrier.h"
 #include "worker/barrier/star/star_barrier.h"
-#include "worker/barrier/view.h"
 
 namespace bfio::worker {
 namespace {

@@ -1,11 +1,12 @@
-#include "worker/engine/model/json_fields.h"
+#include "common/json/json_fields.h"
 
+#include <cmath>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/quote.h"
 
-namespace bfio::worker {
+namespace bfio {
 
 using nlohmann::json;
 
@@ -62,7 +63,9 @@ double JsonFields::Number(const char* name, double absent, double low, double hi
   }
   const double value = found->get<double>();
   if (value >= low && value <= high) return value;
-  Invalid(name, absl::StrCat("is ", Shown(*found), "; must be between ", low, " and ", high));
+  const std::string range =
+      std::isinf(high) ? absl::StrCat("at least ", low) : absl::StrCat("between ", low, " and ", high);
+  Invalid(name, absl::StrCat("is ", Shown(*found), "; must be ", range));
   return absent;
 }
 
@@ -92,4 +95,4 @@ void JsonFields::Unsupported(const char* name, absl::string_view fault) {
   status_->Update(absl::UnimplementedError(absl::StrCat(where_, name, " ", fault)));
 }
 
-}  // namespace bfio::worker
+}  // namespace bfio

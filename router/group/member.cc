@@ -1,4 +1,4 @@
-#include "router/group/member_history.h"
+#include "router/group/member.h"
 
 #include <algorithm>
 

@@ -10,7 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "nlohmann/json.hpp"
 
-namespace bfio::worker {
+namespace bfio {
 
 class JsonFields {
  public:
@@ -44,4 +44,4 @@ class JsonFields {
 // A value for use in a message: compact JSON of bounded length.
 std::string Shown(const nlohmann::json& value);
 
-}  // namespace bfio::worker
+}  // namespace bfio
