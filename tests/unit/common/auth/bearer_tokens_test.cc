@@ -1,9 +1,28 @@
 #include "common/auth/bearer_tokens.h"
 
 #include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/auth/ticket_keys.h"
+#include "common/auth/token_file.h"
+#include "common/base/clock.h"
+#include "common/base/spdlog.h"
+#include "spdlog/sinks/base_sink.h"
 
 namespace bfio {
 namespace {
@@ -126,6 +145,185 @@ TEST(BearerToken, IsReadFromTheHeader) {
   EXPECT_EQ(BearerToken("Bearer"), "");
   EXPECT_EQ(BearerToken("Basic abc"), "");
   EXPECT_EQ(BearerToken(""), "");
+}
+
+// --- token file ---
+
+// Counts the warnings that contain `text`. Threads: any.
+class WarningCount final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  explicit WarningCount(std::string text) : text_(std::move(text)) {}
+  int count() const { return count_; }
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    if (message.level == spdlog::level::warn &&
+        std::string(message.payload.data(), message.payload.size()).find(text_) != std::string::npos)
+      ++count_;
+  }
+  void flush_() override {}
+
+  const std::string text_;
+  std::atomic<int> count_ = 0;
+};
+
+class TokenFileTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/bfio-tokens-XXXXXX";
+    ASSERT_NE(mkdtemp(name), nullptr);
+    folder_ = name;
+    path_ = folder_ + "/tokens";
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  // Replaces the file atomically: the new file is complete before it takes the old one's name.
+  void Replace(const std::string& text) {
+    std::ofstream(path_ + ".new") << text;
+    std::filesystem::rename(path_ + ".new", path_);
+  }
+  // Waits; the limit only keeps a failing test from running forever.
+  static bool Until(const std::function<bool()>& condition) {
+    const absl::Time deadline = MonotonicNow() + absl::Seconds(60);
+    while (!condition() && MonotonicNow() < deadline) absl::SleepFor(absl::Milliseconds(10));
+    return condition();
+  }
+
+  std::string folder_, path_;
+};
+
+TEST_F(TokenFileTest, IsReadAgainWhenChangedAndKeptWhenInvalid) {
+  Replace("acme token:the-first-the-first\n");
+  const auto file = TokenFile::Open(path_);
+  ASSERT_TRUE(file.ok()) << file.status();
+  const auto verdict = [&](absl::string_view token) { return (*file)->Find(token, absl::Now()).verdict; };
+  const auto becomes = [&](absl::string_view token, Verdict wanted) {
+    return Until([&] { return verdict(token) == wanted; });
+  };
+  EXPECT_EQ((*file)->Find("the-first-the-first", absl::Now()).name, "acme");
+  Replace("acme token:the-first-the-first\nacme token:the-second-the-second\n");
+  EXPECT_TRUE(becomes("the-second-the-second", Verdict::kValid));
+  EXPECT_EQ(verdict("the-first-the-first"), Verdict::kValid);
+  // A file with one bad line causes a warning and changes nothing.
+  const auto refused = std::make_shared<WarningCount>("cannot reload the tokens");
+  const auto logger = spdlog::default_logger();
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>("counted", refused));
+  Replace("acme token:the-third-the-third\nnonsense\n");
+  EXPECT_TRUE(Until([&] { return refused->count() == 1; }));
+  EXPECT_EQ(verdict("the-second-the-second"), Verdict::kValid);
+  EXPECT_EQ(verdict("the-third-the-third"), Verdict::kUnknown);
+  std::filesystem::remove(path_);
+  EXPECT_TRUE(Until([&] { return refused->count() == 2; }));
+  EXPECT_EQ(verdict("the-second-the-second"), Verdict::kValid);
+  Replace("acme token:the-fourth-the-fourth\n");
+  EXPECT_TRUE(becomes("the-fourth-the-fourth", Verdict::kValid));
+  EXPECT_TRUE(becomes("the-second-the-second", Verdict::kUnknown));
+  spdlog::set_default_logger(logger);
+}
+
+TEST_F(TokenFileTest, AnUnreadableFileIsRefusedAtStart) {
+  EXPECT_EQ(TokenFile::Open(path_).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_FALSE(TokenFile::Open(folder_).ok());
+  Replace("nonsense\n");
+  EXPECT_EQ(TokenFile::Open(path_).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(TokenFileTest, AClientsTokenIsOneWord) {
+  Replace(" the-token-of-a-client \n");
+  const absl::StatusOr<std::string> token = ReadTokenFile(path_);
+  ASSERT_TRUE(token.ok());
+  EXPECT_EQ(*token, "the-token-of-a-client");
+  for (const char* bad : {"", "two words", "two\nlines"}) {
+    Replace(bad);
+    EXPECT_EQ(ReadTokenFile(path_).status().code(), absl::StatusCode::kInvalidArgument) << bad;
+  }
+}
+
+// --- ticket keys ---
+
+const std::string kKey(32, 'k'), kOther(32, 'o');
+const absl::Time kIssuedAt = absl::FromUnixSeconds(1'800'000'000), kExpiry = kIssuedAt + absl::Seconds(10);
+
+TicketKeys Keys(const std::string& text) {
+  return *TicketKeys::Parse(text, "keys");
+}
+
+TEST(TicketKeys, ATicketIsGoodForItsFactsUntilItExpires) {
+  const TicketKeys keys = Keys(kKey);
+  const std::string ticket = keys.Issue("facts", kExpiry);
+  EXPECT_EQ(ticket.size(), TicketKeys::kTicketBytes);
+  EXPECT_TRUE(keys.Claim(ticket, "facts", kIssuedAt));
+  EXPECT_TRUE(keys.Claim(ticket, "facts", kIssuedAt + absl::Seconds(9)));
+  EXPECT_FALSE(keys.Claim(ticket, "facts", kExpiry));
+  EXPECT_FALSE(keys.Claim(ticket, "fact", kIssuedAt));
+  EXPECT_FALSE(keys.Claim(ticket, "", kIssuedAt));
+  EXPECT_TRUE(Keys(kKey).Claim(ticket, "facts", kIssuedAt)) << "another process with the same key";
+}
+
+TEST(TicketKeys, NothingButAnUnchangedTicketPasses) {
+  const TicketKeys keys = Keys(kKey);
+  const std::string ticket = keys.Issue("facts", kExpiry);
+  for (size_t i = 0; i < ticket.size(); ++i) {
+    for (int bit = 0; bit < 8; ++bit) {
+      std::string changed = ticket;
+      changed[i] = static_cast<char>(changed[i] ^ (1 << bit));
+      EXPECT_FALSE(keys.Claim(changed, "facts", kIssuedAt)) << "bit " << bit << " of byte " << i;
+    }
+    EXPECT_FALSE(keys.Claim(ticket.substr(0, i), "facts", kIssuedAt));
+  }
+  EXPECT_FALSE(keys.Claim(ticket + "x", "facts", kIssuedAt));
+  EXPECT_FALSE(Keys(kOther).Claim(ticket, "facts", kIssuedAt));
+}
+
+TEST(TicketKeys, AClaimIsPartOfTheTicketAndNeitherItNorTheExpiryCanMoveIntoTheFacts) {
+  const TicketKeys keys = Keys(kKey);
+  const std::string claim(TicketKeys::kMaxClaimBytes, 'c');
+  const std::string ticket = keys.Issue("facts", kExpiry, claim);
+  EXPECT_EQ(keys.Claim(ticket, "facts", kIssuedAt), claim);
+  EXPECT_EQ(keys.Claim(keys.Issue("facts", kExpiry), "facts", kIssuedAt), "");
+  std::string other = ticket;
+  other[20] = 'd';
+  EXPECT_FALSE(keys.Claim(other, "facts", kIssuedAt));
+  std::string shorter = ticket;
+  shorter[9] = static_cast<char>(TicketKeys::kMaxClaimBytes - 1);
+  shorter.erase(10 + TicketKeys::kMaxClaimBytes - 1, 1);
+  EXPECT_FALSE(keys.Claim(shorter, "cfacts", kIssuedAt));
+  std::string later = keys.Issue("", kIssuedAt);
+  EXPECT_FALSE(keys.Claim(later, "", kIssuedAt + absl::Seconds(1)));
+  later[1] = '\x01';
+  EXPECT_FALSE(keys.Claim(later, "", kIssuedAt));
+}
+
+TEST(TicketKeys, AKeyIsReplacedInTwoSteps) {
+  const std::string of_old = Keys(kKey).Issue("facts", kExpiry);
+  const TicketKeys both = Keys("# new\n" + kOther + "\n" + kKey + " # old\n\n");
+  EXPECT_TRUE(both.Claim(of_old, "facts", kIssuedAt));
+  EXPECT_TRUE(Keys(kOther).Claim(both.Issue("facts", kExpiry), "facts", kIssuedAt));
+}
+
+TEST(TicketKeys, AFileIsReadWholeOrNotAtAll) {
+  std::vector<std::string> texts = {""};
+  for (const std::string text : {"", "# nothing\n", "short", "a b", "\x01"}) {
+    texts.push_back(text);
+    texts.push_back(kKey + "\n" + text + "\nshort");
+  }
+  for (int i = 0; i < 9; ++i) texts[0] += kKey + "\n";
+  texts.push_back(std::string(513, 'k'));
+  for (const std::string& text : texts)
+    EXPECT_TRUE(absl::IsInvalidArgument(TicketKeys::Parse(text, "keys").status())) << text;
+  EXPECT_TRUE(absl::IsNotFound(TicketKeys::Open("/nowhere/keys").status()));
+  // The error message does not contain the key.
+  EXPECT_EQ(TicketKeys::Parse("sh0rt", "keys").status().message().find("sh0rt"), std::string::npos);
+}
+
+TEST(RandomId, IsUnique) {
+  std::set<std::string> ids;
+  for (int i = 0; i < 1000; ++i) ids.insert(RandomId());
+  EXPECT_EQ(ids.size(), 1000u);
+  for (const std::string& id : ids) {
+    EXPECT_EQ(id.size(), 32u);
+    EXPECT_EQ(id.find_first_not_of("0123456789abcdef"), std::string::npos) << id;
+  }
 }
 
 }  // namespace

@@ -2,14 +2,22 @@
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/telemetry/line_limiter.h"
+#include "common/telemetry/log.h"
+#include "common/telemetry/log_format.h"
+#include "common/telemetry/trace_context.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 
 namespace bfio {
 namespace {
@@ -141,6 +149,118 @@ TEST(LogQueue, WritesTheLinesOfManyThreadsInOrder) {
   }
   EXPECT_THAT(next, ElementsAre(500, 500, 500, 500));
   EXPECT_EQ(queue.dropped(), 0u);
+}
+
+// --- log format ---
+
+LogLine Line(absl::string_view message) {
+  return {.time = absl::FromUnixMicros(1714564800000001),
+          .level = "info",
+          .program = "bfio_test",
+          .thread = 7,
+          .message = message};
+}
+
+TEST(LogFormatTest, AnyMessageIsOneLineAndSurvivesJson) {
+  std::string nasty = "a\"b\\c\nd\re\tf\x1b[31m\x7f \xc3\xa9 {}";
+  nasty.push_back('\0');
+  const std::string text = TextLine(Line(nasty));
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1);
+  EXPECT_EQ(text.find('\x1b'), std::string::npos);
+  const std::string line = JsonLine(Line(nasty));
+  EXPECT_EQ(std::count(line.begin(), line.end(), '\n'), 1);
+  const auto json = nlohmann::json::parse(line);
+  EXPECT_EQ(json["message"], nasty);
+  EXPECT_EQ(json["level"], "info");
+  EXPECT_EQ(json["program"], "bfio_test");
+  EXPECT_EQ(json["thread"], 7);
+}
+
+TEST(LogFormatTest, FieldsAreTypedInJson) {
+  LogLine line = Line("hello");
+  const std::vector<LogField> fields = {{"request_id", "a\"b\n"}, {"tenant", ""}, {"epoch", uint64_t{7}}};
+  line.fields = fields;
+  const std::string text = JsonLine(line);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1);
+  const auto json = nlohmann::json::parse(text);
+  EXPECT_EQ(json["request_id"], "a\"b\n");
+  EXPECT_EQ(json["epoch"], 7);
+  EXPECT_FALSE(json.contains("tenant")) << "there is nothing to say";
+  EXPECT_EQ(TextLine(line), TextLine(Line("hello")));
+}
+
+TEST(LogFormatTest, ScopesNestAndEnd) {
+  EXPECT_TRUE(ScopedLogFields::Current().empty());
+  {
+    const ScopedLogFields outer{{"worker", "w1"}};
+    const ScopedLogFields inner{{"epoch", 3}};
+    ASSERT_EQ(ScopedLogFields::Current().size(), 2u);
+    EXPECT_EQ(ScopedLogFields::Current()[0].text, "w1");
+    std::thread([] { EXPECT_TRUE(ScopedLogFields::Current().empty()); }).join();
+  }
+  EXPECT_TRUE(ScopedLogFields::Current().empty());
+  EXPECT_EQ(LogField("worker", std::string(1000, 'x')).text.size(), kMaxFieldBytes);
+}
+
+// --- telemetry ---
+
+const absl::Time kFirstRefusal = absl::UnixEpoch();
+
+TEST(RefusalLog, OneLinePerClassAndIntervalThenTheNumberSuppressed) {
+  RefusalLog log;
+  EXPECT_EQ(log.Line("no token", "10.0.0.1", kFirstRefusal), "refused: no token (10.0.0.1)");
+  for (int i = 0; i < 1000; ++i) {
+    EXPECT_FALSE(log.Line("no token", "10.0.0.2", kFirstRefusal + i * absl::Milliseconds(1)).has_value());
+  }
+  EXPECT_EQ(log.Line("expired", "", kFirstRefusal + absl::Seconds(1)), "refused: expired")
+      << "another class is another line";
+  const absl::Time later = kFirstRefusal + RefusalLog::kQuiet;
+  EXPECT_EQ(log.Line("no token", "10.0.0.3", later),
+            "refused: no token (10.0.0.3); 1000 more since the last such line");
+  EXPECT_EQ(log.Line("no token", "", later + RefusalLog::kQuiet), "refused: no token");
+}
+
+TEST(LineLimiter, PassesABurstOfAKindInEachPeriod) {
+  LineLimiter limiter(3, absl::Seconds(10));
+  for (int i = 0; i < 500; ++i) EXPECT_EQ(limiter.Pass("abandoned", kFirstRefusal).has_value(), i < 3) << i;
+  EXPECT_EQ(limiter.Pass("abandoned", kFirstRefusal + absl::Seconds(10)),
+            "; 497 more since the last such line");
+}
+
+TEST(RefusalLog, ClassesAreBounded) {
+  RefusalLog log;
+  size_t lines = 0;
+  for (int i = 0; i < 1000; ++i)
+    lines += log.Line(absl::StrCat("class ", i), "", kFirstRefusal).has_value() ? 1 : 0;
+  EXPECT_EQ(lines, RefusalLog::kMaxClasses + 1) << "the rest share one";
+}
+
+constexpr char kTraceId[] = "4bf92f3577b34da6a3ce929d0e0e4736";
+
+// Which W3C trace contexts are accepted and passed on.
+TEST(TraceContext, AValidContextGivesItsTraceIdAndAnyOtherNone) {
+  const std::string good = absl::StrCat("00-", kTraceId, "-00f067aa0ba902b7-01");
+  const auto with = [&](size_t at, const std::string& text) {
+    return absl::StrCat(good.substr(0, at), text, good.substr(at + text.size()));
+  };
+  const std::string later = with(0, "cc");
+  for (const std::string& text : {good, with(53, "00"), later + "-what-comes-later"})
+    EXPECT_EQ(TraceIdOf(text), kTraceId) << text;
+  const std::string bad[] = {"",
+                             with(0, "ff"),  // a version that cannot be
+                             good.substr(1),
+                             with(3, std::string(32, '0')),
+                             with(3, "4BF92F3577B34DA6A3CE929D0E0E4736"),
+                             with(36, std::string(16, '0')),
+                             with(53, "0x"),
+                             with(2, "_"),
+                             with(35, "_"),
+                             with(52, "_"),
+                             good + "-more",  // version 00 has no more
+                             later + "x",
+                             later + "-a\nb",  // no second log line
+                             later + "-" + std::string(600, 'a')};
+  for (const std::string& text : bad) EXPECT_EQ(TraceIdOf(text), "") << text;
 }
 
 }  // namespace

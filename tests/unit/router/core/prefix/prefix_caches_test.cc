@@ -2,8 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <list>
+#include <set>
+#include <utility>
 #include <vector>
+
+#include "common/base/rng.h"
 
 namespace bfio::core {
 namespace {
@@ -116,6 +122,144 @@ TEST(PrefixCaches, TheFirstPromptsOfAWorkerDecideLittle) {
   caches.Observed(0, kTokens, kTokens);
   caches.Observed(0, 1000 * kTokens, 0);
   EXPECT_GT(caches.Trust(0), 0.9) << "however long";
+}
+
+// --- prefix cache ---
+
+constexpr int64_t kBlock = kPrefixBlockTokens;
+using Blocks = std::vector<uint64_t>;
+
+TEST(PrefixCache, ARequestWhoseBlocksAreEvictedMayStillEnd) {
+  PrefixCache cache(2 * kBlock, 100);
+  cache.Await({1, 2});
+  cache.Touch({5, 6});
+  cache.Withdraw({1, 2}, 2);
+  EXPECT_EQ(cache.Find({1, 2}), 0);
+  EXPECT_EQ(cache.Find({5, 6}), 2 * kBlock);
+  cache.Complete({5, 6});
+  cache.Await({5, 6});
+  cache.Withdraw({5, 6}, 0);
+  EXPECT_EQ(cache.Find({5, 6}), 2 * kBlock) << "more have ended than were awaited";
+}
+
+// A reference implementation by the definition: a list that is searched from the front.
+class PlainCache {
+ public:
+  PlainCache(int64_t capacity, int64_t most) : capacity_(capacity), most_(most) {}
+  int64_t Find(const Blocks& blocks) const {
+    int64_t found = 0;
+    for (const uint64_t block : blocks) {
+      if (std::none_of(list_.begin(), list_.end(), [&](const Entry& e) { return e.block == block; })) break;
+      found += kBlock;
+    }
+    return found;
+  }
+  void Touch(const Blocks& blocks) {
+    for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
+      list_.remove_if([&](const Entry& e) { return e.block == *block; });
+      list_.push_front({*block, kBlock});
+    }
+    Shrink();
+  }
+  void Write(int64_t tokens) {
+    loose_ += tokens;
+    if (loose_ < kBlock) return;
+    list_.push_front({0, loose_ - loose_ % kBlock});
+    loose_ %= kBlock;
+    Shrink();
+  }
+  int64_t entries() const { return static_cast<int64_t>(list_.size()); }
+
+ private:
+  struct Entry {
+    uint64_t block;
+    int64_t tokens;
+  };
+  void Shrink() {
+    const auto tokens = [&] {
+      int64_t sum = 0;
+      for (const Entry& e : list_) sum += e.tokens;
+      return sum;
+    };
+    while (!list_.empty() && (tokens() > capacity_ || entries() > most_)) list_.pop_back();
+  }
+
+  int64_t capacity_, most_, loose_ = 0;
+  std::list<Entry> list_;
+};
+
+// A random path in a tree: a block's name identifies all blocks before it.
+Blocks AnyPrompt(Rng& rng) {
+  Blocks blocks;
+  uint64_t name = 1;
+  for (uint64_t i = rng.Below(12); i > 0; --i) blocks.push_back(name = 3 * name + rng.Below(2));
+  return blocks;
+}
+
+TEST(PrefixCache, FindsWhatAPlainListFinds) {
+  for (uint64_t seed = 1; seed <= 50; ++seed) {
+    Rng rng(seed);
+    const auto capacity = static_cast<int64_t>(kBlock * rng.Below(seed % 4 == 0 ? 6 : 61));
+    const auto most = static_cast<int64_t>(rng.Below(seed % 4 == 1 ? 6 : 61));
+    PrefixCache cache(capacity, most);
+    PlainCache plain(capacity, most);
+    PrefixCache once(capacity, most);
+    once.Touch({1, 2, 3, 4, 5, 6, 7, 8});
+    ASSERT_LE(once.allocated_entries(), most) << "no memory is allocated for more";
+    for (int turn = 0; turn < 400; ++turn) {
+      if (rng.Below(4) == 0) {
+        const auto tokens = static_cast<int64_t>(1 + rng.Below(rng.Below(2) == 0 ? 3 : 3 * kBlock));
+        cache.Write(tokens);
+        plain.Write(tokens);
+      } else {
+        const Blocks blocks = AnyPrompt(rng);
+        cache.Touch(blocks);
+        plain.Touch(blocks);
+      }
+      const Blocks blocks = AnyPrompt(rng);
+      ASSERT_EQ(cache.Find(blocks), plain.Find(blocks)) << "seed " << seed << ", turn " << turn;
+      ASSERT_LE(cache.tokens(), capacity);
+      ASSERT_EQ(cache.entries(), plain.entries());
+      ASSERT_LE(cache.entries(), capacity / kBlock) << "however short the writes";
+    }
+  }
+}
+
+// With enough memory, a block is present if it has been computed or a placed request will compute it.
+TEST(PrefixCache, HasWhatIsComputedOrAwaited) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    Rng rng(seed);
+    PrefixCache cache(1'000'000 * kBlock, 1'000'000);
+    std::vector<Blocks> placed;
+    std::set<uint64_t> computed;
+    const auto compute = [&](const Blocks& blocks, size_t count) {
+      computed.insert(blocks.begin(), blocks.begin() + static_cast<std::ptrdiff_t>(count));
+    };
+    for (int turn = 0; turn < 400; ++turn) {
+      if (placed.empty() || rng.Below(2) == 0) {
+        cache.Await(placed.emplace_back(AnyPrompt(rng)));
+      } else {
+        std::swap(placed[rng.Below(placed.size())], placed.back());
+        const Blocks blocks = placed.back();
+        placed.pop_back();
+        if (rng.Below(2) == 0) {
+          cache.Complete(blocks);
+          compute(blocks, blocks.size());
+        } else {
+          const size_t count = rng.Below(3) > 0 ? 0 : rng.Below(blocks.size() + 1);
+          cache.Withdraw(blocks, count);
+          compute(blocks, count);
+        }
+      }
+      std::set<uint64_t> here = computed;
+      for (const Blocks& blocks : placed) here.insert(blocks.begin(), blocks.end());
+      ASSERT_EQ(cache.entries(), std::ssize(here)) << "seed " << seed << ", turn " << turn;
+      const Blocks blocks = AnyPrompt(rng);
+      const auto end =
+          std::find_if(blocks.begin(), blocks.end(), [&](uint64_t b) { return !here.contains(b); });
+      ASSERT_EQ(cache.Find(blocks), (end - blocks.begin()) * kBlock) << "seed " << seed << ", turn " << turn;
+    }
+  }
 }
 
 }  // namespace
