@@ -1,14 +1,11 @@
 #include "worker/link/step_log.h"
 
-#include <signal.h>
-
 #include <cmath>
 #include <filesystem>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/clock.h"
-#include "common/base/spdlog.h"
+#include "common/base/append_file.h"
 #include "common/base/status_macros.h"
 
 namespace bfio::worker {
@@ -23,8 +20,8 @@ std::string CsvName(absl::string_view worker) {
   return name;
 }
 
-void Format(const std::string& worker, const StepRow& row, std::string& out) {
-  absl::StrAppend(&out, worker, ",", row.epoch, ",", row.step, ",");
+std::string LineOf(const std::string& worker, const StepRow& row) {
+  std::string out = absl::StrCat(worker, ",", row.epoch, ",", row.step, ",");
   absl::StrAppend(&out, row.rank, ",", row.ranks, ",", row.load_tokens, ",", row.active);
   absl::StrAppend(&out, ",", row.admitted, ",", row.finished, ",", row.prefill_tokens);
   absl::StrAppend(&out, ",", row.local_ns, ",", row.barrier_wait_ns, ",");
@@ -33,6 +30,7 @@ void Format(const std::string& worker, const StepRow& row, std::string& out) {
   // Integers, because StrAppend rounds doubles beyond 6 digits.
   absl::StrAppend(&out, std::llround(row.batch.prefill_pairs), ",", std::llround(row.batch.decode_context),
                   "\n");
+  return out;
 }
 
 // PATH and PATH.1, within a bound.
@@ -92,26 +90,8 @@ class BoundedFile {
 
 }  // namespace
 
-struct StepLog::State {
-  State(std::string path, int64_t max_bytes) : file(std::move(path), max_bytes) {}
-
-  // Used only by the writer thread, once that runs.
-  BoundedFile file;
-  Mutex mutex;
-  CondVar changed;
-  std::vector<std::unique_ptr<Rank>> ranks ABSL_GUARDED_BY(mutex);
-  bool closing ABSL_GUARDED_BY(mutex) = false;
-  bool done ABSL_GUARDED_BY(mutex) = false;
-};
-
 void StepLog::Rank::Append(const StepRow& row) {
-  MutexLock lock(&mutex_);
-  if (stopped_) return;
-  if (rows_.size() < kMaxRows) {
-    rows_.push_back(row);
-  } else {
-    full_ = stopped_ = true;
-  }
+  writer_->Append(LineOf(worker_, row));
 }
 
 absl::StatusOr<std::unique_ptr<StepLog>> StepLog::Open(const std::string& path, int64_t max_bytes) {
@@ -119,80 +99,19 @@ absl::StatusOr<std::unique_ptr<StepLog>> StepLog::Open(const std::string& path, 
     return absl::InvalidArgumentError(absl::StrCat("the maximum size of the step log is ", max_bytes,
                                                    " bytes; must be at least ", kMinBytes));
   }
-  auto state = std::make_shared<State>(path, max_bytes);
-  BFIO_RETURN_IF_ERROR(state->file.Next());
-  return std::unique_ptr<StepLog>(new StepLog(std::move(state)));
-}
-
-StepLog::StepLog(std::shared_ptr<State> state)
-    : state_(std::move(state)), thread_([shared = state_] { Run(shared); }) {}
-
-StepLog::~StepLog() {
-  bool done = false;
-  {
-    MutexLock lock(&state_->mutex);
-    state_->closing = true;
-    state_->changed.SignalAll();
-    const absl::Time deadline = MonotonicNow() + kPatience;
-    while (!state_->done && !state_->changed.WaitWithDeadline(&state_->mutex, deadline)) {
-    }
-    done = state_->done;
-  }
-  if (done) {
-    thread_.join();
-  } else {
-    spdlog::warn("timed out writing the step log; its last lines may be missing");
-    thread_.detach();
-  }
+  const auto file = std::make_shared<BoundedFile>(path, max_bytes);
+  BFIO_RETURN_IF_ERROR(file->Next());
+  return std::unique_ptr<StepLog>(
+      new StepLog({.name = "step log",
+                   .bound = "the space for waiting rows",
+                   .max_bytes = kWaitingBytes,
+                   .poll = kPoll,
+                   .write = [file](const BackgroundWriter::Item& item) { return file->Write(item.bytes); }}));
 }
 
 StepLog::Rank* StepLog::AddRank(absl::string_view worker) {
-  MutexLock lock(&state_->mutex);
-  state_->ranks.push_back(std::unique_ptr<Rank>(new Rank(CsvName(worker))));
-  return state_->ranks.back().get();
-}
-
-void StepLog::Run(const std::shared_ptr<State>& state) {
-  // A pipe whose reader has gone is an error like any other.
-  sigset_t pipe;
-  sigemptyset(&pipe);
-  sigaddset(&pipe, SIGPIPE);
-  pthread_sigmask(SIG_BLOCK, &pipe, nullptr);
-  std::vector<StepRow> rows;
-  std::string lines;
-  absl::Status status;
-  std::vector<Rank*> ranks;
-  for (bool closing = false; !closing && status.ok();) {
-    {
-      MutexLock lock(&state->mutex);
-      if (!state->closing) state->changed.WaitWithTimeout(&state->mutex, kPoll);
-      closing = state->closing;
-      ranks.clear();
-      for (const auto& rank : state->ranks) ranks.push_back(rank.get());
-    }
-    lines.clear();
-    bool full = false;
-    for (Rank* rank : ranks) {
-      rows.clear();
-      {
-        MutexLock lock(&rank->mutex_);
-        std::swap(rows, rank->rows_);
-        full = full || rank->full_;
-      }
-      for (const StepRow& row : rows) Format(rank->worker_, row, lines);
-    }
-    status = state->file.Write(lines);
-    if (status.ok() && full) status = absl::ResourceExhaustedError("the disk is too slow");
-  }
-  if (!status.ok()) spdlog::error("the step log ends here: {}", std::string(status.message()));
-  MutexLock lock(&state->mutex);
-  for (const auto& rank : state->ranks) {
-    MutexLock rank_lock(&rank->mutex_);
-    rank->stopped_ = true;
-    rank->rows_.clear();
-  }
-  state->done = true;
-  state->changed.SignalAll();
+  ranks_.push_back(std::unique_ptr<Rank>(new Rank(CsvName(worker), &writer_)));
+  return ranks_.back().get();
 }
 
 }  // namespace bfio::worker

@@ -1,23 +1,21 @@
 // A line per step and rank, for readers and for bfio_sim calibrate. Records the content of each step and the
-// duration of its parts, as CSV with a header. The step loop copies a row into a buffer of its rank; a thread
-// of the log's own formats and writes, every kPoll. The file is bounded: at half the bound PATH is renamed to
-// PATH.1, replacing an earlier PATH.1. When the disk fails, or is so slow that a rank's buffer is full, this
-// log ends, with one line in the program's log; the steps continue. Threads: AddRank from one thread before
-// any Append; each Rank is used by its step loop.
+// duration of its parts, as CSV with a header, in the background (common/base/background_writer.h). The file
+// is bounded: at half the bound PATH is renamed to PATH.1, replacing an earlier PATH.1. When the disk fails,
+// or is too slow, this log ends; the steps continue. Threads: AddRank from one thread before any Append; each
+// Rank is used by its step loop.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "common/base/append_file.h"
-#include "common/base/mutex.h"
+#include "common/base/background_writer.h"
 #include "common/cost/batch_time.h"
 
 namespace bfio::worker {
@@ -52,10 +50,8 @@ class StepLog {
  public:
   static constexpr int64_t kMinBytes = 64 << 10;
   static constexpr absl::Duration kPoll = absl::Milliseconds(100);
-  // Upper bound of a rank's rows that are not written yet: minutes of steps.
-  static constexpr size_t kMaxRows = 1 << 15;
-  // How long the destructor waits for a disk that hangs.
-  static constexpr absl::Duration kPatience = absl::Seconds(2);
+  // Upper bound of the rows that are not written yet: minutes of steps.
+  static constexpr int64_t kWaitingBytes = 4 << 20;
   static constexpr absl::string_view kHeader =
       "worker,epoch,step,rank,ranks,load_tokens,active,admitted,finished,prefill_tokens,local_ns,barrier_"
       "wait_ns,"
@@ -63,37 +59,29 @@ class StepLog {
 
   class Rank {
    public:
-    // Costs a copy and an uncontended lock.
+    // Costs some microseconds.
     void Append(const StepRow& row);
 
    private:
     friend class StepLog;
-    explicit Rank(std::string worker) : worker_(std::move(worker)) {}
+    Rank(std::string worker, BackgroundWriter* writer) : worker_(std::move(worker)), writer_(writer) {}
 
     const std::string worker_;
-    Mutex mutex_;
-    std::vector<StepRow> rows_ ABSL_GUARDED_BY(mutex_);
-    // A row did not fit, or the disk has failed: no more rows are accepted.
-    bool full_ ABSL_GUARDED_BY(mutex_) = false;
-    bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+    BackgroundWriter* const writer_;
   };
 
   // INVALID_ARGUMENT for a bound that is too small; the system's error when the file cannot be written. An
   // existing file becomes PATH.1; a path that is not a regular file is written to directly.
   static absl::StatusOr<std::unique_ptr<StepLog>> Open(const std::string& path, int64_t max_bytes);
-  ~StepLog();
 
   // `worker` is the name in the rows' first column. The log must outlive all calls of Append.
   Rank* AddRank(absl::string_view worker);
 
  private:
-  // Shared with a thread that may outlive this, if its disk hangs.
-  struct State;
-  explicit StepLog(std::shared_ptr<State> state);
-  static void Run(const std::shared_ptr<State>& state);
+  explicit StepLog(BackgroundWriter::Options writer) : writer_(std::move(writer)) {}
 
-  const std::shared_ptr<State> state_;
-  std::thread thread_;
+  BackgroundWriter writer_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
 };
 
 }  // namespace bfio::worker
