@@ -77,7 +77,6 @@ class PageTable {
   int64_t tokens(SequenceIndex sequence) const { return sequences_[sequence].tokens; }
 
   int32_t page_tokens() const { return options_.page_tokens; }
-  int32_t page_limit() const { return pool_.size(); }
   // Tokens that are not reserved.
   int64_t free_tokens() const { return options_.capacity_tokens - stats_.reserved_tokens; }
   PageTableStats stats() const;

@@ -40,21 +40,4 @@ std::vector<double> TokenCounts() {
   return bounds;
 }
 
-double BucketQuantile(const std::vector<double>& bounds, const std::vector<uint64_t>& counts, double q) {
-  double total = 0;
-  for (uint64_t count : counts) total += static_cast<double>(count);
-  if (total == 0 || bounds.empty()) return 0;
-  const double wanted = std::clamp(q, 0.0, 1.0) * total;
-  double before = 0;
-  for (size_t i = 0; i < bounds.size() && i < counts.size(); ++i) {
-    const double here = static_cast<double>(counts[i]);
-    if (before + here >= wanted && here > 0) {
-      const double low = i == 0 ? std::min(0.0, bounds[0]) : bounds[i - 1];
-      return low + (bounds[i] - low) * (wanted - before) / here;
-    }
-    before += here;
-  }
-  return bounds.back();
-}
-
 }  // namespace bfio

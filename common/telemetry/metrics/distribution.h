@@ -43,9 +43,4 @@ std::vector<double> StepSeconds();
 // Bounds in tokens, powers of 2 from 1 to 128 Ki.
 std::vector<double> TokenCounts();
 
-// The value below which a share q of the measurements lie, interpolated linearly within a bucket; 0 when
-// there are none. `counts` has one element more than `bounds`; values above the last bound count as that
-// bound. Equal to PromQL's histogram_quantile.
-double BucketQuantile(const std::vector<double>& bounds, const std::vector<uint64_t>& counts, double q);
-
 }  // namespace bfio

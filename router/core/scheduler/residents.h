@@ -32,7 +32,6 @@ class Residents {
   // Records the requests that come, leave or change from now on. Changed returns their ids, some twice, until
   // ForgetChanges. The residents that are present already count as one change (ChangedAnew).
   void FollowChanges() { follows_ = true; }
-  bool follows_changes() const { return follows_; }
   absl::Span<const RequestId> Changed(WorkerIndex worker) const { return workers_[worker].changed; }
   bool ChangedAnew(WorkerIndex worker) const { return workers_[worker].anew; }
   void ForgetChanges(WorkerIndex worker) {

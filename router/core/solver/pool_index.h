@@ -40,8 +40,6 @@ class PoolIndex {
   void Reset(const Instance& instance, const Allocation& allocation);
 
   const Class& ClassOf(int32_t item) const { return classes_[class_of_[item]]; }
-  size_t num_classes() const { return num_classes_; }
-  const Class& class_at(size_t k) const { return classes_[k]; }
   void Insert(int32_t item);
   // REQUIRES: the item is in the index.
   void Erase(int32_t item);

@@ -28,8 +28,6 @@ class RequestSource {
   // Arrival time of the next request.
   double NextArrival() const;
 
-  int64_t revealed() const { return revealed_; }
-
  private:
   const Trace& trace_;
   double load_;

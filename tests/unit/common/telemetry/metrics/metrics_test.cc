@@ -1,6 +1,5 @@
 #include <gmock/gmock.h>
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -43,30 +42,6 @@ TEST(DistributionTest, SumsCoverAllMeasurements) {
   EXPECT_NEAR(a.sum(), both.sum(), 1e-9 * both.sum());
   a += Distribution(RequestSeconds());
   EXPECT_EQ(a.count(), 1000u);
-}
-
-TEST(BucketQuantileTest, IsInTheBucketOfTheExactQuantile) {
-  Rng rng(3);
-  const std::vector<double> bounds = RequestSeconds();
-  for (int round = 0; round < 200; ++round) {
-    Distribution d(bounds);
-    std::vector<double> values;
-    const int count = 1 + static_cast<int>(rng.Below(50));
-    for (int i = 0; i < count; ++i) {
-      values.push_back(std::exp(10 * rng.Uniform() - 7));
-      d.Add(values.back());
-    }
-    std::sort(values.begin(), values.end());
-    const double q = rng.Uniform();
-    const double exact = values[static_cast<size_t>(std::max(0.0, std::ceil(q * count) - 1))];
-    const auto above = std::lower_bound(bounds.begin(), bounds.end(), exact);
-    const double low = above == bounds.begin() ? 0 : *(above - 1);
-    const double high = above == bounds.end() ? bounds.back() : *above;
-    EXPECT_GE(BucketQuantile(bounds, d.counts(), q), low);
-    EXPECT_LE(BucketQuantile(bounds, d.counts(), q), high);
-  }
-  EXPECT_EQ(BucketQuantile({1, 2}, {0, 0, 0}, 0.5), 0);
-  EXPECT_EQ(BucketQuantile({1, 2}, {0, 0, 7}, 0.5), 2);
 }
 
 constexpr MetricInfo kSteps = {"bfio:steps_total", MetricKind::kCounter, "", "steps"};
