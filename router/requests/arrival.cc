@@ -363,6 +363,24 @@ void RequestLifecycle::AnswerEarlyResumes() {
 
 // --- requests of an earlier router ---
 
+void RequestLifecycle::Requeue(RequestRecord& record) {
+  record.hand_off = nullptr;
+  record.hand_off_used = false;
+  record.hands_over = MayHandOver(record);
+  if (record.hands_over) record.model = 0;
+  EnterAgain(record);
+}
+
+void RequestLifecycle::EnterAgain(RequestRecord& record) {
+  // The worker had accepted the request.
+  record.refused_since.reset();
+  core::RequestSpec spec = record.Spec(cluster_->NextStep());
+  // A request that has begun goes before all that have not, even if it has no token yet.
+  if (record.placed) spec.priority += BegunBonus();
+  cluster_->Apply(core::Requeue{spec});
+  EndIfRankGone(record);
+}
+
 std::vector<core::RequestSpec> RequestLifecycle::Recover(const Holder& holder,
                                                          std::vector<HeldRequest> held) {
   std::vector<core::RequestSpec> recovered;
