@@ -25,7 +25,7 @@
 #include "common/net/exposure.h"
 #include "common/net/status.h"
 #include "grpcpp/grpcpp.h"
-#include "worker/engine/cpu/cpu_parts.h"
+#include "worker/engine/cpu/cpu_engine.h"
 #include "worker/link/rank.h"
 #include "worker/link/refusal_delay.h"
 

@@ -3,7 +3,7 @@
 //
 //   table.Add("max_waiting", &options.max_waiting, Within(1, 1'000'000), "bound of the pool in requests");
 //
-// The command line (command_line.h), the config file and --help are derived from it. The value of the
+// The command line (program.h), the config file and --help are derived from it. The value of the
 // variable when the option is added is the default. Threads: fill and read the table before threads are
 // started; the variables must outlive reading.
 #pragma once

@@ -1,12 +1,22 @@
 #include "common/http/bounded_server.h"
 
 #include <poll.h>
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
+#include <optional>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/string_view.h"
+#include "common/base/address.h"
 #include "common/base/clock.h"
 #include "common/http/tls_session.h"
 
@@ -128,6 +138,162 @@ void BoundedServer::Serve(HttpConnection& connection) {
     open = process_request(connection, last, closed, nullptr) && !closed && !connection.close() && !last;
     connection.EndRequest();
   }
+}
+
+namespace {
+
+// Interval at which time is checked while connections wait, in milliseconds.
+constexpr int kCheckPeriodMs = 100;
+
+std::string AccountOfPeer(int socket) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  return getpeername(socket, reinterpret_cast<sockaddr*>(&address), &size) == 0 ? AccountOf(address) : "";
+}
+
+}  // namespace
+
+AwaitedRequests::AwaitedRequests(bool tls, size_t header_bytes, absl::Duration patience, int64_t at_once,
+                                 std::atomic<int64_t>* waiting, std::function<void(int, const Peer&)> serve)
+    : tls_(tls),
+      header_bytes_(header_bytes),
+      patience_(patience),
+      turns_waiting_(waiting),
+      serve_(std::move(serve)),
+      poll_(epoll_create1(EPOLL_CLOEXEC)),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      turns_(FairShares::WholeWhileAlone(at_once)) {
+  Watch(wake_, EPOLLIN | EPOLLET);
+  thread_ = std::thread([this] { Run(); });
+}
+
+void AwaitedRequests::Watch(int fd, uint32_t events) const {
+  epoll_event event{};
+  event.events = events;
+  event.data.fd = fd;
+  (void)epoll_ctl(poll_, EPOLL_CTL_ADD, fd, &event);
+}
+
+void AwaitedRequests::Wake() const {
+  const uint64_t one = 1;
+  (void)!write(wake_, &one, sizeof(one));
+}
+
+bool AwaitedRequests::HasRequest(int socket) const {
+  std::vector<char> bytes(tls_ ? 1 : header_bytes_);
+  const ssize_t got = recv(socket, bytes.data(), bytes.size(), MSG_PEEK | MSG_DONTWAIT);
+  if (got < 0) return errno != EAGAIN && errno != EINTR;
+  const absl::string_view text(bytes.data(), static_cast<size_t>(got));
+  return text.empty() || text.size() == bytes.size() || absl::StrContains(text, "\n\r\n") ||
+         absl::StrContains(text, "\n\n");
+}
+
+void AwaitedRequests::Await(int socket) {
+  const Peer address{AccountOfPeer(socket), ""};
+  {
+    MutexLock lock(&mutex_);
+    if (!shares_.May(address)) {
+      const auto oldest = std::find_if(sockets_.begin(), sockets_.end(), [&](const Waiting& other) {
+        return other.address.group == address.group;
+      });
+      if (oldest != sockets_.end()) End(oldest);
+    }
+    if (closed_ || !shares_.Take(address)) {
+      close(socket);
+    } else if (HasRequest(socket)) {
+      AwaitTurn(socket, address);
+    } else {
+      if (sockets_.empty()) Wake();
+      sockets_.push_back({socket, address, MonotonicNow() + patience_});
+      by_socket_[socket] = std::prev(sockets_.end());
+      // Reports also what has come before.
+      Watch(socket, EPOLLIN | EPOLLRDHUP | EPOLLET);
+    }
+  }
+  ServeNext();
+}
+
+void AwaitedRequests::AwaitTurn(int socket, const Peer& address) {
+  turns_.Ask(address.group);
+  ready_.Push(address, socket);
+  ++*turns_waiting_;
+}
+
+void AwaitedRequests::ServeNext() {
+  for (;;) {
+    std::optional<std::pair<Peer, int>> next;
+    {
+      MutexLock lock(&mutex_);
+      next = ready_.Pop(turns_);
+      if (!next) return;
+      shares_.Give(next->first);
+      --*turns_waiting_;
+    }
+    serve_(next->second, next->first);
+  }
+}
+
+void AwaitedRequests::Left(const Peer& address) {
+  {
+    MutexLock lock(&mutex_);
+    turns_.Give(address);
+  }
+  ServeNext();
+}
+
+void AwaitedRequests::Remove(Sockets::iterator it) {
+  (void)epoll_ctl(poll_, EPOLL_CTL_DEL, it->socket, nullptr);
+  by_socket_.erase(it->socket);
+  sockets_.erase(it);
+}
+
+void AwaitedRequests::End(Sockets::iterator it) {
+  const int socket = it->socket;
+  shares_.Give(it->address);
+  Remove(it);
+  close(socket);
+}
+
+void AwaitedRequests::Run() {
+  pthread_setname_np(pthread_self(), "bfio-http-wait");
+  std::array<epoll_event, 64> events;
+  for (;;) {
+    int timeout = kCheckPeriodMs;
+    {
+      MutexLock lock(&mutex_);
+      if (sockets_.empty() && !closed_) timeout = -1;
+    }
+    const int count = epoll_wait(poll_, events.data(), static_cast<int>(events.size()), timeout);
+    {
+      MutexLock lock(&mutex_);
+      if (closed_) return;
+      for (int i = 0; i < count; ++i) {
+        const int socket = events[static_cast<size_t>(i)].data.fd;
+        const auto found = by_socket_.find(socket);
+        if (found == by_socket_.end() || !HasRequest(socket)) continue;
+        AwaitTurn(socket, found->second->address);
+        Remove(found->second);
+      }
+      const absl::Time now = MonotonicNow();
+      while (!sockets_.empty() && sockets_.front().until <= now) End(sockets_.begin());
+    }
+    ServeNext();
+  }
+}
+
+void AwaitedRequests::Close() {
+  {
+    MutexLock lock(&mutex_);
+    closed_ = true;
+    while (!sockets_.empty()) End(sockets_.begin());
+    FairShares all(int64_t{1} << 40);
+    for (; const auto next = ready_.Pop(all); --*turns_waiting_) close(next->second);
+  }
+  if (!thread_.joinable()) return;
+  Wake();
+  thread_.join();
+  close(wake_);
+  close(poll_);
 }
 
 }  // namespace bfio

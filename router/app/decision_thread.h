@@ -21,18 +21,42 @@
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/base/event_queue.h"
+#include "common/base/mutex.h"
 #include "router/admin/operator_handler.h"
 #include "router/app/options.h"
 #include "router/core/scheduler/cluster.h"
 #include "router/frontend/request_handler.h"
-#include "router/frontend/stream_sender.h"
 #include "router/group/energy_book.h"
 #include "router/group/group_set.h"
 #include "router/group/worker_events.h"
 #include "router/record/recorder.h"
 #include "router/requests/request_lifecycle.h"
+#include "router/requests/token_sink.h"
 
 namespace bfio::router {
+
+// The thread that writes to the clients. A step touches every active stream, and starting hundreds of writes
+// takes milliseconds (docs/results.md), which the decision thread must not spend. Threads: Submit from any
+// thread.
+class StreamSender {
+ public:
+  StreamSender();
+  // Flushes the submitted streams, then stops.
+  ~StreamSender();
+
+  // Flushes each stream soon, on this thread; leaves `streams` empty. A stream is queued at most once at a
+  // time (its dirty flag), so the queue is bounded by the number of open streams.
+  void Submit(std::vector<std::shared_ptr<TokenSink>>& streams);
+
+ private:
+  void Run();
+  bool Ready() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !queue_.empty(); }
+
+  Mutex mutex_;
+  std::vector<std::shared_ptr<TokenSink>> queue_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
 
 // Time limit of a decision's search. The clock behind core::StopSignal: the core has no clock and polls this
 // one. Threads: the decision thread's.

@@ -48,10 +48,10 @@ struct RouterOptions {
   std::string tokenizer;
   std::string served_model_name;
   bool http_may_fail = false;
-  // Protection of the ports (router/app/ports.h). Without a tokens file, no token is required.
+  // Protection of the ports (router/app/router_server.h). Without a tokens file, no token is required.
   TlsFiles client_tls, worker_tls, admin_tls;
   std::string client_tokens, admin_tokens;
-  // File of the key that signs resume_tickets (router/frontend/resume_tickets.h); empty: no tickets.
+  // File of the key that signs resume_tickets (ResumeTickets); empty: no tickets.
   std::string resume_key_file;
   // A worker's worker_id must be the name in its certificate.
   bool bind_worker_id = false;

@@ -183,7 +183,7 @@ absl::Duration EngineRank::LongestQuiet() const {
 }
 
 void EngineRank::TakeLoad(std::optional<EngineLoad> load, absl::Time now) {
-  RankLoad::Own own{.requests = InEngine()};
+  ReportedLoad::Own own{.requests = InEngine()};
   for (const auto& [number, call] : calls_) {
     if (call.generated == 0 || call.finished) continue;
     ++own.decoding;

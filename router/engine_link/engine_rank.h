@@ -135,7 +135,7 @@ class EngineRank {
     int64_t heard_report = 0;
   };
 
-  EngineRank(const Options& options, RankLoad load)
+  EngineRank(const Options& options, ReportedLoad load)
       : options_(options), load_(std::move(load)), on_trial_(options.on_trial) {}
   EngineRank(EngineRank&&) = default;
   EngineRank& operator=(EngineRank&&) = default;
@@ -179,7 +179,7 @@ class EngineRank {
   bool LoadIsNew() const { return calls_.empty() && told_load_ != load_.last(); }
 
   Options options_;
-  RankLoad load_;
+  ReportedLoad load_;
   // By number, which is the order of arrival.
   std::map<CallNumber, Call> calls_;
   int64_t step_ = 0;

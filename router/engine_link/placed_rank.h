@@ -14,7 +14,7 @@ class PlacedRank final : public EngineRank {
  public:
   // `running`: what the engine runs now.
   explicit PlacedRank(const Options& options = {}, const std::optional<EngineLoad>& running = std::nullopt)
-      : EngineRank(options, RankLoad(options.slots, options.kv_tokens, running)) {}
+      : EngineRank(options, ReportedLoad(options.slots, options.kv_tokens, running)) {}
 
   void OnEpoch(const EpochOffer& offer, absl::Time now, Output& out) override;
   void OnLoad(std::optional<EngineLoad> load, absl::Time now, Output& out) override;

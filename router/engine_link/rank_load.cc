@@ -2,14 +2,14 @@
 
 namespace bfio::router {
 
-RankLoad::RankLoad(int64_t most_others, int64_t kv_tokens, std::optional<EngineLoad> running)
+ReportedLoad::ReportedLoad(int64_t most_others, int64_t kv_tokens, std::optional<EngineLoad> running)
     : most_others_(most_others), kv_tokens_(kv_tokens), load_(running) {
   if (!load_) return;
   others_ = std::clamp<int64_t>(load_->requests, 0, most_others_);
   last_others_ = others_;
 }
 
-void RankLoad::Take(std::optional<EngineLoad> load, const Own& own, absl::Time now) {
+void ReportedLoad::Take(std::optional<EngineLoad> load, const Own& own, absl::Time now) {
   works_ = load && load_ && (load->tokens != load_->tokens || load->generated != load_->generated);
   // The first report may be older than the most recent requests.
   if (load && (!load_ || load->requests >= own.requests)) complete_at_ = now;
@@ -26,7 +26,7 @@ void RankLoad::Take(std::optional<EngineLoad> load, const Own& own, absl::Time n
   shared_ = recent_shared_.Take(Shared(own));
 }
 
-int64_t RankLoad::Shared(const Own& own) const {
+int64_t ReportedLoad::Shared(const Own& own) const {
   // An engine that reports no usage does not measure it.
   if (!load_ || load_->tokens <= 0) return 0;
   // n requests can share at most the KV of n - 1 of them.

@@ -13,7 +13,7 @@
 
 namespace bfio::router {
 
-class RankLoad {
+class ReportedLoad {
  public:
   // Longer than most steps, and shorter than the interval of GetLoads. Load records come up to once a step.
   static constexpr absl::Duration kWindow = absl::Milliseconds(500);
@@ -23,9 +23,9 @@ class RankLoad {
     int64_t requests = 0, decoding = 0, decoding_tokens = 0;
   };
 
-  RankLoad() = default;
+  ReportedLoad() = default;
   // `most_others`: bound of others(). `running`: what the engine reports before anything is placed there.
-  RankLoad(int64_t most_others, int64_t kv_tokens, std::optional<EngineLoad> running = std::nullopt);
+  ReportedLoad(int64_t most_others, int64_t kv_tokens, std::optional<EngineLoad> running = std::nullopt);
 
   // The engine's report; empty: it sends none, or sent none in time.
   void Take(std::optional<EngineLoad> load, const Own& own, absl::Time now);

@@ -26,7 +26,7 @@ class StreamedRank final : public EngineRank {
 
   explicit StreamedRank(const Options& options = {})
       // One slot always remains for the router, whatever an engine reports.
-      : EngineRank(options, RankLoad(options.slots - 1, options.kv_tokens)) {}
+      : EngineRank(options, ReportedLoad(options.slots - 1, options.kv_tokens)) {}
 
   void OnEpoch(const EpochOffer& offer, absl::Time now, Output& out) override;
   void OnTokens(CallNumber number, EngineTokens tokens, absl::Time now, Output& out) override;

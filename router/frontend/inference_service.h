@@ -15,7 +15,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "bfio/v1/inference.pb.h"
@@ -25,11 +27,61 @@
 #include "common/net/first_messages.h"
 #include "router/frontend/request_call.h"
 #include "router/frontend/request_handler.h"
-#include "router/frontend/resume_tickets.h"
 #include "router/requests/limits.h"
+#include "router/requests/request.h"
 #include "router/requests/token_sink.h"
 
 namespace bfio::router {
+
+// bfio.v1.GenerateRequest as a ClientRequest: checked and converted here, and nowhere else. All values that
+// are accepted here are in range. Fields unknown to this version are dropped. Pure; any thread.
+
+// `request_id` and `tenant` replace those of the message. INVALID_ARGUMENT naming field, value and limit. A
+// bare resume is converted with only the fields that matter for it.
+absl::StatusOr<ClientRequest> ToClientRequest(const v1::GenerateRequest& request, std::string request_id,
+                                              std::string tenant, const RequestLimits& limits);
+
+inline absl::StatusOr<ClientRequest> ToClientRequest(const v1::GenerateRequest& request,
+                                                     const RequestLimits& limits) {
+  return ToClientRequest(request, request.request_id(), request.tenant(), limits);
+}
+
+// resume_ticket: a client's proof, after a restart of the router, that its request was accepted before.
+// Requests that a restart interrupted are admitted ahead of their tenant's limits and of the pool
+// (router/requests); no other request is. The first message of a resumable stream carries a ticket. It signs
+// all that limits depend on: tenant, request_id, resume_token, prompt, max_new_tokens and priority. It also
+// names the model of the tokens, since another model would continue differently. It is valid for the call's
+// time, at most kLongest, plus --client_timeout. The keys are in --resume_key_file, which all routers that
+// may succeed each other share; without keys there are no tickets. Pure; any thread.
+class ResumeTickets {
+ public:
+  static constexpr absl::Duration kLongest = absl::Hours(1);
+
+  // Without keys.
+  ResumeTickets() = default;
+  // `beyond`: how long a ticket outlives its call.
+  ResumeTickets(TicketKeys keys, absl::Duration beyond)
+      : keys_(std::make_shared<const TicketKeys>(std::move(keys))), beyond_(beyond) {}
+
+  // Null: none.
+  const std::shared_ptr<const TicketKeys>& keys() const { return keys_; }
+
+  // Makes the ticket once the model of the tokens is known: `model` is its digest, or empty.
+  using Issue = std::function<std::string(absl::string_view model)>;
+
+  // For the stream of this request, whose call ends at `deadline`; null: the stream gets no ticket. Times are
+  // by the wall clock. A resume gets a ticket only if it is proven: otherwise it may continue a live request
+  // whose prompt differs from the one sent with the resume.
+  Issue Prepare(const ClientRequest& request, absl::Time deadline, absl::Time now) const;
+  // If this ticket was issued for this very request: the digest of the model that generated its tokens; empty
+  // digest: unknown.
+  std::optional<std::string> ModelOf(absl::string_view ticket, const ClientRequest& request,
+                                     absl::Time now) const;
+
+ private:
+  std::shared_ptr<const TicketKeys> keys_;
+  absl::Duration beyond_;
+};
 
 // One client's Generate stream. Once the client's request has come (RequestCall), the decision thread hands
 // tokens in (Deliver, End: cheap, never block, never write), and the sender thread writes them (Flush).

@@ -4,7 +4,7 @@
 // barrier. How each property in which two workers can differ is treated:
 //   model, vocabulary, bos and eos ids, dtypes of the weights in use and of the KV cache, the engine (cpu and
 //   cuda round differently), eos_probability of the sim engine: in WorkerHello::model, a digest over all of
-//   them (worker/engine/model/model_digest.h);
+//   them (worker/engine/model/model.h);
 //   kind of barrier: in WorkerHello::barrier. Not compared in groups without a barrier;
 //   plan mode, timeouts, how long requests are kept, whether ranks step alone: the router sends them
 //   (EpochOffer), so they cannot differ. IndependentGroup refuses a worker that cannot step alone;

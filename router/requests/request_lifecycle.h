@@ -2,7 +2,7 @@
 // refuses requests, puts them into the scheduler's pool (core::Cluster), delivers their tokens, ends them,
 // replays those whose worker was lost, keeps the state of resumable streams, and recovers requests that
 // workers hold from an earlier router. Parts with separate state are classes beside it: request_table.h,
-// resume_store.h, tenants.h, overload.h, agent_calls.h. Ownership: borrows cluster, tenants and overload
+// resume_store.h, tenants.h, overload.h. Ownership: borrows cluster, tenants and overload
 // control. flushes() collects the sinks that need a Flush. Threads: one, the decision thread's; time is
 // passed in (MonotonicNow).
 #pragma once
@@ -28,7 +28,6 @@
 #include "common/telemetry/line_limiter.h"
 #include "router/core/model/request.h"
 #include "router/core/scheduler/cluster.h"
-#include "router/requests/agent_calls.h"
 #include "router/requests/latency_recorder.h"
 #include "router/requests/limits.h"
 #include "router/requests/overload.h"

@@ -12,8 +12,10 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/telemetry/log_fields.h"
+#include "router/core/agents/parents.h"
 #include "router/core/model/request.h"
 #include "router/requests/request.h"
 #include "router/requests/tenant_limits.h"
@@ -70,7 +72,7 @@ struct RequestRecord {
   std::string traceparent;
   // The number of request.tenant (Tenants::Number).
   uint32_t tenant = 0;
-  // Name of its parent among agents' parents (agent_calls.h); empty: none.
+  // Name of its parent among agents' parents (AgentCalls); empty: none.
   std::string parent;
   // Taken from the parent when the call arrived: the step from which the call counts as waiting, and the
   // parent's deadline, microseconds of the router's clock.
@@ -237,6 +239,34 @@ class QueueDeadlines {
  private:
   const absl::Duration longest_;
   std::set<std::pair<absl::Time, core::RequestId>> waiting_;
+};
+
+// Calls of agents: their order in the pool, and their parents' deadlines. A request with a parent_id is
+// ordered in the pool by its parent (docs/design/agents.md). It ends with DEADLINE_EXCEEDED when the parent's
+// deadline passes or can no longer be met. Keeps the parents (router/core/agents). Time and steps are passed
+// in. Threads: the decision thread's.
+class AgentCalls {
+ public:
+  // Sets the call's seniority and deadline from its parent. DEADLINE_EXCEEDED when the parent's deadline has
+  // passed or cannot be met; `shortest_step` is a lower bound of the time per token, where one is known.
+  absl::Status Check(RequestRecord& record, int64_t step, std::optional<absl::Duration> shortest_step,
+                     absl::Time now) const;
+  // The call has been accepted.
+  void Join(const RequestRecord& record, int64_t step);
+  // The call has ended.
+  void Leave(RequestRecord& record, int64_t step);
+
+  // Removes the deadlines that have passed; returns the calls of their parents.
+  std::vector<core::RequestId> Expire(absl::Time now);
+  absl::Time next_deadline() const;
+
+  // The status of a call whose parent's deadline has passed.
+  static absl::Status DeadlinePassed();
+
+ private:
+  core::Parents parents_;
+  // Deadlines of parents, microseconds; may include parents that have ended.
+  std::set<std::pair<int64_t, std::string>> deadlines_;
 };
 
 }  // namespace bfio::router

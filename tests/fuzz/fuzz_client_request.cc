@@ -1,7 +1,7 @@
 // Requests of clients: every accepted request is within the limits.
 #include "google/protobuf/stubs/logging.h"
 #include "router/admin/admin_service.h"
-#include "router/frontend/generate_request.h"
+#include "router/frontend/inference_service.h"
 #include "router/requests/check_request.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -8,7 +8,7 @@
 #include "google/protobuf/stubs/logging.h"
 #include "router/engine_link/http/http_engine.h"
 #include "router/frontend/endpoint_picker/exchange.h"
-#include "router/frontend/endpoint_picker/openai_request.h"
+#include "router/frontend/endpoint_picker/picker_service.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace bfio::router::picker {

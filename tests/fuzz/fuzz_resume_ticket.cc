@@ -2,8 +2,7 @@
 #include <string>
 
 #include "google/protobuf/stubs/logging.h"
-#include "router/frontend/generate_request.h"
-#include "router/frontend/resume_tickets.h"
+#include "router/frontend/inference_service.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace {

@@ -11,8 +11,8 @@
 #include "router/core/lookahead/lookahead.h"
 #include "router/core/scheduler/cluster.h"
 #include "router/requests/check_request.h"
-#include "router/worker_link/from_wire.h"
 #include "router/worker_link/held_request.h"
+#include "router/worker_link/wire.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace {

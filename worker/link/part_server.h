@@ -20,7 +20,7 @@ struct WorkerOptions;
 struct PartRank {
   // Distinguishes it from the process's other ranks.
   std::string suffix;
-  // Digest of the model that the engine computes (worker/engine/model/model_digest.h).
+  // Digest of the model that the engine computes (worker/engine/model/model.h).
   std::string model;
   // Expected time of a mean request in seconds; 0: not known.
   double service_s = 0;

@@ -1,31 +1,80 @@
 // The step loop of one rank: connects the router's plans, the engine and the group's barrier, by the protocol
 // of proto/bfio/v1/worker.proto. Outside an epoch it waits; in an epoch it forms the barrier and then steps:
 // apply the plans that are due, run the engine, meet the others, report. Without a router the group continues
-// to step until all requests have ended, and their tokens are kept for the next router (held_requests.h). A
+// to step until all requests have ended, and their tokens are kept for the next router (HeldRequests). A
 // report is only handed over here; the link's own thread converts and writes it. Threads: Run takes one
 // thread until the rank's end; inbox() may be fed from any thread.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "common/cost/group_fit.h"
 #include "common/cost/online_fit.h"
 #include "common/telemetry/line_limiter.h"
 #include "worker/barrier/barrier.h"
 #include "worker/energy/energy_monitor.h"
 #include "worker/engine/engine.h"
-#include "worker/link/held_requests.h"
 #include "worker/link/inbox.h"
 #include "worker/link/messages.h"
 #include "worker/link/rank_recorder.h"
 #include "worker/link/step_log.h"
 
 namespace bfio::worker {
+
+// The requests that a rank keeps for the next router. A router that crashes loses its state of the running
+// requests. The workers continue, and announce each request to the next router: the original assignment and
+// every token since. Requests that ended within the last `retain` are announced too. Only requests with a
+// note (messages.h) are kept. Bounded: memory for the prompt and all tokens of a request is reserved when it
+// is admitted, so nothing grows beyond the bound. A request without enough free memory is not kept; ended
+// requests are removed in favour of running ones. Threads: the step loop's. Cost: a look-up per kept request
+// and step.
+class HeldRequests {
+ public:
+  explicit HeldRequests(int64_t max_bytes) : max_bytes_(max_bytes) {}
+
+  // How long ended requests are kept.
+  void set_retain(absl::Duration retain) { retain_ = retain; }
+
+  // Call when the engine has accepted a request. The request is kept if memory suffices.
+  void Admit(SequenceRequest request, RequestNote note);
+  // Adds a step's tokens and ends, and removes requests that ended too long ago.
+  void Take(const StepOutput& output, absl::Time now);
+  // Call when the request was cancelled.
+  void Drop(Handle handle);
+
+  // All kept requests, in messages of about a megabyte, oldest handle first.
+  std::vector<Announcement> Announce(uint64_t epoch) const;
+
+  size_t size() const { return held_.size(); }
+  // Reserved memory.
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  struct Entry {
+    HeldRequest held;
+    int64_t bytes = 0;
+    absl::Time ended;
+  };
+
+  // REQUIRES: ended_ is not empty.
+  void DropOldestEnded();
+  void End(Handle handle, Entry& entry, FinishCause cause, absl::Time now);
+
+  const int64_t max_bytes_;
+  absl::Duration retain_ = absl::ZeroDuration();
+  absl::flat_hash_map<Handle, Entry> held_;
+  // The requests in held_ that have ended, in the order of their ends.
+  std::deque<Handle> ended_;
+  int64_t bytes_ = 0;
+};
 
 // Cost and energy of a rank's steps, for its reports to the router.
 //
@@ -70,7 +119,7 @@ struct StepLoopOptions {
   StepLog::Rank* step_log = nullptr;
   // Monitor of the rank's device; borrowed, may be null.
   EnergyMonitor* energy = nullptr;
-  // Bound of the memory for the next router's requests (held_requests.h).
+  // Bound of the memory for the next router's requests (HeldRequests).
   int64_t resume_buffer_bytes = 0;
   // Share of the KV cache that stays free when a request starts, in [0, 1). A request that would leave less
   // is returned to the router. Exempt: one that reserves its largest size, and any on an empty rank.
@@ -83,7 +132,7 @@ struct StepLoopOptions {
   std::string group;
   // Identifies this run of the rank, drawn at random; 0: not sent.
   uint64_t instance = 0;
-  // Digest of its engine's model (worker/engine/model/model_digest.h), for Hello.model.
+  // Digest of its engine's model (worker/engine/model/model.h), for Hello.model.
   std::string model;
 };
 

@@ -3,9 +3,9 @@
 #include <cmath>
 
 #include "absl/strings/string_view.h"
+#include "chains/plan/input.h"
 #include "chains/plan/output.h"
 #include "chains/plan/planner.h"
-#include "chains/plan/input.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace {

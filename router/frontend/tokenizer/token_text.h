@@ -1,5 +1,5 @@
-// The bytes of text that each token stands for, from a tokenizer.json. Finding texts that end an output
-// (stop_text.h). Supports byte-level BPE (GPT-2, Llama 3, Qwen) and SentencePiece's BPE and Unigram with byte
+// The bytes of text that each token stands for, from a tokenizer.json, and finding texts that end an output.
+// Supports byte-level BPE (GPT-2, Llama 3, Qwen) and SentencePiece's BPE and Unigram with byte
 // fallback (Llama 2, Mistral). Threads: immutable after Parse; any.
 #pragma once
 

@@ -19,8 +19,8 @@
 #include "common/net/tls.h"
 #include "common/telemetry/log.h"
 #include "tests/testing/engine/test_engine.h"
-#include "worker/link/engines.h"
 #include "worker/link/flags.h"
+#include "worker/link/worker.h"
 
 namespace bfio::testing {
 namespace {

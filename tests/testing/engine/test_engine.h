@@ -1,6 +1,6 @@
 // The ranks of one process behind vLLM's API, as a vLLM server has them: an engine for tests and benchmarks.
 //
-// Purpose: what routers and gateways call where no GPU is. A request gets a rank at once (rank_balancer.h, or
+// Purpose: what routers and gateways call where no GPU is. A request gets a rank at once (RankBalancer, or
 // the rank that it names) and waits there in order of arrival, until the rank has a slot and memory for its
 // prompt. KV grows on demand; a preempted request goes back into its rank's queue before all later ones. All
 // ranks meet after every step. Threads: one per rank, and gRPC's, one per call; one lock guards the queues.

@@ -19,17 +19,63 @@
 #include <deque>
 #include <functional>
 #include <limits>
+#include <list>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "common/base/rng.h"
 #include "common/cost/group_time.h"
 #include "router/core/model/request.h"
-#include "tools/sim/rank/block_pool.h"
 #include "tools/sim/rank/drift.h"
 
 namespace bfio::sim {
+
+// The blocks of an engine's KV memory, which keep their contents until the memory is needed. Prefix caching
+// as in vLLM's block pool. A full block has a name. A block without users is free, but keeps its name until
+// it is allocated again. The block that has been free longest is allocated first. Threads: one. Cost: O(1)
+// per call. Units: blocks.
+
+// Tokens per block of an engine's KV memory, as in vLLM.
+inline constexpr int64_t kEngineBlockTokens = 16;
+
+class BlockPool {
+ public:
+  using Block = int32_t;
+
+  // `blocks` free blocks without names. Without `cache`, blocks never get names.
+  BlockPool(int64_t blocks, bool cache);
+
+  std::optional<Block> Find(uint64_t name) const;
+  bool in_use(Block block) const { return blocks_[static_cast<size_t>(block)].users > 0; }
+  // Adds a user to a block that Find returned.
+  void Share(Block block);
+  // Returns the block that has been free longest; the block loses its name. REQUIRES: free_blocks() > 0.
+  Block Allocate();
+  // Names a full block. No effect if another block has the name.
+  void Name(Block block, uint64_t name);
+  // Removes a user. A block without users becomes the most recently freed one.
+  void Release(Block block);
+
+  int64_t free_blocks() const { return std::ssize(free_); }
+  int64_t size() const { return std::ssize(blocks_); }
+  bool cache() const { return cache_; }
+
+ private:
+  struct Entry {
+    std::optional<uint64_t> name;
+    int32_t users = 0;
+    // In free_ or used_.
+    std::list<Block>::iterator at;
+  };
+
+  const bool cache_;
+  std::vector<Entry> blocks_;
+  absl::flat_hash_map<uint64_t, Block> by_name_;
+  // Free blocks in order of their release.
+  std::list<Block> free_, used_;
+};
 
 // Llama-3-8B in 16 bits on an H100. C: reading 16 GB of weights, and the time between steps. A, K1: 16e9
 // operations per token and 524,288 per pair of tokens that attend to each other, at half of 989e12 operations

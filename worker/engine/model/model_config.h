@@ -66,7 +66,7 @@ struct ModelConfig {
   bool qk_norm = false;
   RopeConfig rope;
   // The token that begins a sequence, if the file names one. Engines do not use it, because prompts come as
-  // token ids; but models that differ in it are made for different clients (model_digest.h).
+  // token ids; but models that differ in it are made for different clients (ModelDigest).
   std::optional<int64_t> bos_token_id;
   // Tokens that end a sequence, ascending; each in [0, vocab). May be empty.
   std::vector<int32_t> eos_token_ids;

@@ -6,7 +6,6 @@
 #include "gmock/gmock.h"
 #include "tests/testing/decode_schedule.h"
 #include "worker/engine/cpu/cpu_engine.h"
-#include "worker/engine/cpu/cpu_parts.h"
 #include "worker/engine/cpu/part_memory.h"
 #include "worker/kv/page_table.h"
 

@@ -4,7 +4,6 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
-#include "chains/router/server_times.h"
 #include "gmock/gmock.h"
 #include "router/requests/request_lifecycle.h"
 

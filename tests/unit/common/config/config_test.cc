@@ -3,7 +3,6 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
-#include "common/config/command_line.h"
 #include "common/config/program.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

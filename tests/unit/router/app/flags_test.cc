@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/config/command_line.h"
+#include "common/config/program.h"
 #include "router/app/engines.h"
 
 namespace bfio::router {

@@ -140,7 +140,7 @@ TEST_F(PlacedRankTest, ARefusedRequestKeepsItsSlotForAWhile) {
 
 // Was a division by zero.
 TEST(RankLoadTest, RequestsOfOthersThatTheEngineNoLongerReportsHaveNoTokens) {
-  RankLoad load(16, 1000, EngineLoad{.requests = 4, .tokens = 400});
+  ReportedLoad load(16, 1000, EngineLoad{.requests = 4, .tokens = 400});
   EXPECT_EQ(load.others_tokens(), 400);
   load.Take(EngineLoad{.requests = 0}, {}, absl::UnixEpoch());
   EXPECT_EQ(load.others(), 4) << "until the second report";

@@ -1,4 +1,4 @@
-#include "router/frontend/resume_tickets.h"
+#include "router/frontend/inference_service.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "router/frontend/generate_request.h"
 #include "tests/testing/from_text.h"
 
 namespace bfio::router {

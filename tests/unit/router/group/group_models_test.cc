@@ -1,7 +1,7 @@
 // Several models and barriers in one router, and rolling updates from one model to the next.
 #include <string>
 
-#include "router/group/model_book.h"
+#include "router/group/group_set.h"
 #include "tests/unit/router/group/group_world_test.h"
 
 namespace bfio::router {

@@ -17,8 +17,8 @@
 #include "common/base/rng.h"
 #include "router/requests/request_lifecycle.h"
 #include "router/worker_link/held_request.h"
-#include "router/worker_link/session_channel.h"
-#include "router/worker_link/to_wire.h"
+#include "router/worker_link/wire.h"
+#include "router/worker_link/worker_link_service.h"
 #include "tests/testing/from_text.h"
 
 namespace bfio::router {

@@ -16,7 +16,7 @@
 #include "bfio/v1/worker.grpc.pb.h"
 #include "common/base/mutex.h"
 #include "common/net/status.h"
-#include "router/worker_link/to_wire.h"
+#include "router/worker_link/wire.h"
 #include "tests/testing/from_text.h"
 #include "tests/testing/loopback_server.h"
 

@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "tools/checkpoint/generate.h"
-#include "tools/checkpoint/random_tensor.h"
 #include "worker/engine/model/element.h"
 #include "worker/engine/model/layout.h"
 #include "worker/engine/model/model.h"

@@ -1,4 +1,4 @@
-#include "tools/loadgen/checker.h"
+#include "tools/loadgen/client_stream.h"
 
 #include <optional>
 #include <string>

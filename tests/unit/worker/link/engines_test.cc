@@ -1,10 +1,10 @@
 // A worker's flags, and which settings of its engine are part of the model digest.
-#include "worker/link/engines.h"
+#include "worker/link/worker.h"
 
 #include <gmock/gmock.h>
 
 #include "absl/strings/str_cat.h"
-#include "common/config/command_line.h"
+#include "common/config/program.h"
 #include "tests/testing/scripted_worker.h"
 #include "worker/link/flags.h"
 

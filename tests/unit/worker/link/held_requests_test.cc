@@ -1,4 +1,4 @@
-#include "worker/link/held_requests.h"
+#include "worker/link/step_loop.h"
 
 #include <optional>
 

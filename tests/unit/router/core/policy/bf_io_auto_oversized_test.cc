@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "router/core/policy/bf_io_auto/oversized_requests.h"
+#include "router/core/policy/bf_io_auto/bf_io_auto.h"
 #include "router/core/policy/level_workers.h"
 #include "tests/testing/policy_case.h"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/base/rng.h"
-#include "router/core/policy/bf_io_auto/urgency.h"
+#include "router/core/policy/bf_io_auto/bf_io_auto.h"
 #include "router/core/scheduler/virtual_fcfs.h"
 #include "tests/testing/exhaustive.h"
 

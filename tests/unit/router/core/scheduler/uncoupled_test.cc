@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "router/core/admission/admission_text.h"
-#include "router/core/scheduler/residents.h"
+#include "router/core/scheduler/group_accounts.h"
 #include "tests/testing/cluster_session.h"
 #include "tests/unit/router/core/scheduler/step_group.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "router/frontend/endpoint_picker/openai_request.h"
+#include "router/frontend/endpoint_picker/picker_service.h"
 #include "router/requests/retry.h"
 #include "tests/unit/router/frontend/endpoint_picker/ext_proc_messages.h"
 

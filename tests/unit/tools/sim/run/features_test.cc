@@ -9,7 +9,6 @@
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
 #include "tools/sim/rank/drift.h"
-#include "tools/sim/run/local_time.h"
 #include "tools/sim/run/simulation.h"
 
 namespace bfio::sim {

@@ -14,7 +14,6 @@
 #include "tools/sim/serve/serve_grid.h"
 #include "tools/sim/serve/serve_rule.h"
 #include "tools/sim/serve/serve_run.h"
-#include "tools/sim/serve/serve_workload.h"
 
 namespace bfio::sim {
 namespace {

@@ -9,10 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/safetensors_bytes.h"
-#include "worker/engine/model/checkpoint.h"
 #include "worker/engine/model/layout.h"
 #include "worker/engine/model/model.h"
-#include "worker/engine/model/model_digest.h"
 
 namespace bfio::worker {
 namespace {

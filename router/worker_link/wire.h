@@ -1,15 +1,17 @@
-// Converts a worker's messages to domain types; the only place that checks them. The results are in range and
-// do not contradict themselves, whatever a worker sends. An invalid measurement is dropped; the worker stays
-// a member. Held requests: held_request.h. Pure; any thread.
+// Domain types and the wire's, converted. Of a worker's messages this is the only check: the results are in
+// range and do not contradict themselves, whatever a worker sends. An invalid measurement is dropped; the
+// worker stays a member. Held requests: held_request.h. Pure; any thread.
 #pragma once
 
 #include <optional>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "bfio/v1/worker.pb.h"
 #include "common/cost/batch_time.h"
 #include "common/cost/online_fit.h"
 #include "router/group/worker_messages.h"
+#include "router/requests/request.h"
 
 namespace bfio::router {
 
@@ -32,5 +34,10 @@ std::optional<BatchCost> ToBatchCost(const v1::BatchCost& cost);
 std::optional<BatchLoad> ToBatch(const v1::Batch& batch);
 // Empty when the device has no name, or a value is not a finite number of at least 0.
 std::optional<EnergyReading> ToEnergy(const v1::Energy& energy);
+
+// The router's messages for workers. REQUIRES, for all: `out` is empty.
+void ToWire(const EpochOffer& epoch, v1::Epoch& out);
+void ToWire(const PlanPart& plan, absl::Span<const Assignment> assignments, v1::Plan& out);
+void ToWire(const Assignment& assignment, v1::Assignment& out);
 
 }  // namespace bfio::router

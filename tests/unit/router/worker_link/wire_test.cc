@@ -1,5 +1,5 @@
 // Workers' messages and measurements as the edge converts and checks them.
-#include "router/worker_link/from_wire.h"
+#include "router/worker_link/wire.h"
 
 #include <gmock/gmock.h>
 
