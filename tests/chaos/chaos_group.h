@@ -21,9 +21,9 @@
 #include "tests/chaos/schedule.h"
 #include "tests/chaos/tcp_proxy.h"
 #include "tests/testing/etcd_server.h"
-#include "tests/testing/held_port.h"
 #include "tests/testing/log_pipe.h"
 #include "tests/testing/process.h"
+#include "tests/testing/sockets.h"
 #include "tests/testing/wall_clock/wall_clock.h"
 
 namespace bfio::chaos {

@@ -17,7 +17,7 @@
 #include "bfio/v1/worker.grpc.pb.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/cluster.h"
-#include "tests/testing/held_port.h"
+#include "tests/testing/sockets.h"
 
 namespace bfio::testing {
 namespace {

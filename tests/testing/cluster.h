@@ -13,9 +13,9 @@
 #include "absl/status/statusor.h"
 #include "bfio/v1/admin.grpc.pb.h"
 #include "bfio/v1/inference.grpc.pb.h"
-#include "tests/testing/held_port.h"
 #include "tests/testing/process.h"
 #include "tests/testing/request_stream.h"
+#include "tests/testing/sockets.h"
 
 namespace bfio::testing {
 

@@ -2,7 +2,7 @@
 // loops.
 //
 // Purpose: lets tests run the whole backend. Memory is guarded and filled with poison at first
-// (tests/testing/simt/memory.h), so that invalid reads are detected. All queued work runs in Wait
+// (tests/testing/simt/machine.h), so that invalid reads are detected. All queued work runs in Wait
 // (tests/testing/simt/stream.h): pinned memory that is changed before its copy has run causes a device error,
 // and the target of a copy to the host is poison until then. Faults can be injected. Threads: as
 // device_ops.h.
@@ -19,7 +19,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "simt/machine.h"
-#include "simt/memory.h"
 #include "simt/stream.h"
 #include "worker/engine/cuda/device_ops.h"
 #include "worker/engine/model/element.h"

@@ -16,8 +16,8 @@
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "router/election/etcd.h"
-#include "tests/testing/held_port.h"
 #include "tests/testing/process.h"
+#include "tests/testing/sockets.h"
 
 namespace bfio::testing {
 

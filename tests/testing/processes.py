@@ -70,7 +70,7 @@ class Programs:
 
 
 def held_port():
-    """A socket that reserves a port on which a program can be restarted (tests/testing/held_port.h)."""
+    """A socket that reserves a port on which a program can be restarted (tests/testing/sockets.h)."""
     port = socket.socket()
     port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     port.bind(("127.0.0.1", 0))

@@ -8,7 +8,6 @@
 #include "research/solver/cbc.h"
 #include "research/solver/lp_export.h"
 #include "router/core/solver/solver.h"
-#include "tests/testing/exhaustive.h"
 #include "tests/testing/solver_case.h"
 
 namespace bfio::core {

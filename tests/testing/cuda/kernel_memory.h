@@ -7,7 +7,6 @@
 
 #ifndef BFIO_KERNELS_ON_GPU
 #include "simt/machine.h"
-#include "simt/memory.h"
 
 namespace bfio::testing {
 

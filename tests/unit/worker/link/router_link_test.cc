@@ -16,7 +16,6 @@
 #include "gmock/gmock.h"
 #include "google/protobuf/text_format.h"
 #include "grpcpp/grpcpp.h"
-#include "tests/testing/held_port.h"
 #include "tests/testing/sockets.h"
 #include "tests/testing/wall_clock/wall_clock.h"
 #include "worker/barrier/local/local_barrier.h"

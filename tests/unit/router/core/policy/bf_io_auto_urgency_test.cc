@@ -8,7 +8,7 @@
 #include "common/base/rng.h"
 #include "router/core/policy/bf_io_auto/bf_io_auto.h"
 #include "router/core/scheduler/virtual_fcfs.h"
-#include "tests/testing/exhaustive.h"
+#include "tests/testing/solver_case.h"
 
 namespace bfio::core {
 namespace {

@@ -9,7 +9,6 @@
 #include <limits>
 
 #include "common/base/rng.h"
-#include "tests/testing/exhaustive.h"
 #include "tests/testing/solver_case.h"
 
 namespace bfio::core {
