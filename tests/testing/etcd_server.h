@@ -48,10 +48,6 @@ class EtcdServer {
     process_ = std::make_unique<Process>(kProgram, flags);
     EXPECT_TRUE(Eventually([this] { return Answers(); })) << process_->Stderr();
   }
-  void Kill() {
-    process_->Signal(SIGKILL);
-    process_->Wait(absl::Seconds(60 * kSlowdown));
-  }
   // HOST:PORT, and the same as a URL.
   const std::string& address() const { return port_.address(); }
   std::string endpoint() const { return absl::StrCat(certs_.empty() ? "http://" : "https://", address()); }

@@ -61,7 +61,6 @@ class LogPipe {
     }
   }
   void Unblock() { blocked_ = false; }
-  bool blocked() const { return blocked_; }
 
  private:
   // A byte that no program logs.

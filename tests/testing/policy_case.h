@@ -70,11 +70,6 @@ class PolicyCase {
     workers_.back().accepts_new = false;
     return *this;
   }
-  // Concerns all workers.
-  PolicyCase& PrefillWeight(double weight) {
-    for (WorkerView& worker : workers_) worker.prefill_weight = weight;
-    return *this;
-  }
   // The methods below concern the request that was added last.
   // Its row of the curves.
   PolicyCase& Curve(int32_t curve) {

@@ -40,7 +40,6 @@ class ResumingClient {
   }
 
   size_t tokens_seen() const { return seen_.load(); }
-  int streams() const { return streams_.load(); }
 
  private:
   void Run(const std::string& address) {
@@ -70,7 +69,6 @@ class ResumingClient {
   }
 
   void ReadOneStream(v1::Inference::Stub& stub) {
-    ++streams_;
     RequestStream stream(stub, request_, {.deadline = kSlowdown * absl::Seconds(60), .so_far = result_});
     SetStream(&stream);
     while (stream.Read()) seen_ = stream.result().tokens.size();
@@ -86,7 +84,6 @@ class ResumingClient {
   v1::GenerateRequest request_;
   GenerateResult result_;
   std::atomic<size_t> seen_ = 0;
-  std::atomic<int> streams_ = 0;
   Mutex mutex_;
   RequestStream* stream_ ABSL_GUARDED_BY(mutex_) = nullptr;
   std::thread thread_;

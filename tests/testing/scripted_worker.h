@@ -55,36 +55,17 @@ class ScriptedWorker {
   bool Rejoin() {
     v1::RouterMessage message;
     if (!ReadUntil(v1::RouterMessage::kEpoch, message)) return false;
-    epoch_ = message.epoch();
     v1::WorkerMessage ready;
-    ready.mutable_epoch_ready()->set_epoch(epoch_.epoch());
+    ready.mutable_epoch_ready()->set_epoch(message.epoch().epoch());
     ready.mutable_epoch_ready()->set_communicator_offer("127.0.0.1:1");
     return Send(ready);
   }
-
-  v1::WorkerMessage Report(uint64_t step, uint64_t applied_plan) {
-    v1::WorkerMessage message;
-    message.mutable_step_report()->set_epoch(epoch_.epoch());
-    message.mutable_step_report()->set_step(step);
-    message.mutable_step_report()->set_applied_plan(applied_plan);
-    return message;
-  }
-
-  grpc::Status End() {
-    v1::RouterMessage message;
-    while (stream_->Read(&message)) {
-    }
-    return stream_->Finish();
-  }
-
-  const v1::Epoch& epoch() const { return epoch_; }
 
  private:
   grpc::ClientContext context_;
   std::unique_ptr<v1::WorkerLink::Stub> stub_;
   std::unique_ptr<grpc::ClientReaderWriter<v1::WorkerMessage, v1::RouterMessage>> stream_;
   v1::WorkerMessage hello_;
-  v1::Epoch epoch_;
 };
 
 }  // namespace bfio::testing
