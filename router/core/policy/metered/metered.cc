@@ -20,20 +20,13 @@ constexpr double kLongestReleaseWait = 2;
 // millisecond.
 constexpr size_t kMostLookUps = 1 << 12, kLeastLooks = 16;
 
-bool ComputedElsewhere(const WaitingView& request) {
-  return request.computed_tokens > 0 && request.prefill_tokens - request.computed_tokens <= 1;
-}
-
 }  // namespace
 
 void MeteredPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
   if (snapshot.prefill == nullptr) return placing_->Decide(snapshot, decision);
   const double level_s = Bind(snapshot);
   const auto bound = std::ssize(bindings_);
-  // Prompts that were computed elsewhere leave nothing to release.
-  const bool released =
-      snapshot.prefill->releases_only && !std::ranges::all_of(snapshot.waiting, ComputedElsewhere);
-  if (!released && bound == free_.free_slots() && bound < std::ssize(snapshot.waiting)) {
+  if (bound == free_.free_slots() && bound < std::ssize(snapshot.waiting)) {
     PlaceWithin(snapshot, decision);
   } else {
     PlaceBindings(snapshot, decision);

@@ -6,8 +6,7 @@
 // decision as long as they leave slots, however many requests wait: ranks are then busy with prompts, and
 // prompts of other lengths would make their steps unequal. Once they take all slots, the other policy chooses
 // which request goes where; each rank offers it as many slots as it has bindings. For ranks that fill their
-// steps themselves (PrefillView::releases_only) there is no level, and the bindings always are the decision,
-// unless all prompts that wait were computed elsewhere (disaggregated prefill).
+// steps themselves (PrefillView::releases_only) there is no level.
 // Classes of priority are strict. Without Snapshot::prefill the other policy decides alone.
 //
 // Threads: as Policy. Deterministic.

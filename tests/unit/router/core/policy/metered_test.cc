@@ -91,7 +91,7 @@ TEST(MeteredPolicyTest, BusyRanksTakeWhatTheyCanComputeHoweverManyWait) {
 }
 
 // The sizes of requests decide and not their order: that of 900 tokens goes to the rank with 100.
-TEST(MeteredPolicyTest, PromptsThatWereComputedElsewhereArePlacedByTheirLoads) {
+TEST(MeteredPolicyTest, WhereMoreWaitThanSlotsAreFreeTheirLoadsDecide) {
   Engines at({1, 1}, /*releases_only=*/true, {1000, 100});
   at.Waiting(900).ComputedElsewhere().Waiting(20).ComputedElsewhere().Waiting(20).ComputedElsewhere();
   EXPECT_THAT(at.Decide(), ElementsAre(1, 0, -1));
