@@ -200,6 +200,7 @@ nlohmann::ordered_json HandOffJson(const ServeOptions& options, const std::strin
   json["lease_share_p99"] = run->hand_off_s.p99 / options.lease_s;
   json["handed_over"] = run->handed_over;
   json["expired"] = run->expired;
+  json["preempted"] = run->preempted;
   return json;
 }
 
@@ -270,6 +271,8 @@ absl::Status RunHandOffsCommand(const ReadOptions& read) {
             "ranks that compute prompts; 0: as many as --prefill_busy needs");
   table.Add("prefill_busy", &busy, Within(0.01, 1),
             "share of their time in which they compute prompts one by one when decode ranks are full");
+  table.Add("kv_tokens", &options.kv_tokens, Within(0, 1e12),
+            "KV memory of a decode rank, in tokens; 0: no limit");
   table.Add("budget", &options.budget, "token budget of a step of a decode rank");
   table.Add("prefill_budget", &options.prefill_budget, Within(1, 1e9), "the same of a prefill rank");
   AddNumbers(table, "transfer", &transfer, Within(0, 1e3),

@@ -91,6 +91,8 @@ class Run final : public Traffic {
                 .jitter = options.jitter,
                 .seed = options.seed,
                 .longest_output = longest_output_,
+                .kv_tokens = options.kv_tokens,
+                .caches = false,
                 .drift = Drift::Steady(options.tokens_per_step),
                 .decode_rows = static_cast<int64_t>(std::ceil(options.tokens_per_step))},
                &requests_) {
@@ -188,7 +190,10 @@ class Run final : public Traffic {
     ClusterDispatcher::Options router = RouterOptions();
     router.policy.name = rule->policy;
     // Less, so that the sum over all ranks does not overflow.
-    router.worker.kv_tokens = kUnlimitedKv / (2 * options_.workers);
+    router.worker.kv_tokens =
+        options_.kv_tokens > 0 ? options_.kv_tokens : kUnlimitedKv / (2 * options_.workers);
+    // As the router's --admission with engines.
+    router.scheduler.admission = {.kind = core::KvAdmissionOptions::Kind::kProtection, .alpha = 0.05};
     router.kind = ClusterDispatcher::Kind::kPlain;
     router.token_budget = options_.budget;
     router.prefill_budget = options_.prefill_budget;
@@ -276,6 +281,7 @@ class Run final : public Traffic {
     result_.balanced_tokens_per_s = static_cast<double>(tokens_) / (all_s - idle_s_);
     result_.hand_off_s = LatenciesOf(std::move(hand_offs_));
     if (cluster_ != nullptr) result_.expired = cluster_->expired();
+    result_.preempted = group_.preemptions();
   }
 
   const ServeOptions& options_;
@@ -324,6 +330,11 @@ absl::Status Check(const ServeOptions& options, const Trace& trace) {
   };
   if (trace.requests.empty()) return bad("no requests");
   if (MomentsOf(trace).output <= 1) return bad("no request generates a second token");
+  const auto longest = std::ranges::max(trace.requests, {}, [](const TraceRequest& request) {
+    return request.prompt_tokens + request.output_tokens;
+  });
+  if (options.kv_tokens > 0 && longest.prompt_tokens + longest.output_tokens > options.kv_tokens)
+    return bad("a request does not fit into --kv_tokens");
   return absl::OkStatus();
 }
 

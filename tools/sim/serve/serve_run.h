@@ -87,6 +87,9 @@ struct ServeOptions {
   // then a share of what the other ranks could decode.
   int32_t prefill_ranks = 0;
   int64_t prefill_budget = 8192;
+  // KV memory of a decode rank, of which engines' routers keep a share free (core::KvAdmissionOptions); 0: no
+  // limit. Without enough of it engines preempt requests.
+  int64_t kv_tokens = 0;
   // Time of a transfer of KV: in total, and per token.
   double transfer_s = 5e-3, transfer_s_per_token = 5e-6;
   // How long a prefill rank keeps KV that is not fetched, and how much earlier the router drops it.
@@ -134,6 +137,7 @@ struct ServeResult {
   int64_t expired = 0, handed_over = 0;
   // Requests that began with a hand-off twice; 0.
   int64_t reused = 0;
+  int64_t preempted = 0;
 };
 
 // INVALID_ARGUMENT for a bad option or an empty trace. RESOURCE_EXHAUSTED when the rule does not keep up:

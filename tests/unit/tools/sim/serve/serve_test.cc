@@ -414,6 +414,19 @@ TEST(HandOffTest, AHandOffThatWaitsTooLongIsPrefilledAnew) {
   EXPECT_LT(run->hand_off_s.p99, 0.6);
 }
 
+TEST(HandOffTest, NoPromptBeginsForMemoryThatDecodeRanksDoNotHave) {
+  const auto run = [](absl::string_view rule) {
+    ServeOptions options = HandOffs(rule);
+    options.kv_tokens = 20'000;
+    return RunServe(options, Conversation());
+  };
+  const auto ours = run("bfio"), theirs = run("dynamo_requests");
+  ASSERT_TRUE(ours.ok() && theirs.ok()) << ours.status() << theirs.status();
+  EXPECT_LT(2 * ours->preempted, theirs->preempted);
+  EXPECT_GT(ours->throughput_tokens_per_s, theirs->throughput_tokens_per_s);
+  EXPECT_EQ(ours->expired, 0);
+}
+
 ServeOptions ServeWith(const std::string& rule, size_t engine = 2) {
   return {.rule = rule,
           .slots = ServeEngines()[engine].slots,
