@@ -111,22 +111,28 @@ void ReleaseMeans(Means& means) {
 ChaosGroup::ChaosGroup(GroupOptions options, const Means& means)
     : options_(std::move(options)), means_(means) {
   if (means_.etcd) etcd_link_ = std::make_unique<TcpProxy>("127.0.0.1", means_.etcd->address());
-  StartRouter();
   for (int i = 0; i < options_.workers; ++i) {
     Worker& worker = workers_.emplace_back();
-    worker.link = std::make_unique<TcpProxy>(host(), worker_port_.address());
+    worker.link =
+        std::make_unique<TcpProxy>(host(), serves() ? worker.port.address() : worker_port_.address());
     worker.log = std::make_unique<testing::LogPipe>();
   }
+  StartRouter();
   for (int i = 0; i < options_.workers; ++i) StartWorker(i);
 }
 
 ChaosGroup::~ChaosGroup() = default;
 
 void ChaosGroup::StartRouter() {
+  handed_over_ += std::exchange(handed_over_to_last_, 0);
   std::vector<std::string> args = {
       absl::StrCat("--listen=", address()), absl::StrCat("--worker_listen=", worker_port_.address()),
       absl::StrCat("--admin_listen=", admin_address()), absl::StrCat("--http_listen=", http_port_.address()),
-      absl::StrCat("--workers=", options_.workers)};
+      absl::StrCat("--workers=", serves() ? 1 : options_.workers)};
+  std::string servers;
+  for (const Worker& worker : workers_)
+    absl::StrAppend(&servers, servers.empty() ? "--engines=" : ",", "vllm://", worker.link->address());
+  if (serves()) args.push_back(servers);
   if (!options_.engine.empty()) {
     args.push_back(absl::StrCat("--engines=http://", options_.engine));
     args.push_back(absl::StrCat("--picker_listen=", picker_port_.address()));
@@ -161,14 +167,25 @@ void ChaosGroup::EndLease() {
   if (owner.ok() && owner->lease != 0) (*etcd)->Revoke(owner->lease).IgnoreError();
 }
 
-void ChaosGroup::StartWorker(int i) {
-  Worker& worker = workers_[static_cast<size_t>(i)];
+std::vector<std::string> ChaosGroup::WorkerFlags(int i) const {
+  const Worker& worker = workers_[static_cast<size_t>(i)];
+  if (serves()) {
+    return {absl::StrCat("--listen=", worker.port.address()),
+            absl::StrCat("--kv_directory=", testing::TestDirectory()),
+            absl::StrCat("--kv_role=", i < options_.prefill_servers ? "kv_producer" : "kv_consumer")};
+  }
   std::vector<std::string> args = {absl::StrCat("--router=", worker.link->address()),
                                    absl::StrCat("--worker_id=w", i)};
   if (means_.network) {
     args.push_back(absl::StrCat("--barrier_host=", worker_host(i)));
     args.push_back("--insecure");
   }
+  return args;
+}
+
+void ChaosGroup::StartWorker(int i) {
+  Worker& worker = workers_[static_cast<size_t>(i)];
+  std::vector<std::string> args = WorkerFlags(i);
   if (!means_.small_disk.empty()) {
     args.push_back(absl::StrCat("--step_log=", means_.small_disk, "/steps", i));
   }
@@ -180,7 +197,8 @@ void ChaosGroup::StartWorker(int i) {
     wrapper.insert(wrapper.end(), words.begin(), words.end());
   }
   AppendClock(*worker.clock, wrapper);
-  worker.process = std::make_unique<testing::Process>("bfio_worker", args, wrapper);
+  worker.process =
+      std::make_unique<testing::Process>(serves() ? "bfio_test_engine" : "bfio_worker", args, wrapper);
   ++worker.starts;
 }
 
@@ -264,6 +282,9 @@ std::optional<GroupView> ChaosGroup::Observe(std::vector<std::string>& broken) {
     under_way.told = !found.empty();
     if (under_way.told) broken.push_back(absl::StrCat(NameOf(kind), ": ", found));
   }
+  const v1::RequestTotals& requests = state->requests();
+  handed_over_to_last_ = static_cast<int64_t>(requests.handed_over()) -
+                         static_cast<int64_t>(requests.hand_offs_failed() + requests.hand_offs_expired());
   GroupView view = {.router = router_->pid()};
   view.router_kib = ResidentKib(view.router);
   std::string group;

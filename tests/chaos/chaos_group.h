@@ -5,6 +5,7 @@
 // and End carry out one fault. Threads: one (the proxies have theirs).
 #pragma once
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -35,6 +36,9 @@ struct GroupOptions {
   std::vector<std::string> other_model_flags;
   // HOST:PORT of an engine behind Envoy; empty: none. The router then has a port for Envoy.
   std::string engine;
+  // The first of the workers are servers that compute prompts for the others, which are servers that decode.
+  // 0: they are workers.
+  int prefill_servers = 0;
   // Options of the misbehaving worker's engine, which is a sim engine.
   worker::SimOptions misbehaving_worker;
 };
@@ -85,6 +89,9 @@ class ChaosGroup {
   void End(const Fault& fault);
   // Number of reports that misbehaving workers have changed so far.
   int64_t altered_reports() const { return altered_reports_; }
+  // Prompts that servers have computed for others and that these have decoded, as far as it was observed
+  // before a router was killed.
+  int64_t handed_over() const { return handed_over_ + handed_over_to_last_; }
   bool IsUnderWay(FaultKind harmless) const { return attacks_.contains(harmless); }
   // Toggles the slow workers and reads the logs; must be called about every 20 ms.
   void Tick();
@@ -102,6 +109,8 @@ class ChaosGroup {
 
  private:
   struct Worker {
+    // Of a server.
+    testing::HeldPort port;
     std::unique_ptr<TcpProxy> link;
     // Outlives the process.
     std::unique_ptr<testing::LogPipe> log;
@@ -124,6 +133,8 @@ class ChaosGroup {
   }
   // Simulates that the lease of a killed router has expired.
   void EndLease();
+  std::vector<std::string> WorkerFlags(int i) const;
+  bool serves() const { return options_.prefill_servers > 0; }
   // Begins a fault that concerns a single worker.
   bool BeginAtWorker(const Fault& fault, Worker& target);
   void ReadLogs();
@@ -140,10 +151,12 @@ class ChaosGroup {
   testing::WallClock router_clock_;
   bool router_down_ = false;
   int router_starts_ = 0;
-  std::vector<Worker> workers_;
+  std::deque<Worker> workers_;
   std::unique_ptr<MisbehavingWorker> misbehaving_worker_;
   // Changed reports of misbehaving workers that have left.
   int64_t altered_reports_ = 0;
+  // By earlier routers, and by the present one.
+  int64_t handed_over_ = 0, handed_over_to_last_ = 0;
   std::unique_ptr<v1::Admin::Stub> admin_;
   bool disk_full_ = false;
   std::map<FaultKind, AttackUnderWay> attacks_;

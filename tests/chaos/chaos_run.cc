@@ -50,6 +50,7 @@ GroupOptions OptionsOf(const RunOptions& run) {
     group.worker_flags = {"--engine=cpu", absl::StrCat("--model=", run.model), "--slots=8",
                           "--kv_tokens=16384", "--token_budget=64"};
     group.other_model_flags = {"--model=tests/golden/llama"};
+    if (run.pools) group.prefill_servers = std::max(1, run.workers / 3);
     return group;
   }
   // Logs a line for each request, so that a blocked log has an effect.
@@ -170,12 +171,13 @@ class Director {
   std::map<FaultKind, int> carried_out_;
 };
 
-void PrintFaults(const Director& director, int64_t altered_reports) {
+void PrintFaults(const Director& director, const ChaosGroup& group) {
   const auto row = [](const std::string& what, int64_t count) { absl::PrintF("%-44s %14d\n", what, count); };
   for (const auto& [kind, count] : director.carried_out()) row(absl::StrCat("fault ", NameOf(kind)), count);
   for (const auto& [kind, count] : director.watch().watched())
     row(absl::StrCat("  no harmful one beside ", NameOf(kind)), count);
-  row("reports changed by misbehaving workers", altered_reports);
+  row("reports changed by misbehaving workers", group.altered_reports());
+  row("prompts computed here and decoded there", group.handed_over());
 }
 
 }  // namespace
@@ -183,6 +185,15 @@ void PrintFaults(const Director& director, int64_t altered_reports) {
 int RunChaos(const RunOptions& options) {
   setvbuf(stdout, nullptr, _IOLBF, 0);
   Means means = FindMeans(options.workers, options.engine == "sim");
+  if (options.pools) {
+    // Servers have no barrier, and attacks are on workers.
+    means.network.reset();
+    for (const FaultKind kind : AllFaults()) {
+      if (IsHarmless(kind)) means.impossible[kind] = "it needs workers";
+    }
+    for (const FaultKind kind : {FaultKind::kPartitionPeers, FaultKind::kIsolateWorker})
+      means.impossible[kind] = "servers have no barrier between them";
+  }
   ScheduleOptions schedule = {.seed = options.seed,
                               .workers = options.workers,
                               .first = kCalm,
@@ -198,7 +209,7 @@ int RunChaos(const RunOptions& options) {
 
   Workload workload(options.seed, kMeanOutput);
   if (options.engine == "cpu") {
-    if (const absl::Status model = workload.UseModel(options.model, 64); !model.ok()) {
+    if (const absl::Status model = workload.UseModel(options.model, 64, options.pools); !model.ok()) {
       std::fprintf(stderr, "%s\n", std::string(model.message()).c_str());
       ReleaseMeans(means);
       return 2;
@@ -222,7 +233,9 @@ int RunChaos(const RunOptions& options) {
       load.Run(options.duration);
       loaded = false;
     });
-    const absl::Duration allowed = testing::kSlowdown * (options.step_timeout + options.grace);
+    // A prompt is computed again before a stream goes on.
+    const absl::Duration grace = options.pools ? 2 * options.grace : options.grace;
+    const absl::Duration allowed = testing::kSlowdown * (options.step_timeout + grace);
     Director director(group, load, faults, allowed);
     absl::Duration longest_wait;
     while (loaded || !director.done()) {
@@ -244,13 +257,15 @@ int RunChaos(const RunOptions& options) {
     input.max_growth_kib += kept_kib;
     verdict = Audit(input);
     absl::PrintF("\n");
-    PrintFaults(director, group.altered_reports());
+    PrintFaults(director, group);
     // Shows how reliable a timeout of a second is on a busy machine.
     absl::PrintF("%-44s %14.2f\n", "longest wait for a processor, s", absl::ToDoubleSeconds(longest_wait));
     const auto joined = director.carried_out().find(FaultKind::kMisbehavingWorker);
     if (joined != director.carried_out().end() && joined->second >= kMisbehaving &&
         group.altered_reports() == 0)
       verdict.violations.push_back("no misbehaving worker joined the group");
+    if (options.pools && group.handed_over() <= 0)
+      verdict.violations.push_back("no prompt was computed by one server and decoded by another");
     if (!options.memory_csv.empty()) std::ofstream(options.memory_csv) << director.memory().Csv();
   }
   ReleaseMeans(means);

@@ -35,6 +35,17 @@ TEST(Chaos, AModelsTokensAreThoseOfAnUndisturbedRun) {
   EXPECT_EQ(RunChaos(options), 0);
 }
 
+TEST(Chaos, APromptComputedElsewhereIsDecodedOnceAndRightly) {
+  RunOptions options = Options();
+  options.engine = "cpu";
+  options.model = "tests/golden/qwen3";
+  options.pools = true;
+  options.workers = 6;
+  options.rate = 30.0 / testing::kSlowdown;
+  options.duration = absl::Minutes(2);
+  EXPECT_EQ(RunChaos(options), 0);
+}
+
 TEST(Chaos, GreedyPeersCostNobodyARequest) {
   const int violations = MeasureGreedyPeers({.duration = absl::Minutes(1), .bound_waits = false});
   // Under a sanitizer the peers take all processors, and memory is not the program's: its findings count

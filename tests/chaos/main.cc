@@ -15,6 +15,7 @@ ABSL_FLAG(double, fault_gap, 3.5, "mean time between faults, in seconds");
 ABSL_FLAG(int32_t, workers, 8, "number of worker processes");
 ABSL_FLAG(std::string, engine, "sim", "engine of the workers: sim or cpu");
 ABSL_FLAG(std::string, model, "tests/golden/qwen3", "--engine=cpu: directory of the checkpoint");
+ABSL_FLAG(bool, pools, false, "--engine=cpu: a third of the workers compute prompts for the others");
 ABSL_FLAG(absl::Duration, step_timeout, absl::Seconds(1), "the router's --step_timeout");
 ABSL_FLAG(std::vector<std::string>, faults, {},
           "kinds of faults to inject, separated by commas, as the schedule prints them; empty: all");
@@ -45,6 +46,7 @@ int RunFaults() {
   options.workers = absl::GetFlag(FLAGS_workers);
   options.engine = absl::GetFlag(FLAGS_engine);
   options.model = absl::GetFlag(FLAGS_model);
+  options.pools = absl::GetFlag(FLAGS_pools);
   options.step_timeout = absl::GetFlag(FLAGS_step_timeout);
   options.memory_csv = absl::GetFlag(FLAGS_memory_csv);
   for (const std::string& name : absl::GetFlag(FLAGS_faults)) {

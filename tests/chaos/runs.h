@@ -21,6 +21,8 @@ struct RunOptions {
   std::string engine = "sim";
   // Checkpoint of the cpu engine.
   std::string model;
+  // The workers are servers of engines, a third of which compute prompts for the others (cpu engine).
+  bool pools = false;
   // The router's step timeout, on which the limit for pauses depends.
   absl::Duration step_timeout = absl::Seconds(1);
   // Additional time for recovery from a fault. A group forms in a second or two, and a stream that resumes

@@ -15,7 +15,7 @@ uint32_t OutputLength(Rng& rng, uint32_t mean) {
 
 }  // namespace
 
-absl::Status Workload::UseModel(const std::string& model, int distinct) {
+absl::Status Workload::UseModel(const std::string& model, int distinct, bool greedy) {
   if (auto weights = worker::LoadCpuWeights(model, worker::cpu::Storage::kAuto); !weights.ok())
     return weights.status();
   Rng rng(seed_);
@@ -27,7 +27,7 @@ absl::Status Workload::UseModel(const std::string& model, int distinct) {
     request.set_max_new_tokens(OutputLength(rng, mean_output_));
     request.set_ignore_eos(true);
     request.mutable_sampling()->set_seed(rng.Next());
-    if (i % 2 == 1) request.mutable_sampling()->set_temperature(0.75);
+    if (i % 2 == 1 && !greedy) request.mutable_sampling()->set_temperature(0.75);
   }
   tokens_ = testing::TokensAlone(model, requests_);
   return absl::OkStatus();

@@ -18,8 +18,8 @@ class Workload {
   // Synthetic prompts for sim engines without --sim=eos_probability; `mean_output` tokens on average.
   Workload(uint64_t seed, uint32_t mean_output) : seed_(seed), mean_output_(mean_output) {}
   // From now on token ids for CPU engines with the checkpoint in `model`: `distinct` different requests,
-  // repeated. An engine of this process computes their tokens in advance.
-  absl::Status UseModel(const std::string& model, int distinct);
+  // repeated. An engine of this process computes their tokens in advance. `greedy`: none is drawn.
+  absl::Status UseModel(const std::string& model, int distinct, bool greedy = false);
 
   // Prompt, length and sampling of request n.
   v1::GenerateRequest Request(uint64_t n) const;

@@ -31,6 +31,7 @@ struct Settings {
   TestEngine::Model model;
   TlsFiles tls;
   std::string token;
+  std::string kv_role, kv_directory;
 };
 
 // Refuses calls without the token.
@@ -62,7 +63,9 @@ absl::Status Serve(const Settings& settings) {
   if (!options.step_log.empty()) {
     BFIO_ASSIGN_OR_RETURN(log, worker::StepLog::Open(options.step_log, worker::kStepLogBytes));
   }
-  TestEngine engine(settings.model, std::move(ranks), log.get());
+  std::unique_ptr<KvFiles> kv;
+  if (!settings.kv_role.empty()) kv = std::make_unique<KvFiles>(settings.kv_directory, settings.kv_role);
+  TestEngine engine(settings.model, std::move(ranks), log.get(), std::move(kv));
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
   int port = 0;
@@ -99,6 +102,8 @@ int main(int argc, char** argv) {
   table.AddParsed("tls", &settings.tls, "", "cert=FILE,key=FILE,ca=FILE of the API; empty: plain text",
                   bfio::ParseTlsFiles);
   table.Add("token", &settings.token, "bearer token that calls need; needs --tls");
+  table.Add("kv_role", &settings.kv_role, "kv_producer or kv_consumer; empty: it hands nothing over");
+  table.Add("kv_directory", &settings.kv_directory, "where servers of both roles keep KV; needs --kv_role");
   table.Add("tokenizer", &settings.model.tokenizer, "directory of the tokenizer; empty: none");
   table.Add("served_model_name", &settings.model.name, "the model's name for gateways");
   bfio::InitWithoutArguments(argc, argv, info, table);

@@ -79,8 +79,9 @@ void TestEngine::Mailbox::Put(Event event) {
 }
 
 TestEngine::TestEngine(Model model, std::vector<std::unique_ptr<worker::Engine>> engines,
-                       worker::StepLog* log)
+                       worker::StepLog* log, std::unique_ptr<KvFiles> kv)
     : model_(std::move(model)),
+      kv_(std::move(kv)),
       salt_(std::random_device()()),
       ranks_(engines.size()),
       balancer_(static_cast<int>(engines.size()), MonotonicNow()),
@@ -281,6 +282,16 @@ void TestEngine::Drop(const std::vector<Handle>& handles, const std::string& rea
 
 grpc::Status TestEngine::Generate(grpc::ServerContext* context, const pb::GenerateRequest* request,
                                   grpc::ServerWriter<pb::GenerateResponse>* writer) {
+  const std::vector<uint32_t> prompt(request->tokenized().input_ids().begin(),
+                                     request->tokenized().input_ids().end());
+  const std::string& transfer = request->kv_transfer_params_json();
+  const auto fetched = kv_ == nullptr ? KvFiles::Fetched::kNothing : kv_->Fetch(transfer, prompt);
+  if (fetched == KvFiles::Fetched::kGone) {
+    pb::GenerateResponse failed;
+    failed.mutable_complete()->set_finish_reason("error");
+    writer->Write(failed);
+    return Status::OK;
+  }
   const auto mailbox = std::make_shared<Mailbox>();
   const absl::StatusOr<std::vector<Handle>> handles = Submit(*request, mailbox);
   if (!handles.ok()) return ToGrpcStatus(handles.status());
@@ -303,6 +314,8 @@ grpc::Status TestEngine::Generate(grpc::ServerContext* context, const pb::Genera
         to.set_prompt_tokens(static_cast<uint32_t>(request->tokenized().input_ids_size()));
       };
       if (event.token) {
+        // From other KV come other tokens.
+        if (fetched == KvFiles::Fetched::kWrong) ++*event.token;
         ++output.tokens;
         pb::GenerateStreamChunk& chunk = *response.mutable_chunk();
         fill(chunk);
@@ -338,6 +351,7 @@ grpc::Status TestEngine::Generate(grpc::ServerContext* context, const pb::Genera
       fill(end);
       end.set_completion_tokens(output.tokens);
       end.set_finish_reason(event.reason);
+      if (kv_ != nullptr && KvFiles::IsAskedFor(transfer)) end.set_kv_transfer_params_json(kv_->Make(prompt));
       writer->Write(response);
     }
   }
@@ -383,6 +397,9 @@ grpc::Status TestEngine::GetServerInfo(grpc::ServerContext*, const pb::GetServer
   response->set_server_type("vllm-grpc");
   response->set_data_parallel_size(static_cast<int32_t>(ranks_.size()));
   response->set_max_num_seqs(ranks_[0].engine->limits().slots);
+  if (kv_ == nullptr) return Status::OK;
+  response->set_kv_connector("NixlConnector");
+  response->set_kv_role(kv_->role());
   return Status::OK;
 }
 

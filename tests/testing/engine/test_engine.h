@@ -23,6 +23,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "engines/vllm.grpc.pb.h"
+#include "tests/testing/engine/kv_files.h"
 #include "worker/engine/engine.h"
 #include "worker/link/step_log.h"
 
@@ -84,8 +85,10 @@ class TestEngine final : public ::vllm::grpc::engine::VllmEngine::Service {
     // The name for gateways, and where they find the tokenizer; may be empty.
     std::string name, tokenizer;
   };
-  // `engines`: one per rank, not empty. `log`: may be null; outlives this.
-  TestEngine(Model model, std::vector<std::unique_ptr<worker::Engine>> engines, worker::StepLog* log);
+  // `engines`: one per rank, not empty. `log`: may be null; outlives this. `kv`: for prompts that are
+  // computed by one server and decoded by another; null: it does both.
+  TestEngine(Model model, std::vector<std::unique_ptr<worker::Engine>> engines, worker::StepLog* log,
+             std::unique_ptr<KvFiles> kv);
   // REQUIRES: no call is open.
   ~TestEngine() override;
 
@@ -169,6 +172,7 @@ class TestEngine final : public ::vllm::grpc::engine::VllmEngine::Service {
   void AwaitRequests();
 
   const Model model_;
+  const std::unique_ptr<KvFiles> kv_;
   const int64_t salt_;
   std::mutex mutex_;
   std::condition_variable wake_;
