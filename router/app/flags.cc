@@ -124,9 +124,9 @@ void AddGroups(OptionTable& table, RouterSettings& settings) {
       "sglang://HOST:PORT, an SGLang gRPC server; vllm+dns://NAME:PORT or sglang+dns://NAME:PORT, a server "
       "at each address of the DNS name. In --config also a list of entries with url and settings: slots "
       "(http: max_num_seqs), barrier (a name: ranks with the same one synchronize in every step, as with "
-      "mixture-of-experts models; otherwise each rank steps independently), token_budget, pinned, tls, "
-      "token_file. Or "
-      "file:PATH, a file with such a list. Names and that file are read again every 2 s");
+      "mixture-of-experts models; otherwise each rank steps independently), role (http: prefill or decode), "
+      "kv_connector (http, with role), token_budget, pinned, tls, token_file. Or file:PATH, a file with such "
+      "a list. Names and that file are read again every 2 s");
   table.AddParsed("models", &o.models, "",
                   "models that workers may have, comma-separated: the first 8 to 64 hexadecimal digits of "
                   "the model's digest, which workers log when they start. Workers with another model are "
