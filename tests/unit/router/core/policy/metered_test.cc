@@ -88,6 +88,12 @@ TEST(MeteredPolicyTest, BusyRanksTakeWhatTheyCanComputeHoweverManyWait) {
   at.Waiting(100 * kPrompt, 0, 2 * kAmpleKv).Tenant(2);
   for (int i = 0; i < 5; ++i) at.Waiting(100 * kPrompt).Tenant(2);
   EXPECT_THAT(at.Decide(), ElementsAre(-1, -1, -1, -1, -1, -1, Ge(0), Ge(0), -1, -1, -1));
+  // The plan decides, and not the sizes of requests.
+  Engines uneven({4, 4}, /*releases_only=*/false, {1'000'000, 0});
+  uneven.Busy(/*decodes=*/64);
+  uneven.Waiting(100 * kPrompt).Waiting(150 * kPrompt);
+  for (int i = 0; i < 8; ++i) uneven.Waiting(kPrompt);
+  EXPECT_THAT(uneven.Decide(), ElementsAre(1, 0, -1, -1, -1, -1, -1, -1, -1, -1));
 }
 
 // The sizes of requests decide and not their order: that of 900 tokens goes to the rank with 100.
