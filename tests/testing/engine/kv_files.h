@@ -1,4 +1,4 @@
-// KV that test engines hand over between processes, as vLLM's NIXL connector does (handed_over_kv.h is the
+// KV that test engines hand over between processes, as vLLM's NIXL connector does (HandedOverKv is the
 // same within a process): files of a directory that all servers share. A server that computes prompts holds a
 // lock while it lives. A prompt's KV can be fetched once, before its lease ends. Threads: any.
 #pragma once
