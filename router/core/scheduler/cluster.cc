@@ -271,8 +271,9 @@ Room Cluster::RoomForPrefill() const {
     placed += group->placed();
     held += group->HeldTokens();
   }
-  // In the time of two prompts, one under way and one that is computed and waits, seldom more requests end:
-  // no slot waits for a prompt, and the policy can choose one for each slot.
+  // In the time of two prompts, one under way and one that is computed and waits, seldom more requests end
+  // than the mean and two standard deviations (of ends that do not depend on each other): no slot waits for a
+  // prompt, and the policy can choose one for each slot.
   const double twice = prompts_ > 0 ? 2 * ends_ / prompts_ : 0;
   const double ends = std::min(twice + 2 * std::sqrt(twice), static_cast<double>(placed));
   room.requests += static_cast<int64_t>(std::ceil(ends));

@@ -1,4 +1,4 @@
-// Requests that lose their worker, and requests that make workers fail. That a request
+// Requests that lose their worker, that make workers fail, or whose messages pass through. That a request
 // continues with its next token wherever it is placed again, tests/property/group_model_test.cc shows.
 #include <memory>
 #include <optional>

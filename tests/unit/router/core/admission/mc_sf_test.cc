@@ -1,4 +1,5 @@
-// MC-SF's memory against its definition: what every request holds, summed in every step.
+// MC-SF's memory against its definition: what every request holds, summed in every step; and the profile and
+// the books of KV memory that it uses.
 #include "router/core/admission/mc_sf.h"
 
 #include <gtest/gtest.h>

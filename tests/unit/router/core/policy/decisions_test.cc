@@ -241,7 +241,7 @@ TEST(RegistryTest, OptionsOutOfRangeAreRefusedByName) {
 
 // --- balance route ---
 
-// The score of br0 and br_h, and the choice of subsets; decisions_test.cc has decisions.
+// The score of br0 and br_h, and the choice of subsets.
 
 // With beta = G the score is the reduction of G max L - sum L by the request.
 TEST(MarginScoreTest, IsTheChangeOfTheImbalanceExactly) {

@@ -1,5 +1,5 @@
 // Invariants of every simulator run, whatever its settings, checked request by request with independent
-// accounts.
+// accounts; and the workload of a run.
 #include <gmock/gmock.h>
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// The simulator against hand-computed numbers, and against the figures that the project's documents quote.
+// The simulator against hand-computed numbers, and against the figures that the project's documents quote;
+// its observers and its memory.
 #include <gmock/gmock.h>
 #include <malloc.h>
 

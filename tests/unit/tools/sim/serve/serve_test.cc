@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "tools/sim/rank/serve_group.h"
-#include "tools/sim/serve/hand_off_rules.h"
 #include "tools/sim/serve/serve_grid.h"
 #include "tools/sim/serve/serve_rule.h"
 #include "tools/sim/serve/serve_run.h"
@@ -368,63 +367,6 @@ TEST(ServeRulesTest, EqualChunksAreTheMeanRanksWork) {
 
 Trace Conversation() {
   return *SampleProfile("conversation", 5000, 7);
-}
-
-// --- disaggregated prefill ---
-
-ServeOptions HandOffs(absl::string_view rule, uint64_t seed = 1) {
-  const ServeEngine& engine = ServeEngines()[2];
-  return {.rule = std::string(rule),
-          .workers = 4,
-          .slots = 32,
-          .prefill_ranks = 8,
-          .load = 1.2,
-          .closed = true,
-          .cost = {engine.cost},
-          .lag = 2,
-          .seed = seed};
-}
-
-TEST(HandOffTest, EveryRuleEndsAllRequestsAndUsesEachHandOffOnceWithinItsAge) {
-  const Trace trace = *SampleProfile("burstgpt", 2000, 3);
-  for (const HandOffRule& rule : HandOffRules()) {
-    ServeOptions options = HandOffs(rule.name, 2);
-    const auto run = RunServe(options, trace);
-    ASSERT_TRUE(run.ok()) << rule.name << run.status();
-    EXPECT_GE(run->times.requests, 2000) << rule.name;
-    EXPECT_GE(run->handed_over, run->times.requests) << rule.name;
-    EXPECT_EQ(run->reused, 0) << rule.name;
-    EXPECT_TRUE(!rule.begins_prompts || run->expired == 0) << "no prompt begins long before its slot";
-    EXPECT_GT(run->balanced_tokens_per_s, run->throughput_tokens_per_s) << rule.name;
-    const auto again = RunServe(options, trace);
-    ASSERT_TRUE(again.ok());
-    EXPECT_EQ(again->throughput_tokens_per_s, run->throughput_tokens_per_s) << rule.name;
-  }
-}
-
-TEST(HandOffTest, AHandOffThatWaitsTooLongIsPrefilledAnew) {
-  ServeOptions options = HandOffs("br0");
-  options.lease_s = 0.3;
-  options.lease_margin_s = 0.1;
-  const auto run = RunServe(options, Conversation());
-  ASSERT_TRUE(run.ok()) << run.status();
-  EXPECT_GT(run->expired, 0);
-  EXPECT_EQ(run->reused, 0);
-  // It is sent before that age, and may wait in the engine for a slot.
-  EXPECT_LT(run->hand_off_s.p99, 0.6);
-}
-
-TEST(HandOffTest, NoPromptBeginsForMemoryThatDecodeRanksDoNotHave) {
-  const auto run = [](absl::string_view rule) {
-    ServeOptions options = HandOffs(rule);
-    options.kv_tokens = 20'000;
-    return RunServe(options, Conversation());
-  };
-  const auto ours = run("bfio"), theirs = run("dynamo_requests");
-  ASSERT_TRUE(ours.ok() && theirs.ok()) << ours.status() << theirs.status();
-  EXPECT_LT(2 * ours->preempted, theirs->preempted);
-  EXPECT_GT(ours->throughput_tokens_per_s, theirs->throughput_tokens_per_s);
-  EXPECT_EQ(ours->expired, 0);
 }
 
 ServeOptions ServeWith(const std::string& rule, size_t engine = 2) {

@@ -1,3 +1,4 @@
+// Requests of clients as they are read, and the tickets with which they resume.
 #include "router/frontend/inference_service.h"
 
 #include <gmock/gmock.h>

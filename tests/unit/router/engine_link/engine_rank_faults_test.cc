@@ -1,4 +1,4 @@
-// Requests that an engine refuses, and requests that it loses.
+// Requests that an engine refuses or loses, and ranks that fall silent.
 #include <algorithm>
 #include <utility>
 #include <vector>

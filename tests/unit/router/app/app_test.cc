@@ -1,3 +1,4 @@
+// The flags of bfio_router, and the engines that they name.
 #include "router/app/flags.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// Loads that engines report to a router: other clients' requests, reported on request or in records.
+// What engines report to a router: other clients' loads, on request or in records, and cached prompts.
 #include <gtest/gtest.h>
 
 #include <algorithm>

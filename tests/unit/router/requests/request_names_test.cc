@@ -1,4 +1,4 @@
-// Requests in a router that serves several models.
+// Requests that name a model, a rank, or a call of an agent.
 #include <string>
 #include <utility>
 #include <vector>

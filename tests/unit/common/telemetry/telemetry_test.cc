@@ -1,3 +1,4 @@
+// Logs: their queue and format, and what a program sets up.
 #include "common/telemetry/log_queue.h"
 
 #include <fcntl.h>

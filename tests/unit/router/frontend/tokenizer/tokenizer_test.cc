@@ -1,3 +1,4 @@
+// The text of tokens, and the files of a model's tokenizer.
 #include "router/frontend/tokenizer/token_text.h"
 
 #include <gmock/gmock.h>

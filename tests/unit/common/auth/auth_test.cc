@@ -1,3 +1,4 @@
+// Bearer tokens, the files that hold them, and the keys of tickets.
 #include "common/auth/bearer_tokens.h"
 
 #include <gmock/gmock.h>
