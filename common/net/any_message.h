@@ -7,6 +7,8 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/impl/codegen/proto_utils.h>
 
+#include <cstddef>
+#include <limits>
 #include <memory>
 #include <utility>
 
@@ -18,13 +20,20 @@ class AnyMessage {
  public:
   using Message = google::protobuf::Message;
 
-  // Holds no message; can only be assigned to. What gRPC receives becomes one where ParseBounded refuses it.
+  // Holds no message; can only be assigned to. What gRPC receives becomes one where it is too large or
+  // ParseBounded refuses it.
   AnyMessage() = default;
   AnyMessage(std::unique_ptr<Message> message) : message_(std::move(message)) {}
-  // An empty message of the type of `type`: gRPC parses what it receives as that type.
-  static AnyMessage Of(const Message& type) { return std::unique_ptr<Message>(type.New()); }
+  // An empty message of the type of `type`: gRPC parses what it receives, of at most `most_bytes`, as that
+  // type.
+  static AnyMessage Of(const Message& type, size_t most_bytes = std::numeric_limits<size_t>::max()) {
+    AnyMessage message(std::unique_ptr<Message>(type.New()));
+    message.most_bytes_ = most_bytes;
+    return message;
+  }
 
   explicit operator bool() const { return message_ != nullptr; }
+  size_t most_bytes() const { return most_bytes_; }
   // REQUIRES: holds a message.
   Message& operator*() const { return *message_; }
   // REQUIRES: holds a message of type `Type`.
@@ -35,6 +44,7 @@ class AnyMessage {
 
  private:
   std::unique_ptr<Message> message_;
+  size_t most_bytes_ = std::numeric_limits<size_t>::max();
 };
 
 // The message to be parsed.
@@ -57,7 +67,8 @@ class SerializationTraits<bfio::AnyMessage, void> {
   }
   static Status Deserialize(ByteBuffer* bytes, bfio::AnyMessage* message) {
     // Not an error: gRPC would report one as the end of the messages, with the call still open.
-    if (!bfio::ParseBounded(*bytes, **message)) *message = bfio::AnyMessage();
+    if (bytes->Length() > message->most_bytes() || !bfio::ParseBounded(*bytes, **message))
+      *message = bfio::AnyMessage();
     return Status::OK;
   }
 };

@@ -12,14 +12,21 @@ using google::protobuf::Descriptor;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::internal::WireFormatLite;
 
+WireFormatLite::WireType WireTypeOf(const FieldDescriptor& field) {
+  return WireFormatLite::WireTypeForFieldType(static_cast<WireFormatLite::FieldType>(field.type()));
+}
+
 // Takes the parts of the next message, of `type`, off `left`. False: too many, or not a message. Groups,
 // which none of our protocols has, are refused.
 bool CountParts(google::protobuf::io::CodedInputStream& in, const Descriptor& type, int64_t& left) {
   while (const uint32_t tag = in.ReadTag()) {
-    const FieldDescriptor* const field = type.FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag));
+    const FieldDescriptor* field = type.FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag));
     const auto wire = WireFormatLite::GetTagWireType(tag);
     const bool delimited = wire == WireFormatLite::WIRETYPE_LENGTH_DELIMITED;
-    const Descriptor* const inner = delimited && field != nullptr ? field->message_type() : nullptr;
+    // The parser keeps a field of another wire type than the declared one as a field that is not declared.
+    if (field != nullptr && wire != WireTypeOf(*field) && !(delimited && field->is_packable()))
+      field = nullptr;
+    const Descriptor* const inner = field != nullptr ? field->message_type() : nullptr;
     if ((field == nullptr || inner != nullptr ||
          (delimited && field->is_repeated() && !field->is_packable())) &&
         --left < 0)

@@ -1,6 +1,7 @@
 // Parses protobuf messages of peers. A part (a message in a message, an element of repeated texts, a field
-// that is not declared) takes 2 bytes on the wire and 50 to 100 in memory: 16 MiB of them would take 1 GB. So
-// a message has a bounded number of parts, which are counted before it is parsed. Threads: pure functions.
+// that is not declared, or not with this wire type) takes 2 bytes on the wire and 50 to 100 in memory: 16 MiB
+// of them would take 1 GB. So a message has a bounded number of parts, which are counted before it is parsed.
+// Threads: pure functions.
 #pragma once
 
 #include <google/protobuf/message.h>

@@ -29,6 +29,9 @@ namespace {
 absl::Status Malformed() {
   return absl::FailedPreconditionError("the answer is not HTTP");
 }
+absl::Status TooLarge(absl::string_view what, size_t most) {
+  return absl::FailedPreconditionError(absl::StrCat(what, " more than ", most, " bytes"));
+}
 absl::Status Incomplete() {
   return absl::DataLossError("the answer is incomplete");
 }
@@ -38,11 +41,12 @@ constexpr absl::string_view kHeaders = "\r\nConnection: close\r\nAccept-Encoding
 // The answer while it comes.
 class Reader {
  public:
-  // Whether it is complete; `end`: nothing more comes.
-  absl::StatusOr<bool> Take(absl::string_view bytes, bool end) {
+  // Whether it is complete; `end`: nothing more comes. `others`: bytes of the other answers that are coming.
+  absl::StatusOr<bool> Take(absl::string_view bytes, bool end, size_t others) {
     if (text_.size() + bytes.size() > HttpClient::kMostAnswerBytes)
-      return absl::FailedPreconditionError(
-          absl::StrCat("the answer has more than ", HttpClient::kMostAnswerBytes, " bytes"));
+      return TooLarge("the answer has", HttpClient::kMostAnswerBytes);
+    if (text_.size() + bytes.size() + others > HttpClient::kMostComingBytes)
+      return TooLarge("the server's unfinished answers have", HttpClient::kMostComingBytes);
     absl::StrAppend(&text_, bytes);
     if (body_at_ == 0) {
       const size_t head = text_.find("\r\n\r\n", std::max<size_t>(at_, 3) - 3);
@@ -63,6 +67,7 @@ class Reader {
     if (end && !complete) return Incomplete();
     return complete;
   }
+  size_t bytes() const { return text_.size(); }
   HttpClient::Answer Answer() && {
     if (!chunked_) chunks_ = text_.substr(body_at_, length_.value_or(std::string::npos));
     return {status_, std::move(chunks_)};
@@ -149,8 +154,10 @@ class HttpClient::Call {
   pollfd Awaited() const {
     return {fd_, static_cast<int16_t>(sent_ < request_.size() ? POLLIN | POLLOUT : POLLIN), 0};
   }
-  // What was awaited has come. Nothing: there is more to come.
-  std::optional<absl::StatusOr<Answer>> OnReady() {
+  // Of the answer so far.
+  size_t bytes() const { return reader_.bytes(); }
+  // What was awaited has come. Nothing: there is more to come. `others`: as in Reader::Take.
+  std::optional<absl::StatusOr<Answer>> OnReady(size_t others) {
     if (sent_ < request_.size()) {
       const ssize_t size = send(fd_, request_.data() + sent_, request_.size() - sent_, MSG_NOSIGNAL);
       if (size < 0 && errno != EAGAIN && errno != EINTR)
@@ -162,7 +169,8 @@ class HttpClient::Call {
     if (size < 0 && errno != EAGAIN && errno != EINTR)
       return absl::UnavailableError("the connection is broken");
     if (size < 0) return std::nullopt;
-    const absl::StatusOr<bool> complete = reader_.Take({bytes.data(), static_cast<size_t>(size)}, size == 0);
+    const absl::StatusOr<bool> complete =
+        reader_.Take({bytes.data(), static_cast<size_t>(size)}, size == 0, others);
     if (!complete.ok()) return complete.status();
     if (!*complete) return std::nullopt;
     return std::move(reader_).Answer();
@@ -252,7 +260,9 @@ void HttpClient::Run() {
     for (const uint64_t number : cancelled) calls.erase(number);
     polled.assign(1, {wake_, POLLIN, 0});
     absl::Time next = MonotonicNow() + absl::Minutes(1);
+    size_t coming = 0;
     for (const auto& [number, call] : calls) {
+      coming += call->bytes();
       polled.push_back(call->Awaited());
       next = std::min(next, call->deadline);
     }
@@ -265,9 +275,11 @@ void HttpClient::Run() {
     std::erase_if(calls, [&](auto& entry) {
       Call& call = *entry.second;
       std::optional<absl::StatusOr<Answer>> answer;
-      if ((++ready)->revents != 0) answer = call.OnReady();
+      coming -= call.bytes();
+      if ((++ready)->revents != 0) answer = call.OnReady(coming);
       if (!answer && now >= call.deadline) answer = absl::DeadlineExceededError("no answer");
       if (!answer && stopped) answer = absl::CancelledError("stopped");
+      if (!answer) coming += call.bytes();
       if (answer) std::move(call.done)(*std::move(answer));
       return answer.has_value();
     });

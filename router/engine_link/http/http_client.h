@@ -25,6 +25,8 @@ class HttpClient {
  public:
   // Far above the answers of any engine: metrics have some 100 KB.
   static constexpr size_t kMostAnswerBytes = size_t{4} << 20;
+  // Of the answers that are coming. Each of them is kept twice while its chunks come.
+  static constexpr size_t kMostComingBytes = size_t{16} << 20;
 
   struct Answer {
     int status = 0;

@@ -35,12 +35,14 @@ namespace {
 
 namespace common_pb = ::smg::grpc::common;
 
-// Bound of one answer, which may have log-probabilities of a whole prompt.
-constexpr int kMaxEngineMessageBytes = 64 << 20;
+// Bounds of one message: with log-probabilities, perhaps of a whole prompt; of load records, which events
+// may accompany; and any other, besides 10 bytes for each token that may come.
+constexpr int kMaxEngineMessageBytes = 32 << 20;
+constexpr size_t kMaxRecordBytes = 4 << 20, kMaxControlBytes = 1 << 20;
 constexpr int kMaxEngineHeaderBytes = 1 << 20;
 constexpr absl::Duration kAbortTimeout = absl::Seconds(5);
 // Bound of what a server has sent and nobody has read. Beyond it gRPC ends calls of this server.
-constexpr size_t kMaxEngineUnreadBytes = 256 << 20;
+constexpr size_t kMaxEngineUnreadBytes = 128 << 20;
 // The type of requests without fields, and of responses that are not read.
 const google::protobuf::Message& Nothing() {
   return google::protobuf::Empty::default_instance();
@@ -80,7 +82,7 @@ struct Link {
 using LinkPtr = std::shared_ptr<const Link>;
 
 absl::Status Unreadable() {
-  return absl::DataLossError("the engine sent a message that cannot be parsed, or has too many parts");
+  return absl::DataLossError("the engine sent a message that cannot be parsed, or is too large");
 }
 
 // A call with one answer; deletes itself when it is over.
@@ -91,7 +93,8 @@ class UnaryRequest {
   // `response`: the type of the answer.
   static void Start(const LinkPtr& link, const char* method, const google::protobuf::Message& response,
                     absl::Duration timeout, Done done, AnyMessage request = AnyMessage::Of(Nothing())) {
-    auto* call = new UnaryRequest(link, std::move(request), AnyMessage::Of(response), std::move(done));
+    auto* call = new UnaryRequest(link, std::move(request), AnyMessage::Of(response, kMaxControlBytes),
+                                  std::move(done));
     call->context_.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout));
     const std::string path = link->Path(method);
     GrpcHandOver(call);
@@ -216,7 +219,7 @@ class RecordStream final : public EngineRecords, public grpc::ClientReadReactor<
   EngineClient::RecordCallbacks callbacks_;
   grpc::ClientContext context_;
   AnyMessage request_;
-  AnyMessage batch_ = AnyMessage::Of(common_pb::KvEventBatch::default_instance());
+  AnyMessage batch_ = AnyMessage::Of(common_pb::KvEventBatch::default_instance(), kMaxRecordBytes);
   std::shared_ptr<RecordStream> self_;
   Mutex mutex_;
   // By the engine's number of the rank. `notified_`: on_records has been called since the last Take.
@@ -240,7 +243,7 @@ class ProtocolStream final : public EngineStream, public grpc::ClientReadReactor
         before_(call.passed.on ? static_cast<uint32_t>(call.prompt.size()) : 0),
         request_(protocol().RequestOf(call, rank, name)),
         callbacks_(std::move(callbacks)),
-        response_(AnyMessage::Of(protocol().types.output)) {
+        response_(AnyMessage::Of(protocol().types.output, MostBytes(call))) {
     if (!call.traceparent.empty()) context_.AddMetadata("traceparent", call.traceparent);
   }
 
@@ -295,6 +298,12 @@ class ProtocolStream final : public EngineStream, public grpc::ClientReadReactor
 
  private:
   const EngineProtocol& protocol() const { return link_->protocol; }
+
+  // Only messages for the client have log-probabilities.
+  static size_t MostBytes(const EngineCall& call) {
+    return call.passed.on && !call.hands_over ? size_t{kMaxEngineMessageBytes}
+                                              : kMaxControlBytes + size_t{10} * call.max_new_tokens;
+  }
 
   absl::Status Take() {
     if (!response_) return Unreadable();

@@ -162,6 +162,18 @@ TEST(ServerCallTest, AMessageOfTooManyPartsIsNotParsed) {
   for (int64_t i = 0; i <= kMaxMessageParts; ++i)
     unknown.GetReflection()->MutableUnknownFields(&unknown)->AddVarint(1000, 1);
   EXPECT_FALSE(parses(unknown));
+  // A declared field of another wire type is kept as one that is not declared.
+  for (const bool text : {false, true}) {
+    v1::WorkerMessage other_type;
+    auto& fields = *other_type.GetReflection()->MutableUnknownFields(&other_type);
+    auto& inner = *other_type.mutable_step_report();
+    auto& numbers = *inner.GetReflection()->MutableUnknownFields(&inner);
+    for (int64_t i = 0; i <= kMaxMessageParts; ++i) {
+      if (text) numbers.AddLengthDelimited(v1::StepReport::kEpochFieldNumber);
+      if (!text) fields.AddVarint(v1::WorkerMessage::kHelloFieldNumber, 1);
+    }
+    EXPECT_FALSE(parses(other_type)) << text;
+  }
 }
 
 TEST(ServerCallTest, NothingIsReceivedFromARefusedCall) {

@@ -315,6 +315,34 @@ TEST(HttpClient, AnyAnswerHasABoundInTimeAndBytes) {
   }
 }
 
+// Each within the bound of one.
+TEST(HttpClient, UnfinishedAnswersHaveABoundTogether) {
+  constexpr size_t kAnswers = 8;
+  const std::string part = "HTTP/1.1 200 OK\r\n\r\n" + std::string(size_t{3} << 20, 'x');
+  const int listener = testing::BoundTo("127.0.0.1:0");
+  ASSERT_EQ(listen(listener, kAnswers), 0);
+  HttpClient client({"127.0.0.1", static_cast<uint16_t>(testing::PortOf(listener))});
+  testing::Latch first{1};
+  absl::Status ended;
+  for (size_t i = 0; i < kAnswers; ++i) {
+    client.Get("/", MonotonicNow() + kAnswerTime, [&](const auto& answer) {
+      if (first.try_wait()) return;
+      ended = answer.status();
+      first.count_down();
+    });
+  }
+  std::vector<int> open;
+  for (size_t i = 0; i < kAnswers; ++i) {
+    open.push_back(accept(listener, nullptr, nullptr));
+    send(open.back(), part.data(), part.size(), MSG_NOSIGNAL);
+  }
+  first.wait();
+  client.Stop();
+  EXPECT_THAT(ended.ToString(), HasSubstr("unfinished answers have more than"));
+  for (const int fd : open) close(fd);
+  close(listener);
+}
+
 TEST(HttpClient, AnswersInAnyPieces) {
   const std::string ok = "HTTP/1.1 200 OK\r\n";
   for (const std::string& text :

@@ -79,10 +79,11 @@ class ProtocolClientTest : public ::testing::Test {
   };
 
   // Takes half of the timeout for each answer. Generate sends one message, and leaves the stream open; or it
-  // is refused, while `refusal_bytes` is set, with a text of that length.
+  // is refused, while `refusal_bytes` is set, with a text of that length. `model_bytes`: of the model's name,
+  // which comes at once.
   class Engine final : public P::Service::Service {
    public:
-    std::atomic<size_t> refusal_bytes = 0;
+    std::atomic<size_t> refusal_bytes = 0, model_bytes = 0;
 
     explicit Engine(typename P::GenerateResponse response = {}) : response_(std::move(response)) {
       grpc::ServerBuilder builder;
@@ -114,8 +115,9 @@ class ProtocolClientTest : public ::testing::Test {
       return Late();
     }
     Status GetModelInfo(Context*, const typename P::GetModelInfoRequest*,
-                        typename P::GetModelInfoResponse*) override {
-      return Late();
+                        typename P::GetModelInfoResponse* model) override {
+      model->set_served_model_name(std::string(model_bytes, 'x'));
+      return model_bytes > 0 ? Status::OK : Late();
     }
     Status GetLoads(Context*, const typename P::GetLoadsRequest*, typename P::GetLoadsResponse*) override {
       return Late();
@@ -162,7 +164,7 @@ TYPED_TEST(ProtocolClientTest, AnOutputEndsWithItsLastMessageAndNotWithItsStream
 // gRPC's own RESOURCE_EXHAUSTED must not look like a full engine: the request would be placed forever.
 TYPED_TEST(ProtocolClientTest, AResponseThatIsTooLargeIsNotResourceExhausted) {
   typename TypeParam::GenerateResponse large;
-  large.mutable_complete()->set_finish_reason(std::string((64 << 20) + 1, 'x'));
+  large.mutable_complete()->set_finish_reason(std::string((32 << 20) + 1, 'x'));
   EXPECT_EQ(typename TestFixture::Engine(std::move(large)).End().status().code(),
             absl::StatusCode::kOutOfRange);
 }
@@ -194,6 +196,24 @@ TYPED_TEST(ProtocolClientTest, AMessageOfTooManyPartsEndsItsCall) {
   while (parts.size() < kMaxMessageParts) parts.Add();
   EXPECT_EQ(typename TestFixture::Engine(std::move(tokens)).End().status().code(),
             absl::StatusCode::kDataLoss);
+}
+
+// Only messages with log-probabilities, of calls that pass, are large.
+TYPED_TEST(ProtocolClientTest, AMessageHasABoundByItsKind) {
+  typename TypeParam::GenerateResponse last;
+  last.mutable_complete()->set_finish_reason(std::string(2 << 20, 'x'));
+  typename TestFixture::Engine engine(std::move(last));
+  const std::unique_ptr<EngineClient> client = this->ClientOf(engine.address());
+  EXPECT_EQ(typename TestFixture::Running(*client).End().status().code(), absl::StatusCode::kDataLoss);
+  engine.model_bytes = 2 << 20;
+  testing::Latch done{1};
+  absl::Status described;
+  client->Describe(absl::Seconds(60), [&](const absl::StatusOr<EngineDescription>& description) {
+    described = description.status();
+    done.count_down();
+  });
+  done.wait();
+  EXPECT_EQ(described.code(), absl::StatusCode::kDataLoss) << described;
 }
 
 TYPED_TEST(ProtocolClientTest, AProxyOfTheEnvironmentDoesNotHideTheEngine) {
