@@ -106,7 +106,7 @@ class ConfigReader {
       const std::string key = Text();
       Option* const option = table.Find(key);
       if (option == nullptr || key == "config") return UnknownKey(key, table, in_list);
-      if (!keys.insert(key).second) return Error(absl::StrCat(key, " is given twice"));
+      if (!keys.insert(option->name).second) return Error(absl::StrCat(key, " is given twice"));
       BFIO_RETURN_IF_ERROR(Next());
       BFIO_RETURN_IF_ERROR(ReadValue(table, *option));
     }

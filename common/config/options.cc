@@ -4,6 +4,7 @@
 #include <cassert>
 #include <cmath>
 #include <optional>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -171,13 +172,16 @@ void OptionTable::AddWords(absl::string_view name, const std::vector<std::string
 }
 
 void OptionTable::Insert(Option option) {
-  assert(Find(option.name) == nullptr);
+  std::vector<std::string> names = absl::StrSplit(option.name, absl::MaxSplits('|', 1));
+  option.name = names[0];
+  option.old_name = names.back();
+  assert(Find(option.name) == nullptr && Find(option.old_name) == nullptr);
   options_.push_back(std::move(option));
 }
 
 Option* OptionTable::Find(absl::string_view name) {
-  const auto at =
-      std::find_if(options_.begin(), options_.end(), [&](const Option& o) { return o.name == name; });
+  const auto at = std::find_if(options_.begin(), options_.end(),
+                               [&](const Option& o) { return o.name == name || o.old_name == name; });
   return at == options_.end() ? nullptr : &*at;
 }
 
@@ -219,11 +223,18 @@ absl::Status OptionTable::ReadItems(const std::string& text) {
 std::string OptionTable::Describe() const {
   constexpr size_t kColumns = 100;
   const std::string indent(6, ' ');
-  std::vector<const Option*> sorted;
-  for (const Option& option : options_) sorted.push_back(&option);
-  std::sort(sorted.begin(), sorted.end(), [](const Option* a, const Option* b) { return a->name < b->name; });
+  std::vector<std::tuple<size_t, absl::string_view, const Option*>> sorted;
+  for (const Option& option : options_) {
+    size_t group = groups_.size();
+    while (group > 0 && !groups_[group - 1].second.contains(option.name)) --group;
+    sorted.emplace_back(group, option.name, &option);
+  }
+  std::sort(sorted.begin(), sorted.end());
   std::string out;
-  for (const Option* option : sorted) {
+  size_t last = 0;
+  for (const auto& [group, name, option] : sorted) {
+    if (group != last) absl::StrAppend(&out, "\n", groups_[group - 1].first, ":\n");
+    last = group;
     absl::StrAppend(&out, option->only_in_config ? "  only in --config: " : "  --", option->name);
     if (option->type == Option::Type::kBool) {
       if (option->default_text == "true") absl::StrAppend(&out, " (on; --no", option->name, " turns it off)");
@@ -234,7 +245,9 @@ std::string OptionTable::Describe() const {
     }
     absl::StrAppend(&out, option->bounds.empty() ? "" : absl::StrCat(" (", option->bounds, ")"), "\n");
     std::string line = indent;
-    for (absl::string_view word : absl::StrSplit(option->help, absl::ByAnyChar(" \n"), absl::SkipEmpty())) {
+    const std::string old = option->old_name == option->name ? "" : "; older name: --" + option->old_name;
+    for (absl::string_view word :
+         absl::StrSplit(option->help + old, absl::ByAnyChar(" \n"), absl::SkipEmpty())) {
       if (line.size() + 1 + word.size() > kColumns) {
         absl::StrAppend(&out, line, "\n");
         line = indent;

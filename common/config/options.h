@@ -1,14 +1,10 @@
-// A program's options: one record each gives flag, default, bounds, help and config key. A program
-// describes each option once, such as
-//
-//   table.Add("max_waiting", &options.max_waiting, Within(1, 1'000'000), "bound of the pool in requests");
-//
-// The command line (program.h), the config file and --help are derived from it. The value of the
-// variable when the option is added is the default. Threads: fill and read the table before threads are
-// started; the variables must outlive reading.
+// A program's options: one record each gives flag, default (the value of the variable when it is added),
+// bounds, help and config key. Threads: fill and read the table before threads are started; the variables
+// must outlive reading.
 #pragma once
 
 #include <functional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -67,6 +63,8 @@ struct Option {
   std::function<absl::Status(const NextEntry& next)> set_list = nullptr;
   // A setting that few need: not a flag, but only a key of config files.
   bool only_in_config = false;
+  // Accepted too: OLD where the name is given as "NAME|OLD".
+  std::string old_name = "";
   // Whether the command line or config file set it, even to its default.
   bool given = false;
 };
@@ -123,6 +121,10 @@ class OptionTable {
   Option* Find(absl::string_view name);
   // REQUIRES: the options have been added.
   void OnlyInConfig(const std::vector<absl::string_view>& names);
+  // Options that --help shows under a heading of their own, after the others.
+  void Group(absl::string_view heading, std::set<std::string> names) {
+    groups_.emplace_back(heading, std::move(names));
+  }
   // False if there is no such option.
   bool given(absl::string_view name) const;
   const std::vector<Option>& options() const { return options_; }
@@ -142,7 +144,7 @@ class OptionTable {
   // The same for a file's text; `source` is its name in messages.
   absl::Status ReadConfig(const std::string& text, const std::string& source);
 
-  // The text of --help: options by name with default, bounds and help, wrapped to 100 columns.
+  // The text of --help: options by heading and name with default, bounds and help, wrapped to 100 columns.
   std::string Describe() const;
 
  private:
@@ -151,6 +153,7 @@ class OptionTable {
 
   std::string config_;
   std::vector<Option> options_;
+  std::vector<std::pair<std::string, std::set<std::string>>> groups_;
 };
 
 // The option that `name` begins, or from which it differs by a few characters; empty: none.

@@ -38,7 +38,7 @@ std::vector<std::string> InitProgram(int argc, char** argv, const ProgramInfo& i
   if (line->help) {
     std::string text = info.usage;
     while (!text.empty() && text.back() == '\n') text.pop_back();
-    absl::StrAppend(&text, "\n\nFlags, with their defaults:\n", options.Describe(), "  --help, --version\n");
+    absl::StrAppend(&text, "\n\nFlags, with their defaults:\n  --help, --version\n", options.Describe());
     std::fputs(text.c_str(), stdout);
     std::exit(0);
   }

@@ -1,7 +1,5 @@
-// The common start of every bfio program: options, config file, --help, --version. `--config=FILE` (YAML)
-// sets options by name; flags on the command line override it. `--some-flag` and `--some_flag`
-// are equivalent. An error ends the program with one line on standard error and exit code 2. Threads: call
-// once from main, before threads are started.
+// The common start of every bfio program: options, config file, --help, --version. Threads: call once from
+// main, before threads are started.
 #pragma once
 
 #include <string>
@@ -14,8 +12,7 @@
 
 namespace bfio {
 
-// Parses the command line without exiting; used by InitProgram and by tests. Sets a program's options from
-// `--config=FILE` and from arguments, with errors as values. Threads: call before threads are started.
+// What ParseCommandLine reads besides options.
 struct CommandLine {
   bool help = false;
   bool version = false;

@@ -75,7 +75,7 @@ struct RouterState {
   int32_t horizon = 0;
   std::string objective;
 
-  // Number of members that readiness requires: --workers in each of --groups.
+  // Number of members that readiness requires: --min_ranks in each of --groups.
   int32_t expected_workers = 0;
   // Ascending by index.
   std::vector<GroupView> groups;

@@ -148,7 +148,7 @@ constexpr Metric<ClusterState> kStates[] = {
      "epoch"},
     {"bfio:ranks", kGauge, "", "ranks of all groups",
      [](const ClusterState& s) { return OverRanks(s, One, Sum); }},
-    {"bfio:expected_workers", kGauge, "", "ranks that readiness waits for (--workers in each of --groups)",
+    {"bfio:expected_workers", kGauge, "", "ranks that readiness waits for (--min_ranks in each of --groups)",
      "expected_workers"},
     {"bfio:uptime_seconds", kGauge, "", "time since the router started", "uptime.seconds"},
     {"bfio:max_load_tokens", kGauge, "", "current largest load of a rank: resident KV tokens",

@@ -139,7 +139,7 @@ EngineCheck CheckEngines(const RouterOptions& options, const EngineCheckMeans& m
     }
     if (barrier.empty() ? ranks.count < options.workers : ranks.count != options.workers) {
       check.faults.push_back(
-          absl::StrCat(who, ": ", ranks.count, " ranks found, but --workers=", options.workers));
+          absl::StrCat(who, ": ", ranks.count, " ranks found, but --min_ranks=", options.workers));
     }
   }
   return check;

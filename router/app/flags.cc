@@ -56,8 +56,6 @@ void AddPorts(OptionTable& table, RouterOptions& o) {
   table.Add("http_listen", &o.http_listen,
             "HOST:PORT of the live page, /metrics, /healthz and /readyz, with the TLS files and tokens of "
             "the admin API; empty: disabled");
-  // Both ends of a link use the same prefix: --client_tls of the router belongs to the same link as
-  // --client_tls of bfio_loadgen.
   table.AddParsed(
       "client_tls", &o.client_tls, "",
       "TLS of the client API: cert=FILE,key=FILE,ca=FILE (PEM): the router's certificate and its key; with "
@@ -100,22 +98,19 @@ absl::StatusOr<std::vector<std::string>> ParseModels(const std::string& text) {
   return models;
 }
 
-void AddModel(OptionTable& table, RouterOptions& o) {
+void AddGroups(OptionTable& table, RouterSettings& settings) {
+  RouterOptions& o = settings.router;
   table.Add("tokenizer", &o.tokenizer,
             "directory with the model's tokenizer.json and config.json, which the vllm and sglang APIs send "
             "to gateways and need for stop strings; empty: the files of the first worker that has a --model");
   table.Add("served_model_name", &o.served_model_name,
             "the model's name in the vllm and sglang APIs and in metrics; empty: the last part of "
             "--tokenizer, or bfio");
-}
-
-void AddGroups(OptionTable& table, RouterSettings& settings) {
-  RouterOptions& o = settings.router;
-  table.Add("workers", &o.workers, Within(1, 4096),
+  table.Add("min_ranks|workers", &o.workers, Within(1, 4096),
             "number of ranks that must connect before a group serves for the first time; ranks that join or "
             "leave later re-form the group");
   table.Add("groups", &o.groups, Within(1, GroupSet::kMaxGroups),
-            "number of groups of --workers ranks that must be complete before the router is ready; workers "
+            "number of groups of --min_ranks ranks that must be complete before the router is ready; workers "
             "without --group are assigned to these groups; workers with --group may form more groups");
   AddEngines(
       table, &o.engines,
@@ -195,9 +190,8 @@ void AddLimits(OptionTable& table, RouterSettings& settings) {
   table.Add(
       "max_queue_time", &o.max_queue_time, kTime,
       "how long a request may wait for a worker before it fails with RESOURCE_EXHAUSTED, or with UNAVAILABLE "
-      "while no rank serves; it no longer applies once a worker has accepted the request. The default covers "
-      "batches of requests and workers that restart and load a large model, and is below the 10 minutes "
-      "after which OpenAI clients give up; a client that wants less sets a deadline. 0: no limit");
+      "while no rank serves; it no longer applies once a worker has accepted the request. Batches, "
+      "and workers that load a large model, need more. 0: no limit");
   table.Add("max_prompt_tokens", &o.limits.max_prompt_tokens, "longest prompt accepted, in tokens");
   table.Add("max_new_tokens", &o.limits.max_new_tokens, "largest max_new_tokens accepted");
   table.AddScaled("request_memory_mb",
@@ -257,10 +251,8 @@ std::string NameFor(const std::string& listen) {
   return Address{host, address->port}.ToString();
 }
 
-// The share of an engine's KV memory that stays free for the growth of its requests. With unknown lengths,
-// shares of 0.04 and 0.08 are within 1 % of the best one on chat and within 3 % on long prompts. With outputs
-// of thousands of tokens 0.08 is the best, and 0.04 has 10 % less (docs/results.md, "KV memory that is
-// short").
+// The share of an engine's KV memory that stays free for the growth of its requests (docs/results.md, "KV
+// memory that is short").
 constexpr double kFreeShareOfEngines = 0.05;
 
 // An engine allocates KV memory as outputs grow, and preempts when it runs out. Reservations of
@@ -301,8 +293,7 @@ absl::Status SetCoupling(const OptionTable& table, RouterSettings& settings) {
         "--admission=wait and nested_wait need --coupling=barrier: they start batches in a common step");
   }
   // jffc is for chains, which differ in speed and do not slow down with the requests that they hold. A step
-  // of an engine takes longer with each of its requests, no other rank waits for it, and it computes only the
-  // prompt tokens that its prefix cache does not have.
+  // of an engine takes longer with each request, and computes only what its prefix cache does not have.
   if (!table.given("policy") && o.group_kind == core::GroupKind::kIndependent)
     o.policy.name = o.engines.empty() ? "jffc" : "least_work";
   return absl::OkStatus();
@@ -312,7 +303,6 @@ absl::Status SetCoupling(const OptionTable& table, RouterSettings& settings) {
 
 void AddRouterOptions(OptionTable& table, RouterSettings& settings) {
   AddPorts(table, settings.router);
-  AddModel(table, settings.router);
   AddGroups(table, settings);
   AddDecisions(table, settings.router);
   AddLimits(table, settings);
@@ -325,6 +315,13 @@ void AddRouterOptions(OptionTable& table, RouterSettings& settings) {
             "lowest level that is logged: trace, debug, info, warning or error");
   table.Add("log_format", &settings.log_format, "text or json");
   table.OnlyInConfig({"decision_log_mb", "election_key", "election_ttl"});
+  table.Group("Further flags", {"client_apis", "client_timeout", "decision_log", "decision_log_mb",
+                                "election_key", "election_tls", "election_ttl", "log_format", "log_level",
+                                "max_new_tokens", "max_prompt_tokens", "policy", "request_memory_mb",
+                                "resume_key_file", "step_timeout", "tenant_header"});
+  table.Group("Own workers", {"bind_worker_id", "coupling", "groups", "models", "restart_settle",
+                              "worker_listen", "worker_tls"});
+  table.Group("Experimental", {"admission", "chains", "decide_budget_ms", "lookahead", "plan_mode"});
 }
 
 absl::Status FinishRouterOptions(const OptionTable& table, RouterSettings& settings) {

@@ -23,9 +23,9 @@ ProgramInfo Info() {
   info.usage =
       "Places LLM requests on the data-parallel ranks of engines or workers, in every step, and streams the "
       "tokens to the clients.\n\n  bfio_router --engines=vllm://HOST:50051     serve in front of a vLLM gRPC "
-      "server\n  bfio_router --workers=4                     wait for 4 ranks of bfio_worker, then serve\n  "
-      "bfio_router --workers=4 --groups=2          two groups of 4 ranks, one waiting pool\n  bfio_router "
-      "--workers=4 --policy=fcfs       a baseline\n  bfio_router --config=router.yaml            settings "
+      "server\n  bfio_router --min_ranks=4                   wait for 4 ranks of bfio_worker, then serve\n  "
+      "bfio_router --min_ranks=4 --groups=2        two groups of 4 ranks, one waiting pool\n  bfio_router "
+      "--min_ranks=4 --policy=fcfs     a baseline\n  bfio_router --config=router.yaml            settings "
       "from a file\n  bfio_router --election_etcd=http://ETCD:2379  lead, or stand "
       "by until the leader fails\n\nPolicies:\n";
   for (const core::PolicyInfo& policy : core::RegisteredPolicies()) {

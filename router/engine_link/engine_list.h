@@ -26,9 +26,6 @@ namespace bfio::router {
 // ports such as 8200-8207 or 8200,8202: servers behind Envoy, whose ranks the router only chooses; a name
 // stands for all its addresses. Pure. Threads: any.
 struct EngineAddress {
-  // vLLM's default of max_num_batched_tokens on most devices (0.32); on the largest devices it is higher.
-  static constexpr int64_t kDefaultTokenBudget = 2048;
-
   // "vllm", "sglang", "http".
   std::string protocol;
   Address server;
@@ -37,8 +34,9 @@ struct EngineAddress {
   // The barrier in which its ranks meet at every step, together with those of other servers with the same
   // barrier; empty: each rank steps independently.
   std::string barrier;
-  // For barriers: most tokens of a rank's step, prompts and decodes (vLLM: max_num_batched_tokens).
-  int64_t token_budget = kDefaultTokenBudget;
+  // For barriers: most tokens of a rank's step, prompts and decodes (vLLM: max_num_batched_tokens, whose
+  // default on large GPUs this is).
+  int64_t token_budget = 8192;
   // A request runs on the data-parallel rank that it names (vLLM: always). Otherwise, for SGLang, the router
   // treats all ranks of the server as one.
   bool pinned = false;

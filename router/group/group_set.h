@@ -1,6 +1,6 @@
 // The groups of one router: which groups exist, and which group a worker belongs to. A worker that names its
 // group (--group) joins or creates it. Others are assigned to the first of the router's own groups ("0", "1",
-// .. up to --groups) with fewer members than --workers, or else to the one with the fewest. A worker_id is
+// .. up to --groups) with fewer members than --min_ranks, or else to the one with the fewest. A worker_id is
 // unique in the router: a newer connection of the same process replaces its older one, which may be half
 // open. A group without members for longer than restart_settle gives up its requests while another group
 // serves. Pure, as Group.
@@ -8,7 +8,7 @@
 // Workers that differ in their GroupKey (model, barrier) are never in one group: the worker joins or creates
 // the group of its own key beside the one that it names, NAME~xxxxxxxx, and both logs report it. Workers of
 // other models than GroupSetOptions::models are refused with FAILED_PRECONDITION. A group forms
-//   - with --workers members, so that a minority forms none;
+//   - with --min_ranks members, so that a minority forms none;
 //   - with live requests of an earlier router: after restart_settle, however few its members are;
 //   - where a group of that name has served: after restart_settle, with more members than each of the rest,
 //   so
@@ -117,7 +117,7 @@ class GroupSet {
   bool ready() const;
   // At least one group serves.
   bool serving() const;
-  // At least `groups` groups have served with --workers members.
+  // At least `groups` groups have served with --min_ranks members.
   bool complete() const;
   bool ExpectsAnnouncements() const;
   // Of the groups that have served and were not given up.

@@ -95,7 +95,7 @@ struct RequestOptions {
   absl::Duration restart_settle = absl::Seconds(5);
   absl::Duration announce_settle = absl::Seconds(25);
   // How long a request may wait for its first placement; 0: no bound.
-  absl::Duration max_queue_time = absl::Minutes(5);
+  absl::Duration max_queue_time = absl::Minutes(1);
   // Limits of unread tokens; the sink enforces them.
   StreamLimits stream;
 };

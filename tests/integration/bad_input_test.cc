@@ -41,7 +41,7 @@ TEST(BadInput, MistakesAreOneLine) {
     const char* part;
   };
   for (const Row& row : {
-           Row{"bfio_router", {"--workers=many"}, "workers"},
+           Row{"bfio_router", {"--workers=many"}, "min_ranks"},
            {"bfio_router", {absl::StrCat("--config=", config)}, "bad.json:1: no flag is named wrokers"},
            {"bfio_router", {"--engines=file:no/such/file"}, "--engines=file:no/such/file: cannot read"},
            {"bfio_worker", {"--engine=quantum"}, "quantum"},
@@ -73,7 +73,7 @@ TEST(BadInput, MistakesAreOneLine) {
            {"bfio_sim", {"serve", "--rule=fifo"}, "unknown rule 'fifo'"},
            {"bfio_sim", {"serve", "--cost=1,1,1e300,0,0"}, "--cost"},
            {"bfio_sim", {"serve", "--load=nan"}, "--load"},
-           {"bfio_sim", {"serve-grid", "--groups=1e99"}, "--groups"},
+           {"bfio_sim", {"serve-grid", "--groups=1e99"}, "--ranks"},
        }) {
     ExpectOneLine(row.program, row.args, 2, row.part);
   }

@@ -388,7 +388,7 @@ TEST_F(PickerTest, EnginesMayBeCheckedFirst) {
       "bfio_router",
       {"--check_config", "--workers=2", Config({one.address(), other.address()}, {"prefill", "decode"})});
   EXPECT_THAT(roles.out, HasSubstr("KV tokens, prompts for other servers, load"));
-  EXPECT_THAT(roles.out, ::testing::EndsWith("\nwrong: the engines: 1 ranks found, but --workers=2\n"
+  EXPECT_THAT(roles.out, ::testing::EndsWith("\nwrong: the engines: 1 ranks found, but --min_ranks=2\n"
                                              "bfio_router: 3 ranks, 1 faults\n"));
 }
 

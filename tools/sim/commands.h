@@ -47,11 +47,10 @@ absl::Status RunHandOffsCommand(const ReadOptions& read);
 // Placement rules in front of engine ranks with prefix caches.
 absl::Status RunPrefixesCommand(const ReadOptions& read);
 
-// --- options that several subcommands have; the value of each variable is the default ---
-
-// --seed and the settings of policies.
+// Options that several subcommands have; the value of each variable is the default: --seed and the settings
+// of policies.
 void AddPolicySettings(OptionTable& table, SimOptions& options);
-// The options of AddPolicySettings, and all others of a simulated run except the policy's name.
+// The options of AddPolicySettings, and all others of a simulated run except policy and ranks.
 void AddRunOptions(OptionTable& table, SimOptions& options);
 // With --requests alone every request counts and the last one ends the run; --warmup and --steps override.
 void EndWithRequests(const OptionTable& table, SimOptions& options);

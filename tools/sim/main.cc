@@ -35,14 +35,14 @@ constexpr Subcommand kSubcommands[] = {
     {"workload", "prints the requests of --trace or --profile as CSV; with --json their load",
      "bfio_sim workload --profile=code --requests=1000 >code.csv", RunWorkloadCommand},
     {"dominance", "compares a policy with every baseline over a grid",
-     "bfio_sim dominance --groups=16 --loads=20,60 --depths=none --policy=fcfs,lpt --json",
+     "bfio_sim dominance --ranks=16 --loads=20,60 --depths=none --policy=fcfs,lpt --json",
      RunDominanceCommand},
     {"serve", "simulates prompts and decodes of engine ranks that share a barrier",
      "bfio_sim serve --profile=conversation --rule=bf_io --load=0.7", RunServeCommand},
     {"serve-grid", "compares one rule of serve with all others at their best budgets",
-     "bfio_sim serve-grid --groups=4 --loads=0.7 --seeds=1 --threads=2", RunServeGridCommand},
+     "bfio_sim serve-grid --ranks=4 --loads=0.7 --seeds=1 --threads=2", RunServeGridCommand},
     {"hand-offs", "compares rules of disaggregated prefill",
-     "bfio_sim hand-offs --profiles=conversation --groups=8 --loads=0.7 --closed=none --rules=bfio,llm_d",
+     "bfio_sim hand-offs --profiles=conversation --ranks=8 --loads=0.7 --closed=none --rules=bfio,llm_d",
      RunHandOffsCommand},
     {"prefixes", "compares placement policies for engine ranks with prefix caches",
      "bfio_sim prefixes --workloads=chat --ranks=8 --loads=0.7 --policies=least_requests,least_work",
@@ -51,10 +51,7 @@ constexpr Subcommand kSubcommands[] = {
 
 std::string Usage() {
   std::string usage =
-      "bfio_sim runs a scheduling policy on a trace in a simulated group of workers that share a barrier, "
-      "and prints\n"
-      "imbalance (G max L - sum L, tokens), idle fraction, throughput, latencies, energy and decision "
-      "times.\n\n"
+      "bfio_sim runs a scheduling policy on a trace in a simulated group of ranks that share a barrier.\n\n"
       "  bfio_sim --profile=conversation --policy=fcfs,least_tokens,bf_io_auto\n"
       "  bfio_sim --trace=AzureLLMInferenceTrace_conv.csv --policy=bf_io --objective=paper --json\n"
       "  bfio_sim --trace=burstgpt.csv --draw=replacement --requests=100000 --policy=fcfs\n"

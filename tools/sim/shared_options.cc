@@ -11,12 +11,9 @@
 #include "tools/sim/run/workload.h"
 
 namespace bfio::sim {
-namespace {
 
 // Number of requests drawn from a profile; longer simulations repeat them.
 constexpr int64_t kProfileRequests = 20'000;
-
-}  // namespace
 
 void PrintDroppedRows(const Trace& trace) {
   if (trace.dropped == 0) return;
@@ -52,7 +49,7 @@ void AddRunOptions(OptionTable& table, SimOptions& options) {
             "--concurrency requests in the system)");
   table.Add("reveal", &options.reveal, "overload mode: number of requests kept waiting in the pool");
   table.Add("concurrency", &options.concurrency, "closed mode: number of requests kept waiting or running");
-  table.Add("load", &options.load, "arrivals mode: divides the trace's arrival times");
+  table.Add("time_scale|load", &options.load, "arrivals mode: divides the trace's arrival times");
   table.Add("warmup", &options.warmup, Within(0, 1e9),
             "warm-up steps, which are not counted; 0 by default with --requests");
   table.Add("steps", &options.steps,
@@ -61,8 +58,7 @@ void AddRunOptions(OptionTable& table, SimOptions& options) {
             "ends the run when this many requests are complete; 0: ends after --steps");
   table.Add("count_drain", &options.count_drain,
             "with --requests: also counts the steps after the last admission, while the group empties");
-  table.Add("workers", &options.workers, "G, number of workers that meet in one barrier");
-  table.Add("batch", &options.batch, "B, slots per worker");
+  table.Add("slots|batch", &options.batch, "B, slots per rank (vLLM: max_num_seqs)");
   table.Add("kv_tokens", &options.kv_tokens, "KV cache capacity per worker, in tokens; 0: no limit");
   table.Add("admission", &options.admission,
             "KV admission of a worker: none (a request reserves all KV that it may need), kv_feasible "

@@ -148,6 +148,8 @@ void AddWorkerOptions(OptionTable& table, WorkerSettings& settings) {
   AddSteps(table, settings);
   table.Add("log_level", &settings.log_level, "trace, debug, info, warning or error");
   table.Add("log_format", &settings.log_format, "text or json");
+  table.Group("Simulated engine (--engine=sim)", {"c", "sim", "tl"});
+  table.Group("Experimental", {"pipeline_listen", "pipeline_tls", "scheduler"});
 }
 
 absl::Status FinishWorkerOptions(const OptionTable& table, WorkerSettings& settings) {

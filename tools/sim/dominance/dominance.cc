@@ -47,7 +47,7 @@ absl::Status CheckLists(const DominanceOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat("dominance needs at least one ", what));
   };
   if (options.workloads.empty()) return empty("workload");
-  if (options.groups.empty()) return empty("number of workers (--groups)");
+  if (options.groups.empty()) return empty("number of ranks (--ranks)");
   if (options.loads.empty() && options.depths.empty()) return empty("level (--loads or --depths)");
   if (options.seeds < 1) return empty("seed (--seeds)");
   if (options.threads < 1) return empty("thread (--threads)");
@@ -235,8 +235,6 @@ Verdict Dominance::Judge(const DominanceCell& cell) const {
   verdict.wait_loss = above(ours, fcfs.wait_steps_p99);
   return verdict;
 }
-
-// --- the report ---
 
 struct Losses {
   int64_t cells = 0, lost = 0, step_losses = 0, fair_step_losses = 0, wait_losses = 0;

@@ -68,9 +68,10 @@ absl::Status RunDominanceCommand(const ReadOptions& read) {
             "is that of its file, the others are profiles and built-in workloads");
   table.Add("candidate", &options.candidate, "policy that is compared with the baselines");
   table.Add("policy", &options.baselines, "baselines, separated by commas; empty: all");
-  AddNumbers(table, "groups", &options.groups, Within(1, 65536), "numbers of workers, separated by commas");
+  AddNumbers(table, "ranks|groups", &options.groups, Within(1, 65536),
+             "numbers of ranks, separated by commas");
   AddNumbers(table, "loads", &options.loads, Within(1e-9, 1e9),
-             "loads of arrivals mode, separated by commas, where 72 is saturation; none: no such cells");
+             "loads of arrivals mode, separated by commas, as slots in use of 72; none: no such cells");
   AddNumbers(table, "depths", &options.depths, Within(1e-9, 1e9),
              "pool depths of overload mode, separated by commas, in multiples of the mean free slots per "
              "step; none: no such cells");

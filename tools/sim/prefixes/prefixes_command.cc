@@ -51,7 +51,7 @@ absl::Status RunPrefixesCommand(const ReadOptions& read) {
   table.Add("slots", &options.engine.slots, Within(1, 1 << 20), "slots per rank (max_num_seqs)");
   table.Add("kv_tokens", &options.engine.kv_tokens, Within(50'000, 1e9),
             "KV cache capacity of a rank, in tokens");
-  table.Add("budget", &options.engine.token_budget, Within(1, 1e9),
+  table.Add("token_budget", &options.engine.token_budget, Within(1, 1e9),
             "token budget of a step per rank (max_num_batched_tokens)");
   table.Add(
       "ttft_objective", &options.ttft_objective_s, Within(0, 3600),

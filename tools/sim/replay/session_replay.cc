@@ -328,8 +328,6 @@ void SessionReplay::Judge(const core::Outcome& recorded) {
   }
 }
 
-// --- the report ---
-
 BFIO_JSON_OF(ReplayCounts, records, decisions, answers, answers_identical, groups, epochs, steps, reports,
              requests_accepted, requests_refused, requests_requeued, requests_cancelled, requests_finished,
              placements, duration_s)

@@ -54,8 +54,8 @@ absl::Status Validate(const SimOptions& options) {
          "--kv_tokens cannot be used with --drift=sequence, because a request could exceed the KV that it "
          "reserves");
   for (const double speed : options.speeds) status.Update(CheckBounds({{"speeds", speed, 1e-3, 1e3}}));
-  status.Update(CheckBounds({{"workers", options.workers, 1, 65536},
-                             {"batch", options.batch, 1, 1 << 20},
+  status.Update(CheckBounds({{"ranks", options.workers, 1, 65536},
+                             {"slots", options.batch, 1, 1 << 20},
                              {"classes", options.classes, 1, 5},
                              {"tenants", options.tenants, 1, 5},
                              {"reveal", options.reveal, 1, 1 << 20},
@@ -65,7 +65,7 @@ absl::Status Validate(const SimOptions& options) {
                              {"kv_tokens", options.kv_tokens, 0, 1e15},
                              {"steps", options.steps, 0, 1e9},
                              {"requests", options.requests, 0, 1e12},
-                             {"load", options.load, 1e-9, 1e9},
+                             {"time_scale", options.load, 1e-9, 1e9},
                              {"c", options.cost.c_s, 1e-9, 1e6},
                              {"tl", options.cost.tl_s_per_token, 0, 1e6},
                              {"prefill", options.cost.prefill_s_per_token, 0, 1e6},

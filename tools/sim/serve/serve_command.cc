@@ -92,8 +92,6 @@ void AddServeOptions(OptionTable& table, ServeOptions& options, bool& json) {
   AddJson(table, json);
 }
 
-// --- the grid ---
-
 absl::StatusOr<std::vector<ServeWorkload>> GridWorkloads(const std::vector<std::string>& paths,
                                                          const std::vector<std::string>& profiles) {
   std::vector<ServeWorkload> workloads;
@@ -161,8 +159,6 @@ void PrintSummary(const std::vector<nlohmann::ordered_json>& cells) {
   }
 }
 
-// --- disaggregated prefill ---
-
 // The differences between rules are as small as a per cent.
 constexpr int64_t kHandOffRequests = 20'000;
 constexpr char kHandOffColumns[] =
@@ -219,9 +215,9 @@ absl::Status RunServeCommand(const ReadOptions& read) {
   AddServeOptions(table, options, json);
   table.Add("prompt_price", &options.cost.terms.prompt_s, Within(0, 1), kPromptPriceHelp);
   AddWorkload(table, workload);
-  table.Add("workers", &options.workers, "number of ranks that meet in one barrier");
+  table.Add("ranks|workers", &options.workers, "number of ranks that meet in one barrier");
   table.Add("slots", &options.slots, "slots per rank (max_num_seqs)");
-  table.Add("budget", &options.budget,
+  table.Add("token_budget|budget", &options.budget,
             "token budget of a step per rank (max_num_batched_tokens), for rules that have one");
   table.Add("load", &options.load, "arrival rate as a share of the capacity of a perfectly balanced group");
   table.Add("ttft_objective", &options.ttft_objective_s,
@@ -260,7 +256,7 @@ absl::Status RunHandOffsCommand(const ReadOptions& read) {
   table.Add("profiles", &profiles, "built-in workloads, separated by commas");
   table.Add("rules", &rules, "rules, separated by commas; bfio_sim --help lists them");
   table.Add("engine", &engine, "cost of a rank's steps, and its slots: paper, moe or 8b (serve-grid)");
-  AddNumbers(table, "groups", &groups, Within(1, 1024), "numbers of decode ranks, separated by commas");
+  AddNumbers(table, "ranks", &groups, Within(1, 1024), "numbers of decode ranks, separated by commas");
   AddNumbers(
       table, "loads", &loads, Within(1e-9, 10),
       "arrival rates, separated by commas, as shares of the capacity of perfectly balanced decode ranks");
@@ -273,8 +269,8 @@ absl::Status RunHandOffsCommand(const ReadOptions& read) {
             "share of their time in which they compute prompts one by one when decode ranks are full");
   table.Add("kv_tokens", &options.kv_tokens, Within(0, 1e12),
             "KV memory of a decode rank, in tokens; 0: no limit");
-  table.Add("budget", &options.budget, "token budget of a step of a decode rank");
-  table.Add("prefill_budget", &options.prefill_budget, Within(1, 1e9), "the same of a prefill rank");
+  table.Add("token_budget", &options.budget, "token budget of a step of a decode rank");
+  table.Add("prefill_token_budget", &options.prefill_budget, Within(1, 1e9), "the same of a prefill rank");
   AddNumbers(table, "transfer", &transfer, Within(0, 1e3),
              "time of a transfer of KV between ranks: SECONDS,SECONDS_PER_TOKEN");
   table.Add("lease", &options.lease_s, Within(0, 1e6),
@@ -336,9 +332,9 @@ absl::Status RunServeGridCommand(const ReadOptions& read) {
   table.Add("trace", &traces,
             "traces, separated by commas, besides the profiles code, reasoning and long_prompts; default: "
             "the profiles conversation and burstgpt");
-  AddNumbers(table, "groups", &grid.groups, Within(1, 1024), "numbers of ranks, separated by commas");
+  AddNumbers(table, "ranks|groups", &grid.groups, Within(1, 1024), "numbers of ranks, separated by commas");
   AddNumbers(table, "loads", &grid.loads, Within(1e-9, 10), "loads as of serve --load, separated by commas");
-  AddNumbers(table, "budgets", &grid.budgets, Within(1, 1e9),
+  AddNumbers(table, "token_budgets", &grid.budgets, Within(1, 1e9),
              "token budgets to try for rules that have a budget, separated by commas");
   table.Add("against", &grid.against,
             "compare --rule with this rule only, at equal budgets, one cell per budget; empty: with all "

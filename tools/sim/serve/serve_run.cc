@@ -312,9 +312,9 @@ class Run final : public Traffic {
 
 absl::Status Check(const ServeOptions& options, const Trace& trace) {
   const BatchCost& cost = options.cost.batch;
-  BFIO_RETURN_IF_ERROR(CheckBounds({{"workers", options.workers, 1, 1024},
+  BFIO_RETURN_IF_ERROR(CheckBounds({{"ranks", options.workers, 1, 1024},
                                     {"slots", options.slots, 1, 65536},
-                                    {"budget", options.budget, 1, 1e18},
+                                    {"token_budget", options.budget, 1, 1e18},
                                     {"load", options.load, 1e-9, 10},
                                     {"lag", options.lag, 0, 2},
                                     {"ttft_objective", options.ttft_objective_s, 0, kMostObjective},

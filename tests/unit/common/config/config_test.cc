@@ -50,11 +50,12 @@ class ConfigTest : public ::testing::Test {
       Settings& s = settings;
       table.Add("trace", &s.trace, "Trace file.");
       table.Add("policy", &s.policy, "Policy name.");
-      table.Add("workers", &s.workers, Within(0, 4096), "Workers.");
+      table.Add("workers|ranks", &s.workers, Within(0, 4096), "Workers.");
       table.Add("seed", &s.seed, "Seed.");
       table.Add("load", &s.load, Within(-10, 10), "Load.");
       table.Add("tl", &s.tl, "Seconds per token.");
       table.Add("json", &s.json, "Print JSON.");
+      table.Group("Experimental", {"names"});
       table.AddChoice<bool>("plan_mode", &s.lockstep, {{"pipelined", false}, {"lockstep", true}}, "Mode.");
       table.Add("timeout", &s.timeout, Within(absl::Milliseconds(1), absl::Hours(24)), "Time.");
       table.Add("names", &s.names, "Policies.");
@@ -112,7 +113,7 @@ TEST_F(ConfigTest, EveryWayToWriteAFlag) {
   EXPECT_EQ(settings().load, -5);
   EXPECT_TRUE(settings().json);
   EXPECT_EQ(settings().lockstep, true);
-  ASSERT_TRUE(Run({"--workers=9999", "--workers=3", "--json", "--nojson"}).ok());
+  ASSERT_TRUE(Run({"--workers=9999", "--ranks=3", "--json", "--nojson"}).ok());
   EXPECT_EQ(settings().workers, 3) << "the last value counts";
   EXPECT_FALSE(settings().json);
 }
@@ -200,7 +201,7 @@ TEST_F(ConfigTest, MistakesInAFileNameTheFileTheLineAndTheKey) {
       {"workers: 3\n\nworker: 4\n", ":3: no flag is named worker (did you mean workers?)"},
       {"zzzzzzzz: 4\n", ":1: no flag is named zzzzzzzz (--help lists them)"},
       {"config: x\n", ":1: a config file cannot set config"},
-      {"workers: 3\nseed: 1\nworkers: 3\n", ":3: workers is given twice"},
+      {"workers: 3\nseed: 1\nranks: 3\n", ":3: ranks is given twice"},
       {"names: [a,\n [b]]\n", ":2: each entry of names must be a single value"},
       {"[workers]\n", ":1: must have lines such as 'NAME: VALUE'"},
       {"policy: a seed: 4\n", ":1: not YAML: mapping values are not allowed in this context"},
@@ -267,6 +268,7 @@ TEST_F(ConfigTest, HelpShowsEachFlagWithItsDefault) {
   const std::string text = Program().table.Describe();
   for (const char* shown :
        {"--policy=\"bf_io\"\n", "--workers=16 (0..4096)\n", "      Trace file.\n", "--json\n",
+        "Workers.; older name: --ranks\n", "\n\nExperimental:\n  --names=",
         "--plan_mode=\"pipelined\" (pipelined|lockstep)\n", "--timeout=\"2s\" (1ms..24h)\n"})
     EXPECT_THAT(text, HasSubstr(shown));
 }

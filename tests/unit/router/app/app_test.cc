@@ -76,7 +76,7 @@ TEST_F(RouterFlags, TheModelIsNamedAfterItsDirectory) {
 
 TEST_F(RouterFlags, OneTimeoutForClientsAndOneForSteps) {
   ASSERT_TRUE(Read({}).ok());
-  EXPECT_EQ(options().requests().max_queue_time, absl::Minutes(5));
+  EXPECT_EQ(options().requests().max_queue_time, absl::Minutes(1));
   ASSERT_TRUE(Read({"--client_timeout=7s", "--step_timeout=3s", "--max_queue_time=0"}).ok());
   const auto group = options().group_set(1).group;
   EXPECT_EQ(std::tuple(options().requests().resume.timeout, options().stream().timeout, group.retain),
@@ -243,8 +243,8 @@ TEST(CheckEngines, EachFaultIsALine) {
             1,
             "",
             {"vllm://small:1: it does not report how many requests it runs at a time (max_num_seqs)"}},
-           {"vllm://a:1,vllm://b:1", 3, "", {"the engines: 2 ranks found, but --workers=3"}},
-           {"vllm://a:1,vllm://b:1", 1, "ep", {"barrier ep: 2 ranks found, but --workers=1"}},
+           {"vllm://a:1,vllm://b:1", 3, "", {"the engines: 2 ranks found, but --min_ranks=3"}},
+           {"vllm://a:1,vllm://b:1", 1, "ep", {"barrier ep: 2 ranks found, but --min_ranks=1"}},
            {"vllm://part:1", 2, "ep", {"barrier ep: 2 of the model's 4 ranks are listed"}},
        }) {
     EXPECT_THAT(Check(row.engines, row.workers, at, row.barrier).faults, ElementsAreArray(row.faults))
