@@ -274,7 +274,7 @@ absl::StatusOr<EngineEnd> EndOfPrefill(absl::StatusOr<HttpClient::Answer> answer
     return absl::ResourceExhaustedError(absl::StrCat("the prefill server answers ", answer->status));
   RequestHandOff hand_off;
   if (answer.ok() && answer->status == 200) {
-    constexpr JsonLimits kLimits = {.bytes = HttpClient::kMostAnswerBytes, .values = size_t{1} << 20};
+    constexpr JsonLimits kLimits = {.bytes = HttpClient::kMostAnswerBytes, .values = size_t{1} << 18};
     const auto fields = ReadJsonObject(answer->body, "", kLimits, {"kv_transfer_params"});
     if (fields.ok() && fields->contains("kv_transfer_params"))
       hand_off.parameters = UsableHandOff(fields->at("kv_transfer_params").dump());

@@ -104,7 +104,7 @@ Exchange::Action Exchange::OnMessage(In&& message) {
   switch (message.request_case()) {
     case In::kRequestHeaders: return phase_ == Phase::kHeaders ? OnRequestHeaders(message) : Action::kBroken;
     case In::kRequestBody:
-      return phase_ == Phase::kBody ? OnRequestBody(message.request_body())
+      return phase_ == Phase::kBody ? OnRequestBody(*message.mutable_request_body())
                                     : (phase_ == Phase::kEnded ? Action::kNone : Action::kBroken);
     case In::kRequestTrailers:
       if (phase_ != Phase::kBody) return phase_ == Phase::kEnded ? Action::kNone : Action::kBroken;
@@ -148,9 +148,13 @@ Exchange::Action Exchange::OnRequestHeaders(const In& message) {
   return Action::kNone;
 }
 
-Exchange::Action Exchange::OnRequestBody(const Body& body) {
+Exchange::Action Exchange::OnRequestBody(Body& body) {
   if (body_.size() + body.body().size() > body_limit_) return Action::kTooLarge;
-  body_.append(body.body());
+  if (body_.empty()) {
+    body_.swap(*body.mutable_body());
+  } else {
+    body_.append(body.body());
+  }
   const bool ends = body.end_of_stream() || body.end_of_stream_without_message();
   return ends || request_mode_ == pb::BUFFERED_PARTIAL ? Complete() : Action::kNone;
 }

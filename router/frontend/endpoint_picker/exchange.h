@@ -94,7 +94,7 @@ class Exchange {
   using Body = envoy::service::ext_proc::v3::HttpBody;
 
   Action OnRequestHeaders(const In& message);
-  Action OnRequestBody(const Body& body);
+  Action OnRequestBody(Body& body);
   Action Complete();
   void OnResponseHeaders(const In& message);
   void OnResponseBody(Body& body);

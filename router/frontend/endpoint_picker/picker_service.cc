@@ -1,6 +1,7 @@
 #include "router/frontend/endpoint_picker/picker_service.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <limits>
 #include <optional>
@@ -429,37 +430,42 @@ namespace {
 
 using Json = nlohmann::json;
 
-// A prompt may be a list of token ids.
-constexpr JsonLimits kLimits = {
-    .bytes = kMaxBodyBytes, .values = size_t{1} << 20, .string_bytes = kMaxBodyBytes};
+constexpr JsonLimits kLimits = {.bytes = kMaxBodyBytes, .string_bytes = kMaxBodyBytes};
 constexpr uint32_t kMostOutputs = 1024;
 constexpr char kHandOff[] = "kv_transfer_params";
+// Members with text, in the order in which chat templates put them: before the conversation; of the others
+// the first that there is.
+constexpr std::array<absl::string_view, 5> kTexts = {"tools", "instructions", "messages", "prompt", "input"};
+constexpr size_t kBefore = 2, kMessages = 2, kPrompt = 3;
 
-// Appends all texts of a value, in order. Names are left out, except for roles' values: two conversations
-// that begin alike then have texts that begin alike.
-void AppendTexts(const Json& value, std::string& text) {
-  if (value.is_string()) {
-    absl::StrAppend(&text, value.get_ref<const std::string&>(), "\n");
-  } else if (value.is_structured()) {
-    for (const Json& one : value) AppendTexts(one, text);
+// What a prompt is made of, read value by value: a tree of it would take fifty times its bytes.
+struct Contents {
+  std::optional<JsonPath::Kind> kind;
+  bool twice = false;
+  // All texts, in order; names are left out, except for roles' values. Two conversations that begin alike
+  // then have texts that begin alike.
+  std::string text;
+  // Token ids, unless it has anything else.
+  std::vector<uint32_t> ids;
+  bool has_others = false;
+
+  void Add(const JsonPath& path, const Json& value) {
+    if (value.is_string()) absl::StrAppend(&text, value.get_ref<const std::string&>(), "\n");
+    if (kind == JsonPath::Kind::kArray && path.names.size() == 2 && value.is_number_unsigned()) {
+      ids.push_back(static_cast<uint32_t>(value.get<uint64_t>()));
+    } else {
+      has_others = true;
+    }
   }
-}
-
-bool AllIds(const Json& value) {
-  return value.is_array() && !value.empty() &&
-         std::all_of(value.begin(), value.end(), [](const Json& id) { return id.is_number_unsigned(); });
-}
+  bool AllIds() const { return !ids.empty() && !has_others; }
+};
+using AllContents = std::array<Contents, kTexts.size()>;
 
 // The prompt as numbers, so that equal beginnings have equal numbers: its token ids, or its bytes by four.
-std::vector<uint32_t> UnitsOf(const Json& prompt, const std::string& before) {
-  std::vector<uint32_t> units;
-  if (AllIds(prompt)) {
-    for (const Json& id : prompt) units.push_back(static_cast<uint32_t>(id.get<uint64_t>()));
-    return units;
-  }
-  std::string text = before;
-  AppendTexts(prompt, text);
-  units.resize((text.size() + kBytesPerToken - 1) / kBytesPerToken, 0);
+std::vector<uint32_t> UnitsOf(Contents prompt, const std::string& before) {
+  if (prompt.AllIds()) return std::move(prompt.ids);
+  const std::string text = before.empty() ? std::move(prompt.text) : before + prompt.text;
+  std::vector<uint32_t> units((text.size() + kBytesPerToken - 1) / kBytesPerToken, 0);
   if (!text.empty()) std::memcpy(units.data(), text.data(), text.size());
   return units;
 }
@@ -480,6 +486,49 @@ std::optional<uint32_t> CountIn(const Json& request, const char* name) {
       std::min<uint64_t>(found->get<uint64_t>(), std::numeric_limits<uint32_t>::max()));
 }
 
+// What is read of a request besides its texts.
+constexpr std::array<absl::string_view, 11> kFields = {
+    "model", "max_tokens",      "max_completion_tokens",  "max_output_tokens", "n", "best_of", kHandOff,
+    "echo",  "prompt_logprobs", "truncate_prompt_tokens", "use_beam_search"};
+
+absl::Status ReadRequest(absl::string_view body, Json& fields, AllContents& contents) {
+  const auto of = [&](const JsonPath& path) -> Contents* {
+    const auto found = std::find(kTexts.begin(), kTexts.end(), path.names.front());
+    return found == kTexts.end() ? nullptr : &contents[static_cast<size_t>(found - kTexts.begin())];
+  };
+  const auto wanted = [&](const JsonPath& path) {
+    if (path.names.empty()) return false;
+    Contents* const in = of(path);
+    const bool top = path.names.size() == 1;
+    if (in == nullptr)
+      return top && std::find(kFields.begin(), kFields.end(), path.names.front()) != kFields.end();
+    if (top) in->twice = std::exchange(in->kind, path.kind).has_value();
+    return path.kind == JsonPath::Kind::kScalar;
+  };
+  const auto take = [&](const JsonPath& path, Json& value) {
+    const std::string& name = path.names.front();
+    Contents* const in = of(path);
+    if (in != nullptr ? in->twice : fields.contains(name))
+      return absl::InvalidArgumentError(absl::StrCat("gives '", name, "' twice"));
+    if (in != nullptr) {
+      in->Add(path, value);
+    } else {
+      fields[name] = std::move(value);
+    }
+    return absl::OkStatus();
+  };
+  BFIO_RETURN_IF_ERROR(ReadJson(body, "", kLimits, wanted, take));
+  if (absl::StartsWith(absl::StripLeadingAsciiWhitespace(WithoutByteOrderMark(body)), "{"))
+    return absl::OkStatus();
+  return absl::InvalidArgumentError("is not a JSON object");
+}
+
+// As Python's json.loads sees it, which servers use.
+bool IsUtf16Or32(absl::string_view text) {
+  return absl::StartsWith(text, "\xfe\xff") || absl::StartsWith(text, "\xff\xfe") ||
+         text.substr(0, 2).find('\0') != absl::string_view::npos;
+}
+
 }  // namespace
 
 bool Generates(absl::string_view path) {
@@ -488,6 +537,7 @@ bool Generates(absl::string_view path) {
 }
 
 absl::Status CheckNoHandOff(absl::string_view body) {
+  if (IsUtf16Or32(body)) return absl::InvalidArgumentError("the body is UTF-16 or UTF-32; must be UTF-8");
   const absl::string_view text = absl::StripLeadingAsciiWhitespace(WithoutByteOrderMark(body));
   if (!absl::StartsWith(text, "{")) return absl::OkStatus();
   BFIO_ASSIGN_OR_RETURN(const Json json, ReadJsonObject(body, "", kLimits, {kHandOff}));
@@ -495,12 +545,9 @@ absl::Status CheckNoHandOff(absl::string_view body) {
 }
 
 absl::StatusOr<OpenAiRequest> ReadOpenAiRequest(absl::string_view body) {
-  BFIO_ASSIGN_OR_RETURN(
-      const Json json,
-      ReadJsonObject(body, "", kLimits,
-                     {"model", "prompt", "messages", "input", "instructions", "tools", "max_tokens",
-                      "max_completion_tokens", "max_output_tokens", "n", "best_of", kHandOff, "echo",
-                      "prompt_logprobs", "truncate_prompt_tokens", "use_beam_search"}));
+  Json json = Json::object();
+  AllContents contents;
+  BFIO_RETURN_IF_ERROR(ReadRequest(body, json, contents));
   if (IsSet(json, kHandOff)) return OwnHandOff();
   OpenAiRequest request;
   if (const auto model = json.find("model"); model != json.end() && model->is_string())
@@ -510,22 +557,19 @@ absl::StatusOr<OpenAiRequest> ReadOpenAiRequest(absl::string_view body) {
   }
   request.outputs = std::clamp(std::max(CountIn(json, "n").value_or(1), CountIn(json, "best_of").value_or(1)),
                                uint32_t{1}, kMostOutputs);
-  // In the order in which chat templates put them before the conversation.
   std::string before;
-  for (const char* name : {"tools", "instructions"}) {
-    if (const auto part = json.find(name); part != json.end()) AppendTexts(*part, before);
-  }
+  for (size_t i = 0; i < kBefore; ++i) before += contents[i].text;
   // Where it is cut depends on max_tokens.
   bool plain = request.outputs == 1;
   for (const char* name : {"echo", "prompt_logprobs", "truncate_prompt_tokens", "use_beam_search"})
     plain = plain && !IsSet(json, name);
-  const auto messages = json.find("messages"), prompt = json.find("prompt");
-  request.one_prompt = plain && ((messages != json.end() && messages->is_array()) ||
-                                 (prompt != json.end() && (prompt->is_string() || AllIds(*prompt))));
+  const Contents& prompt = contents[kPrompt];
+  const bool is_text = prompt.kind == JsonPath::Kind::kScalar && !prompt.text.empty();
+  request.one_prompt =
+      plain && (contents[kMessages].kind == JsonPath::Kind::kArray || is_text || prompt.AllIds());
   std::vector<uint32_t> units;
-  for (const char* name : {"messages", "prompt", "input"}) {
-    if (const auto found = json.find(name); found != json.end() && units.empty())
-      units = UnitsOf(*found, before);
+  for (size_t i = kBefore; i < kTexts.size(); ++i) {
+    if (contents[i].kind && units.empty()) units = UnitsOf(std::move(contents[i]), before);
   }
   request.prompt_tokens = static_cast<uint32_t>(std::max<size_t>(1, units.size()));
   request.prefix = core::NamePrefixBlocks(units);

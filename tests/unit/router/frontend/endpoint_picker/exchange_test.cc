@@ -287,7 +287,8 @@ TEST(OpenAiRequest, WhatHasAnotherTypeIsLeftToTheEngine) {
   EXPECT_EQ(odd.max_tokens, std::nullopt);
   EXPECT_EQ(odd.outputs, 1u);
   EXPECT_EQ(Read(R"({"n":4000000000,"max_tokens":99999999999})").outputs, 1024u);
-  for (const char* body : {"", "[]", "{", "nothing", R"({"model":"a","model":"b"})"})
+  for (const char* body : {"", "[]", "{", "nothing", R"({"model":"a","model":"b"})",
+                           R"({"messages":["a"],"messages":["b"]})", R"({"prompt":[1],"prompt":[1]})"})
     EXPECT_EQ(ReadOpenAiRequest(body).status().code(), absl::StatusCode::kInvalidArgument) << body;
   EXPECT_EQ(ReadOpenAiRequest(std::string(100'000, '[')).status().code(), absl::StatusCode::kInvalidArgument);
 }
@@ -305,6 +306,18 @@ TEST(OpenAiRequest, ConversationsThatBeginAlikeShareTheirFirstBlocks) {
   EXPECT_TRUE(std::equal(a->begin(), a->end(), b->begin()));
   EXPECT_NE(with(std::string(600, 'u'))->back(), b->back());
   EXPECT_EQ(Read(R"({"prompt":"short"})").prefix, nullptr);
+}
+
+// A tree of such prompts would take up to 200 MB.
+TEST(OpenAiRequest, APromptMayHaveAnyNumberOfValues) {
+  const auto many = [](const std::string& before, const std::string& one, const std::string& after) {
+    std::string body = before + one;
+    for (int i = 1; i < 1'500'000; ++i) body += "," + one;
+    return body + after;
+  };
+  EXPECT_EQ(Read(many(R"({"prompt":[)", "7", "]}")).prompt_tokens, 1'500'000u);
+  EXPECT_EQ(Read(many(R"({"messages":[)", R"({"a":1})", "]}")).prompt_tokens, 1u);
+  EXPECT_EQ(Read(many(R"({"messages":[)", R"("abc")", "]}")).prompt_tokens, 1'500'000u);
 }
 
 TEST(OpenAiRequest, APromptMayFillTheBody) {
@@ -336,8 +349,15 @@ TEST(OpenAiRequest, ClientsHandNothingOver) {
             "kv_transfer_params of a client: only the router hands prompts over");
   const std::string deep =
       R"({"x":)" + std::string(40, '[') + std::string(40, ']') + R"(,"kv_transfer_params":{}})";
+  // Python's json.loads reads these, too.
+  const auto widened = [&own](size_t zeros_before, size_t zeros_after) {
+    std::string wide;
+    for (const char c : own) wide.append(zeros_before, '\0').append(1, c).append(zeros_after, '\0');
+    return wide;
+  };
   for (const std::string& body :
-       {own, "\xef\xbb\xbf\n" + own, deep, std::string(R"({"kv_\u0074ransfer_params":1})")})
+       {own, "\xef\xbb\xbf\n" + own, deep, std::string(R"({"kv_\u0074ransfer_params":1})"), widened(1, 0),
+        widened(0, 1), widened(3, 0), widened(0, 3), "\xfe\xff" + widened(1, 0), "\xff\xfe" + widened(0, 1)})
     EXPECT_TRUE(absl::IsInvalidArgument(CheckNoHandOff(body))) << body;
   for (const char* body : {"", "--form", "[1]", "{}", R"({"x":{"kv_transfer_params":1}})"})
     EXPECT_TRUE(CheckNoHandOff(body).ok()) << body;
