@@ -71,7 +71,7 @@ MUTANTS = [
     ("prefill/prefill_planner.h", "return {tokens - found, done + found};", "return {tokens - 0 * found, done};", "prompts cost a rank that has their prefix as much as any other"),
     ("policy/metered/metered.cc", "  FindCached(snapshot, waiting);\n  const int32_t", "  if (snapshot.prefill->releases_only) FindCached(snapshot, waiting);\n  const int32_t", "ranks with levels are planned without prefixes"),
     ("policy/metered/metered.cc", "if (bindings_.size() - before < order_.size()) break;", "if (bindings_.size() - before < end - first) break;", "a request that fits no memory holds up lower classes"),
-    ("policy/metered/metered.cc", "next.emplace(served + charge, t)", "next.emplace(served + 0 * charge, t)", "the least served tenant gets all slots"),
+    ("policy/fair_order.cc", "next.emplace(served + charge, t)", "next.emplace(served + 0 * charge, t)", "the least served tenant gets all slots"),
     ("scheduler/group_accounts.cc", "placed.spec.prefill_tokens, LeftOf(placed, reported),", "placed.spec.prefill_tokens, reported,", "prompts on coupled ranks count as if nothing were cached"),
     ("solver/solver.cc", "    KeepClassesStrict(allocation, scratch);\n", "    if (false) KeepClassesStrict(allocation, scratch);\n", "a deadline lets a lower class go first"),
     ("solver/solver.cc", "    if (!run.GoOn(WorkOfSearch(allocation))) return next + 1 == order.size();\n", "", "the first choice asks nobody about the time"),

@@ -6,6 +6,7 @@
 #include "router/core/policy/baselines/baselines.h"
 #include "router/core/policy/bf_io/bf_io.h"
 #include "router/core/policy/bf_io_auto/bf_io_auto.h"
+#include "router/core/policy/fair_order.h"
 #include "router/core/policy/least_work/least_work.h"
 #include "router/core/policy/metered/metered.h"
 #include "router/core/policy/policy.h"
@@ -25,6 +26,10 @@ MadePolicy Plain(const PolicyOptions&) {
 template <std::unique_ptr<Policy> (*kMake)()>
 MadePolicy Baseline(const PolicyOptions&) {
   return kMake();
+}
+
+MadePolicy FairJffc(const PolicyOptions&) {
+  return std::make_unique<FairPolicy>(Jffc());
 }
 
 MadePolicy TwoChoices(const PolicyOptions& options) {
@@ -51,7 +56,7 @@ MadePolicy BfIo(const PolicyOptions& options) {
 }
 
 MadePolicy LeastWork(const PolicyOptions& options) {
-  return std::make_unique<LeastWorkPolicy>(options.stop);
+  return std::make_unique<FairPolicy>(std::make_unique<LeastWorkPolicy>(options.stop));
 }
 
 MadePolicy BfIoAuto(const PolicyOptions& options) {
@@ -93,7 +98,7 @@ constexpr PolicyEntry kPolicies[] = {
     {{"br0", "margin score in two stages: BalanceRoute without lookahead"}, Br0},
     {{"br_h", "br0 over the steps of --lookahead that its setting horizon names (0: 80)"}, BrH},
     {{"jffc", "oldest first, to the fastest worker or chain with free capacity (default of --coupling=none)"},
-     Baseline<Jffc>},
+     FairJffc},
 };
 
 }  // namespace

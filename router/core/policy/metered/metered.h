@@ -26,14 +26,6 @@
 
 namespace bfio::core {
 
-// The order of waiting requests in which every tenant gets the same service, for rules that take the first
-// requests where slots are short: virtual token counters (Sheng et al., "Fairness in serving large language
-// models", OSDI 2024), as in scheduler/tenant_service.h.
-
-// Sets `order` to all indices of `waiting`. REQUIRES: `waiting` is in pool order and of one class of
-// priority.
-void FairOrder(absl::Span<const WaitingView> waiting, double mean_output_tokens, std::vector<int32_t>& order);
-
 class MeteredPolicy final : public Policy {
  public:
   explicit MeteredPolicy(std::unique_ptr<Policy> placing) : placing_(std::move(placing)) {}

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gmock/gmock.h"
+#include "router/core/policy/fair_order.h"
 #include "router/core/prefill/prefill_view.h"
 #include "tests/testing/policy_case.h"
 
@@ -123,6 +124,19 @@ TEST(FairOrderTest, TenantsAreChargedPromptAndMeanOutputTwice) {
   EXPECT_THAT(order(tenants, 250), ElementsAre(2, 4, 0, 1, 3)) << "two requests and a part of one";
   EXPECT_THAT(order(tenants, 110), ElementsAre(2, 0, 4, 1, 3));
   EXPECT_THAT(order({7, 7, 7, 7, 7}, 0), ElementsAre(0, 1, 2, 3, 4)) << "the pool's";
+}
+
+// The rules that groups without a barrier have by default. One tenant's requests delayed all others until
+// its last one was placed.
+TEST(FairPolicyTest, TheOldestOfEachTenantGoesFirst) {
+  for (const char* name : {"least_work", "jffc"}) {
+    PolicyCase pool;
+    pool.Worker(0, 2).Waiting(100, 0, 0, /*priority=*/1).Tenant(3);
+    for (int i = 0; i < 3; ++i) pool.Waiting(100, 9).Tenant(1);
+    pool.Waiting(100).Tenant(2);
+    EXPECT_THAT(pool.Decide(name), ElementsAre(0, 0, -1, -1, -1)) << name;
+    EXPECT_THAT(PolicyCase(pool).Worker(0, 1).Decide(name), ElementsAre(Ge(0), Ge(0), -1, -1, Ge(0))) << name;
+  }
 }
 
 }  // namespace
