@@ -22,7 +22,6 @@ namespace {
 struct Subcommand {
   const char* name;
   const char* summary;
-  // A command line that the help shows.
   const char* example;
   absl::Status (*run)(const ReadOptions& read);
 };
