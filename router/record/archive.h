@@ -121,7 +121,7 @@ class Archive {
     const bool present = self().Begin(name, value.has_value());
     if constexpr (kIn) {
       value.reset();
-      if (present) value.emplace();
+      if (present) value.emplace(typename T::value_type());
     }
     return present;
   }

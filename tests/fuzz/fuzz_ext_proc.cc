@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/json/json_reader.h"
+#include "common/telemetry/metrics/engine_metrics.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/stubs/logging.h"
 #include "router/engine_link/http/http_engine.h"
@@ -42,7 +43,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                       "a hand-off changes nothing else");
   }
   (void)bfio::router::EndOfPrefill(bfio::router::HttpClient::Answer{200, std::string(text)});
-  (void)bfio::router::ReadEngineMetrics(bfio::fuzz::Text(data, size));
+  (void)bfio::ReadEngineMetrics(bfio::fuzz::Text(data, size));
   bfio::router::EngineDescription description;
   (void)bfio::router::ReadModels(bfio::fuzz::Text(data, size), description);
   if (size == 0) return 0;

@@ -24,10 +24,30 @@ import hashlib
 import json
 import signal
 import sys
+import time
 
 REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 429: "Too Many Requests", 500: "Internal Server Error",
            503: "Service Unavailable"}
 PATHS = {"/v1/chat/completions": "chat", "/v1/completions": "text", "/v1/responses": "responses"}
+
+
+class Histogram:
+    """As Prometheus': values up to each bound, their number and sum."""
+    BOUNDS = [mantissa * 10.0 ** power for power in range(-3, 6) for mantissa in (1, 2, 5)] + [float("inf")]
+
+    def __init__(self):
+        self.count, self.sum, self.up_to = 0, 0.0, [0] * len(self.BOUNDS)
+
+    def add(self, value):
+        self.count, self.sum = self.count + 1, self.sum + value
+        for i, bound in enumerate(self.BOUNDS):
+            self.up_to[i] += value <= bound
+
+    def lines(self, name, labels):
+        for bound, count in zip(self.BOUNDS, self.up_to):
+            yield f'{name}_bucket{{{labels},le="{"+Inf" if bound == float("inf") else bound}"}} {count}'
+        yield f"{name}_count{{{labels}}} {self.count}"
+        yield f"{name}_sum{{{labels}}} {self.sum}"
 
 
 class Steps:
@@ -42,15 +62,18 @@ class Steps:
 
     async def run(self):
         while any(rank.running for rank in self.ranks):
+            began = time.monotonic()
             await asyncio.sleep(self.step + self.token_time * max(rank.tokens() for rank in self.ranks))
+            now = time.monotonic()
             for rank in self.ranks:
-                rank.end_step()
+                rank.end_step(now - began, now)
         self.task = None
 
 
 class Rank:
     def __init__(self, steps, slots):
-        self.steps, self.slots, self.running, self.waiting, self.generated = steps, slots, [], [], 0
+        self.steps, self.slots, self.running, self.waiting, self.generated, self.prompted = steps, slots, [], [], 0, 0
+        self.gaps, self.first_tokens, self.ends, self.prompts, self.outputs = (Histogram() for _ in range(5))
         # Most requests that it has had in a step, running and waiting, without those whose connection was closed.
         self.most = 0
         steps.ranks.append(self)
@@ -73,13 +96,25 @@ class Rank:
             self.running.append(self.waiting.pop(0))
             self.steps.start()
 
-    def end_step(self):
+    def end_step(self, seconds, now):
         self.most = max(self.most, sum(not request.closed.is_set() for request in self.running + self.waiting))
         for request in self.running:
             if not request.hangs:
                 request.generated += 1
                 self.generated += 1
+                self.count(request, seconds, now)
                 request.stepped.set()
+
+    def count(self, request, seconds, now):
+        if request.generated == 1:
+            self.prompted += request.prompt_tokens
+            self.first_tokens.add(now - request.arrived)
+        else:
+            self.gaps.add(seconds)
+        if request.generated == request.wanted:
+            self.ends.add(now - request.arrived)
+            self.prompts.add(request.prompt_tokens)
+            self.outputs.add(request.generated)
 
 
 class Request:
@@ -94,7 +129,7 @@ class Request:
         self.usage = (body.get("stream_options") or {}).get("include_usage") is True
         prompt = next((body[name] for name in ("messages", "prompt", "input") if name in body), "")
         self.prompt_tokens = max(1, len(prompt if isinstance(prompt, str) else json.dumps(prompt)) // 4)
-        self.generated, self.stepped = 0, asyncio.Event()
+        self.generated, self.stepped, self.arrived = 0, asyncio.Event(), time.monotonic()
         self.kv, self.prompt = body.get("kv_transfer_params") or {}, hashlib.sha256(json.dumps(prompt).encode()).hexdigest()
         self.received = {"headers": headers, "bytes": size, "sha256": digest, "kv": "none"}
 
@@ -279,8 +314,13 @@ class Server:
         for index, rank in enumerate(self.ranks):
             labels = f'engine="{index}",model_name="{self.args.model}"'
             values = {"num_requests_running": len(rank.running), "num_requests_waiting": len(rank.waiting),
-                      "kv_cache_usage_perc": min(1.0, rank.tokens() / self.args.kv_tokens), "generation_tokens_total": rank.generated}
+                      "kv_cache_usage_perc": min(1.0, rank.tokens() / self.args.kv_tokens), "generation_tokens_total": rank.generated,
+                      "prompt_tokens_total": rank.prompted}
             lines += [f"vllm:{name}{{{labels}}} {value}" for name, value in values.items()]
+            for name, histogram in (("inter_token_latency_seconds", rank.gaps), ("time_to_first_token_seconds", rank.first_tokens),
+                                    ("e2e_request_latency_seconds", rank.ends), ("request_prompt_tokens", rank.prompts),
+                                    ("request_generation_tokens", rank.outputs)):
+                lines += histogram.lines(f"vllm:{name}", labels)
             lines.append(f'vllm:cache_config_info{{engine="{index}",block_size="16",num_gpu_blocks='
                          f'"{self.args.kv_tokens // 16 * len(self.ranks)}",kv_cache_size_tokens="{self.args.kv_tokens}"}} 1.0')
         return "\n".join(lines) + "\n"

@@ -12,46 +12,21 @@
 #include "absl/strings/str_split.h"
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
+#include "common/http/http_client.h"
 #include "common/json/json_reader.h"
-#include "router/engine_link/http/http_client.h"
+#include "common/telemetry/metrics/engine_metrics.h"
 #include "router/requests/placed_request.h"
 
 namespace bfio::router {
 namespace {
 
-constexpr int32_t kMostRanks = 1024;
 constexpr double kLargestCount = int64_t{1} << 40;
 
-// A number that an engine may have, or -1: it is not reported.
-double Plausible(double value) {
-  return value >= 0 && value <= kLargestCount ? value : -1;
-}
 int64_t Count(double value) {
   return static_cast<int64_t>(std::clamp(value, 0.0, kLargestCount));
 }
 
-// The rank of a sample; rank 0 if it names none.
-std::optional<int32_t> RankOf(const MetricSample& sample) {
-  absl::string_view label = sample.label("engine");
-  if (label.empty()) label = sample.label("dp_rank");
-  int32_t rank = 0;
-  if (!label.empty() && (!absl::SimpleAtoi(label, &rank) || rank < 0 || rank >= kMostRanks))
-    return std::nullopt;
-  return rank;
-}
-
-// vLLM before 0.33 has no kv_cache_size_tokens, and num_gpu_blocks is the sum over the ranks.
-double KvTokensIn(const MetricSample& sample, int32_t ranks) {
-  double tokens = -1, blocks = 0, size = 0;
-  if (absl::SimpleAtod(sample.label("kv_cache_size_tokens"), &tokens)) return Plausible(tokens);
-  if (!absl::SimpleAtod(sample.label("num_gpu_blocks"), &blocks) ||
-      !absl::SimpleAtod(sample.label("block_size"), &size)) {
-    return -1;
-  }
-  return Plausible(blocks * size / std::max(1, ranks));
-}
-
-EngineLoad LoadOf(const HttpRankMetrics& metrics) {
+EngineLoad LoadOf(const EngineMetrics& metrics) {
   EngineLoad load{.requests = Count(std::max(0.0, metrics.running) + std::max(0.0, metrics.waiting))};
   if (metrics.kv_use > 0 && metrics.kv_tokens > 0) load.tokens = Count(metrics.kv_use * metrics.kv_tokens);
   if (metrics.generated >= 0) load.generated = Count(metrics.generated);
@@ -168,7 +143,7 @@ class HttpEngine final : public EngineClient {
   absl::StatusOr<EngineDescription> Described(const std::string& models, const std::string& text) const {
     EngineDescription description;
     BFIO_RETURN_IF_ERROR(ReadModels(models, description));
-    const std::map<int32_t, HttpRankMetrics> ranks = ReadEngineMetrics(text);
+    const std::map<int32_t, EngineMetrics> ranks = ReadEngineMetrics(text);
     if (ranks.empty())
       return absl::FailedPreconditionError(
           "GET /metrics: neither vLLM's nor SGLang's (SGLang needs --enable-metrics)");
@@ -200,53 +175,10 @@ class HttpEngine final : public EngineClient {
   const std::shared_ptr<HttpClient> http_;
 };
 
-// Reads `{a="x",b="y"}` at the start of `rest` and removes it; false: malformed.
-bool TakeLabels(absl::string_view& rest, MetricSample& sample) {
-  rest.remove_prefix(1);
-  while (true) {
-    rest = absl::StripLeadingAsciiWhitespace(rest);
-    if (!rest.empty() && rest.front() == '}') return rest.remove_prefix(1), true;
-    const size_t equals = rest.find("=\"");
-    if (equals == absl::string_view::npos) return false;
-    const absl::string_view name = rest.substr(0, equals);
-    rest.remove_prefix(equals + 2);
-    size_t end = 0;
-    while (end < rest.size() && rest[end] != '"') end += rest[end] == '\\' ? 2 : 1;
-    if (end >= rest.size()) return false;
-    sample.labels.emplace_back(name, rest.substr(0, end));
-    rest.remove_prefix(end + 1);
-    if (!rest.empty() && rest.front() == ',') rest.remove_prefix(1);
-  }
-}
-
 }  // namespace
 
 std::unique_ptr<EngineClient> NewHttpEngine(const EngineAddress& engine) {
   return std::make_unique<HttpEngine>(engine);
-}
-
-absl::string_view MetricSample::label(absl::string_view wanted) const {
-  for (const auto& [name, value] : labels) {
-    if (name == wanted) return value;
-  }
-  return {};
-}
-
-void ReadMetrics(absl::string_view text, absl::string_view prefix,
-                 absl::FunctionRef<void(const MetricSample&)> on) {
-  MetricSample sample;
-  for (absl::string_view line : absl::StrSplit(text, '\n')) {
-    if (!absl::StartsWith(line, prefix)) continue;
-    const size_t end = line.find_first_of("{ ");
-    if (end == absl::string_view::npos) continue;
-    sample.name = line.substr(0, end);
-    sample.labels.clear();
-    absl::string_view rest = line.substr(end);
-    if (rest.front() == '{' && !TakeLabels(rest, sample)) continue;
-    // A timestamp may follow.
-    const std::vector<absl::string_view> parts = absl::StrSplit(rest, ' ', absl::SkipWhitespace());
-    if (!parts.empty() && absl::SimpleAtod(parts.front(), &sample.value)) on(sample);
-  }
 }
 
 std::string PrefillBody(absl::string_view body) {
@@ -281,38 +213,6 @@ absl::StatusOr<EngineEnd> EndOfPrefill(absl::StatusOr<HttpClient::Answer> answer
   }
   return EngineEnd{.finish = EngineFinish::kLength,
                    .hand_off = std::make_shared<const RequestHandOff>(std::move(hand_off))};
-}
-
-std::map<int32_t, HttpRankMetrics> ReadEngineMetrics(absl::string_view text) {
-  std::map<int32_t, HttpRankMetrics> ranks;
-  const auto read = [&](absl::string_view prefix, absl::string_view name, double HttpRankMetrics::*field) {
-    ReadMetrics(text, absl::StrCat(prefix, name), [&](const MetricSample& sample) {
-      // Counters may have the suffix _total.
-      absl::string_view rest = sample.name.substr(prefix.size() + name.size());
-      if (!rest.empty() && rest != "_total") return;
-      if (const std::optional<int32_t> rank = RankOf(sample)) ranks[*rank].*field = Plausible(sample.value);
-    });
-  };
-  read("vllm:", "num_requests_running", &HttpRankMetrics::running);
-  read("vllm:", "num_requests_waiting", &HttpRankMetrics::waiting);
-  read("vllm:", "kv_cache_usage_perc", &HttpRankMetrics::kv_use);
-  read("vllm:", "generation_tokens", &HttpRankMetrics::generated);
-  read("sglang:", "num_running_reqs", &HttpRankMetrics::running);
-  read("sglang:", "num_queue_reqs", &HttpRankMetrics::waiting);
-  read("sglang:", "token_usage", &HttpRankMetrics::kv_use);
-  read("sglang:", "generation_tokens", &HttpRankMetrics::generated);
-  read("sglang:", "max_total_num_tokens", &HttpRankMetrics::kv_tokens);
-  read("sglang:", "max_running_requests", &HttpRankMetrics::slots);
-  const auto count = static_cast<int32_t>(ranks.size());
-  ReadMetrics(text, "vllm:cache_config_info", [&](const MetricSample& sample) {
-    const std::optional<int32_t> rank = RankOf(sample);
-    if (!rank || !ranks.contains(*rank)) return;
-    HttpRankMetrics& metrics = ranks[*rank];
-    metrics.kv_tokens = KvTokensIn(sample, count);
-    metrics.kv_type = std::string(sample.label("cache_dtype"));
-    if (!absl::SimpleAtoi(sample.label("block_size"), &metrics.kv_block_tokens)) metrics.kv_block_tokens = 0;
-  });
-  return ranks;
 }
 
 absl::Status ReadModels(absl::string_view text, EngineDescription& description) {

@@ -11,54 +11,18 @@
 // Ownership: owns a thread. Threads: as EngineClient.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <string>
-#include <utility>
-#include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/http/http_client.h"
 #include "router/engine_link/engine_client.h"
 #include "router/engine_link/engine_list.h"
-#include "router/engine_link/http/http_client.h"
 
 namespace bfio::router {
 
 std::unique_ptr<EngineClient> NewHttpEngine(const EngineAddress& engine);
-
-// A sample in Prometheus' text format.
-struct MetricSample {
-  absl::string_view name;
-  // Names and values as written, without quotes; escapes are kept.
-  std::vector<std::pair<absl::string_view, absl::string_view>> labels;
-  double value = 0;
-
-  // Empty: no such label.
-  absl::string_view label(absl::string_view name) const;
-};
-
-// Calls `on` for each sample whose name begins with `prefix`. The texts are valid during the call. Malformed
-// lines are skipped.
-void ReadMetrics(absl::string_view text, absl::string_view prefix,
-                 absl::FunctionRef<void(const MetricSample&)> on);
-
-// What /metrics says, by rank; -1: not reported.
-struct HttpRankMetrics {
-  double running = -1, waiting = -1;
-  // Share of the KV cache in use.
-  double kv_use = -1;
-  double kv_tokens = -1;
-  // Requests that it runs at a time (SGLang).
-  double slots = -1;
-  // Tokens generated since its start.
-  double generated = -1;
-  // Type of the KV cache, and tokens of its blocks; empty, 0: not reported.
-  std::string kv_type;
-  int32_t kv_block_tokens = 0;
-};
-std::map<int32_t, HttpRankMetrics> ReadEngineMetrics(absl::string_view text);
 
 // The client's call (OpenAI's API), for one token and a hand-off (vLLM's kv_transfer_params).
 std::string PrefillBody(absl::string_view body);

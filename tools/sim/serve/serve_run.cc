@@ -150,6 +150,7 @@ class Run final : public Traffic {
 
   void Stepped(const ServeStep& step, double now_s) override {
     if (step.prefills) return;
+    if (options_.watch) options_.watch(group_, step, now_s, requests_);
     Learn(step);
     for (const auto& [index, rank] : step.began) {
       const ServeRequest& request = requests_[index];

@@ -6,8 +6,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/cost/batch_time.h"
@@ -111,6 +113,9 @@ struct ServeOptions {
   // Requests that are counted, at least. With 3,000 about thirty lie beyond a p99.
   int64_t least_requests = 3000;
   uint64_t seed = 1;
+  // Called after each step: the group, its step, when it ended, and all requests so far.
+  std::function<void(const ServeGroup&, const ServeStep&, double, const std::vector<ServeRequest>&)> watch =
+      {};
 };
 
 struct ServeResult {

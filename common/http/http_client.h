@@ -19,7 +19,7 @@
 #include "common/base/address.h"
 #include "common/base/mutex.h"
 
-namespace bfio::router {
+namespace bfio {
 
 class HttpClient {
  public:
@@ -70,4 +70,4 @@ class HttpClient {
   std::thread thread_;
 };
 
-}  // namespace bfio::router
+}  // namespace bfio

@@ -1,4 +1,4 @@
-#include "router/engine_link/http/http_client.h"
+#include "common/http/http_client.h"
 
 #include <fcntl.h>
 #include <netdb.h>
@@ -23,7 +23,7 @@
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
 
-namespace bfio::router {
+namespace bfio {
 namespace {
 
 absl::Status Malformed() {
@@ -286,4 +286,4 @@ void HttpClient::Run() {
   }
 }
 
-}  // namespace bfio::router
+}  // namespace bfio
