@@ -32,7 +32,8 @@ constexpr Subcommand kSubcommands[] = {
     {"calibrate", "fits the cost of a step to workers' --step_log files",
      "bfio_sim calibrate --steps=worker-0.csv,worker-1.csv", RunCalibrateCommand},
     {"estimate", "says from the metrics of a running cluster what bfio would change",
-     "bfio_sim estimate --metrics=http://10.0.0.1:8200-8207 --slots=256 --budget=8192 --html=estimate.html",
+     "bfio_sim estimate --metrics=http://10.0.0.1:8200-8207 --slots=256 --token_budget=8192 "
+     "--html=estimate.html",
      RunEstimateCommand},
     {"workload", "prints the requests of --trace or --profile as CSV; with --json their load",
      "bfio_sim workload --profile=code --requests=1000 >code.csv", RunWorkloadCommand},

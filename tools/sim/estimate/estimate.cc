@@ -203,6 +203,8 @@ absl::StatusOr<Json> Estimate(const ClusterMeasurements& measured, const Estimat
         "measure for longer, or give --trace and --cost",
         100 * error);
   } else if (absl::string_view(trust) == "bound") {
+    // They may cost more, and bfio spreads them.
+    if (word != "yes") word = "unknown";
     absl::StrAppend(
         &why,
         ". The measurement does not tell what prompts cost, because nearly every step has some or their "

@@ -225,7 +225,7 @@ absl::Status RunEstimateCommand(const ReadOptions& read) {
   table.Add("seconds", &seconds, Within(10, 1e6), "how long to measure");
   table.Add("interval", &interval, Within(0.1, 60), "seconds between two samples");
   table.Add("slots", &options.slots, Within(1, 65536), "requests that a rank runs at a time (max_num_seqs)");
-  table.Add("budget", &options.budget, Within(1, 1e9),
+  table.Add("token_budget", &options.budget, Within(1, 1e9),
             "token budget of a step per rank (max_num_batched_tokens)");
   table.Add("rule", &options.rule, "rule of serve that is most like the present balancer");
   table.AddChoice("barrier", &options.barrier,
