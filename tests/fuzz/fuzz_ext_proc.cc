@@ -42,7 +42,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                           again->max_tokens == request->max_tokens,
                       "a hand-off changes nothing else");
   }
-  (void)bfio::router::EndOfPrefill(bfio::router::HttpClient::Answer{200, std::string(text)});
+  (void)bfio::router::EndOfPrefill(bfio::HttpClient::Answer{200, std::string(text)});
   (void)bfio::ReadEngineMetrics(bfio::fuzz::Text(data, size));
   bfio::router::EngineDescription description;
   (void)bfio::router::ReadModels(bfio::fuzz::Text(data, size), description);
