@@ -1,6 +1,7 @@
-// The router's end of the worker protocol: workers that join, answer, report, fail, leave and send any
-// messages, in any order, and the passage of time, in a world (tests/testing/world.h) that checks what the
-// groups do.
+// Groups and requests: workers that join, answer, report, announce, fail, leave and send any messages;
+// clients that send requests, resume them, cancel them and claim tokens that they have not received; routers
+// that restart and time that passes. In any order, in a world (tests/testing/world.h) that checks what groups
+// and requests do. The tokens of a request are its id, so that a stream detects tokens of another owner.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "router/requests/check_request.h"
 #include "spdlog/spdlog.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/testing/world.h"
@@ -19,6 +21,15 @@ using namespace bfio::router;  // NOLINT: a program of one file
 using bfio::core::RequestId;
 using bfio::fuzz::Check;
 using bfio::fuzz::Input;
+
+// A token that a client claims to have received.
+constexpr uint32_t kClaimed = 1'000'000'000;
+
+// The owner of a request, who may read its tokens.
+struct Owner {
+  std::string tenant, name, secret;
+  bool operator==(const Owner&) const = default;
+};
 
 class Players {
  public:
@@ -35,9 +46,13 @@ class Players {
   }
 
  private:
-  void CheckWorld() const {
+  void CheckWorld() {
     for (const std::string& promise : world_.broken) Check(false, promise.c_str());
+    const int64_t kept = world_.requests().kept_bytes();
+    Check(kept >= 0 && kept <= world_.options().requests.resume.budget_bytes, "what is kept has a bound");
+    Check(world_.requests().live() >= 0, "live() counts");
   }
+  RequestId AnyId() { return input_.Byte() % 16u; }
   MemberId AnyMember() { return members_ == 0 ? 0 : 1 + input_.Byte() % members_; }
   Group& GroupOf(MemberId member) {
     for (const auto& group : world_.groups().groups()) {
@@ -54,7 +69,7 @@ class Players {
 
   void Event() {
     const MemberId member = AnyMember();
-    switch (input_.Byte() % 12) {
+    switch (input_.Byte() % 15) {
       case 0:
         if (members_ < 64) Hello();
         return;
@@ -81,8 +96,23 @@ class Players {
         }
         return;
       case 8: return world_.Advance(absl::Milliseconds(50) * input_.Byte());
-      case 9: return Client(input_.Byte() % 16u, input_.Byte() % 4 != 0);
+      case 9: return Arrive(AnyId(), false);
       case 10: return Announce(member);
+      case 11: return Arrive(AnyId(), true);
+      case 12:
+        if (const auto client = world_.clients.find(AnyId()); client != world_.clients.end()) {
+          const uint8_t how = input_.Byte();
+          if (how % 4 == 0) client->second->stuck = how % 8 == 0;
+          if (how % 4 != 0) world_.requests().OnCancel(client->second->id(), how % 4 == 1, world_.now);
+        }
+        return;
+      case 13:
+        if (const Owner owner = AnyOwner(); input_.Byte() % 8 != 0) {
+          world_.requests().Abort(owner.tenant, owner.name, owner.secret, world_.now);
+        } else {
+          world_.Start();
+        }
+        return;
       default:
         world_.decide = true;
         world_.Do([](GroupSet&, Commands&) {});
@@ -90,12 +120,43 @@ class Players {
     }
   }
 
-  void Client(RequestId id, bool arrives) {
-    const bool came = world_.clients.contains(id);
-    if (came && !arrives) return world_.Cancel(id);
-    if (came || !arrives) return;
-    world_.Submit(id, id);
-    world_.client(id).own = nullptr;
+  Owner AnyOwner() {
+    const uint8_t byte = input_.Byte();
+    return {byte % 2 == 0 ? "" : "acme", absl::StrCat("r", byte / 2 % 4), byte / 8 % 4 == 0 ? "" : "secret"};
+  }
+  // Whether the request with this id may have this owner: a request has one.
+  bool Owns(const Owner& owner, RequestId id) {
+    return owners_.try_emplace(id, owner).first->second == owner;
+  }
+
+  void Arrive(RequestId id, bool back) {
+    const Owner owner = AnyOwner();
+    const uint8_t how = input_.Byte();
+    ClientRequest request = {.request_id = owner.name,
+                             .tenant = owner.tenant,
+                             .resumable = back || how % 2 == 0,
+                             .resume_token = owner.secret};
+    if (!back || how % 4 != 0) {
+      request.prompt_tokens = 1 + how / 4 % 8;
+      if (how / 32 % 2 == 0) request.prompt.assign(request.prompt_tokens, 7);
+      request.max_new_tokens = 1 + input_.Byte() % 12;
+      request.priority = how / 64 - 1;
+    }
+    if (how == 255) {
+      request.parent_id = "p";
+      request.parent_timeout = absl::Seconds(1);
+    }
+    if (back) {
+      request.resume_from = input_.Byte() % 8;
+      if (request.has_prompt()) request.received.assign(input_.Byte() % 8, kClaimed);
+      request.resume_proven = request.has_prompt() && input_.Byte() % 2 == 0;
+    }
+    if (world_.clients.contains(id) || !CheckRequest(request, RequestLimits()).ok() || !Owns(owner, id))
+      return;
+    const auto own = [this, owner](uint32_t, uint32_t token) {
+      return token == kClaimed || owners_[token] == owner;
+    };
+    world_.Arrive(id, own, std::move(request));
   }
 
   void Hello() {
@@ -139,9 +200,9 @@ class Players {
         input_.Byte() % 8 == 0 ? input_.Byte() : std::max<int64_t>(0, report.step - input_.Byte() % 2);
     report.load_tokens = static_cast<int64_t>(input_.Number() >> 24);
     for (int i = input_.Byte() % 4; i > 0; --i) {
-      const RequestTokens tokens = {input_.Byte() % 16u, input_.Byte() % 4u};
+      const RequestTokens tokens = {AnyId(), input_.Byte() % 4u};
       report.tokens.push_back(tokens);
-      report.token_ids.resize(report.token_ids.size() + tokens.count);
+      report.token_ids.insert(report.token_ids.end(), tokens.count, static_cast<uint32_t>(tokens.id));
     }
     // The edge rejects reports in which a request ends twice.
     std::set<RequestId> ended;
@@ -187,10 +248,22 @@ class Players {
     Announcement announcement;
     announcement.epoch = GroupOf(member).epoch();
     for (int i = input_.Byte() % 4; i > 0; --i) {
-      HeldRequest& held = announcement.requests.emplace_back();
-      held.id = input_.Byte() % 16u;
-      held.request = {
-          .request_id = absl::StrCat(held.id), .prompt_tokens = 10, .max_new_tokens = 20, .resumable = true};
+      const Owner owner = AnyOwner();
+      const uint8_t how = input_.Byte();
+      HeldRequest held = {.id = AnyId(), .first_index = how % 4u};
+      held.request = {.request_id = owner.name,
+                      .tenant = owner.tenant,
+                      .prompt_tokens = 1 + how / 4 % 4u,
+                      .max_new_tokens = 1 + input_.Byte() % 12u,
+                      .resumable = true,
+                      .resume_token = owner.secret};
+      if (how / 16 % 2 == 0) held.request.prompt.assign(held.request.prompt_tokens, 7);
+      held.tokens.assign(held.first_index + how / 32, static_cast<uint32_t>(held.id));
+      if (input_.Byte() % 4 == 0 || held.tokens.size() == held.request.max_new_tokens)
+        held.ended = FinishReason::kStop;
+      // The edge accepts no others.
+      if (!Owns(owner, held.id) || held.tokens.size() > held.request.max_new_tokens) continue;
+      announcement.requests.push_back(std::move(held));
       announcement.bytes.push_back(input_.Byte());
     }
     world_.Do(
@@ -198,7 +271,8 @@ class Players {
         member);
   }
 
-  // Without further faults, and when all workers answer, every group with enough members serves.
+  // Without further faults, and when all workers answer, every group with enough members serves. A router
+  // that ends leaves no request behind.
   void EndWell() {
     const auto waits = [&](const auto& group) {
       return !group->serving() && !group->empty() && group->next_deadline() != absl::InfiniteFuture();
@@ -213,11 +287,23 @@ class Players {
     }
     Check(std::none_of(groups.begin(), groups.end(), waits),
           "a group whose members all answer serves in the end");
+    RequestLifecycle& requests = world_.requests();
+    requests.BeginDrain(world_.now);
+    requests.EndAll(world_.now);
+    for (const auto& [id, client] : world_.clients) Check(!client->open(), "every stream ends");
+    Check(requests.live() == 0, "no request is live after the end");
+    Check(world_.overload().committed_kv() == 0 && world_.overload().waiting_bytes() == 0,
+          "bounds are given back");
+    Check(world_.cluster().waiting() == 0, "nothing waits for a worker");
+    requests.OnTimer(world_.now + world_.options().requests.resume.timeout);
+    Check(requests.kept_bytes() == 0, "what was kept is forgotten in time");
+    CheckWorld();
   }
 
   Input& input_;
   World world_;
   MemberId members_ = 0;
+  std::map<RequestId, Owner> owners_;
   std::map<std::pair<MemberId, uint64_t>, int64_t> steps_;
 };
 
@@ -228,6 +314,12 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Input input(data, size);
   WorldOptions options;
   options.policy = "fcfs";
+  options.overload = {.max_waiting = 6, .max_waiting_bytes = 64, .max_waiting_kv = 4};
+  options.requests.resume.budget_bytes = 200;
+  options.requests.resume.request_bytes = 60;
+  options.requests.resume.max_early = 4;
+  options.requests.resume.max_early_bytes = 100;
+  options.requests.max_queue_time = absl::Seconds(8);
   const uint8_t kind = input.Byte();
   options.groups.group.workers = 1 + kind % 3;
   options.groups.groups = 1 + kind / 3 % 2;

@@ -37,6 +37,7 @@ struct WorldOptions {
   std::string policy = "least_tokens";
   // Requests wait as long as the test likes.
   RequestOptions requests = {.max_queue_time = absl::ZeroDuration()};
+  OverloadOptions overload;
   // If there is one, it outlives the world and gets the events of all routers.
   core::EventObserver* observer = nullptr;
 };
@@ -71,6 +72,7 @@ class World : private RequestBook {
   Group& group(size_t i = 0) { return *groups().groups().at(i); }
   core::Cluster& cluster() { return router_->cluster; }
   RequestLifecycle& requests() { return router_->requests; }
+  const OverloadControl& overload() const { return router_->overload; }
   const RequestTotals& totals() { return requests().totals(); }
   GroupChecker& checker() { return *checker_; }
 
@@ -104,6 +106,7 @@ class World : private RequestBook {
     Do([&](GroupSet& set, Commands& out) { set.OnTimer(now, out); });
     checker().CompareTime(groups(), now);
     requests().OnTimer(now);
+    if (requests().next_deadline() <= now) broken.push_back("a request's deadline is past after OnTimer");
     if (decide) Decide();
     Check();
   }
@@ -138,15 +141,21 @@ class World : private RequestBook {
   void Submit(core::RequestId first, core::RequestId last, uint32_t max_new = 20, bool resumable = true,
               uint32_t prompt = 10) {
     for (core::RequestId id = first; id <= last; ++id) {
-      clients[id] = std::make_shared<Client>(id, 0, &broken);
-      clients[id]->request = {.request_id = absl::StrCat(id),
-                              .prompt_tokens = prompt,
-                              .max_new_tokens = max_new,
-                              .resumable = resumable};
-      clients[id]->own = Own(id);
-      requests().OnArrival({id, clients[id]->request, clients[id], {}}, now);
+      Arrive(id, Own(id),
+             {.request_id = absl::StrCat(id),
+              .prompt_tokens = prompt,
+              .max_new_tokens = max_new,
+              .resumable = resumable});
     }
     if (decide) Decide();
+  }
+  // A request or a resume, with this number as its id.
+  void Arrive(uint64_t number, Client::Own own, ClientRequest request) {
+    const auto client = std::make_shared<Client>(number, request.resume_from.value_or(0), &broken);
+    client->request = request;
+    client->own = std::move(own);
+    clients[number] = client;
+    requests().OnArrival({number, std::move(request), client, {}}, now);
   }
   void Cancel(uint64_t number) { requests().OnCancel(clients.at(number)->id(), /*timed_out=*/true, now); }
   Client& client(uint64_t number) { return *clients.at(number); }
@@ -410,12 +419,13 @@ class World : private RequestBook {
   // What router/app's decision thread owns.
   struct Router {
     Router(const WorldOptions& options, absl::Time now, RequestBook* book)
-        : cluster({.plan_mode = options.groups.group.plan_mode}, {options.policy, {}}, {}, nullptr,
-                  options.observer),
+        : overload(options.overload),
+          cluster({.max_waiting = options.overload.max_waiting, .plan_mode = options.groups.group.plan_mode},
+                  {options.policy, {}}, {}, nullptr, options.observer),
           requests(options.requests, &cluster, &tenants, &overload, now),
           groups(options.groups, &cluster, book) {}
     Tenants tenants{{}};
-    OverloadControl overload{{}};
+    OverloadControl overload;
     core::Cluster cluster;
     RequestLifecycle requests;
     GroupSet groups;
@@ -547,6 +557,8 @@ class World : private RequestBook {
       const auto rank = static_cast<uint32_t>(placed.worker);
       const auto made = requests().OnPlaced(placed.id, rank, placed.wait_steps, now, send.plan.model);
       if (!made) continue;
+      if (!made->history->empty() && made->history->size() != made->first_index)
+        broken.push_back("a placement continues where the last one ended");
       uint64_t number = 0;
       (void)absl::SimpleAtoi(made->request->request_id, &number);
       plan.assigned.push_back({placed.id, number, made->request->prompt_tokens, made->first_index,

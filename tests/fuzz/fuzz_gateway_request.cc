@@ -1,19 +1,21 @@
-// Requests of gateways: every accepted request is within the limits.
-#pragma once
-
+// Requests of gateways that speak to vLLM, or to SGLang: every accepted request is within the limits.
 #include <cstdint>
 #include <string>
 
+#include "engines/sglang.pb.h"
+#include "engines/vllm.pb.h"
 #include "google/protobuf/stubs/logging.h"
 #include "router/frontend/gateway/protocol.h"
 #include "tests/fuzz/fuzz.h"
 
-namespace bfio::fuzz {
+namespace {
+
+namespace router = bfio::router;
+using bfio::fuzz::Check;
 
 // Whether `data` is a request that is accepted; then it is in `message`.
 template <typename Request>
 bool Accepted(const router::gateway::Protocol& protocol, const uint8_t* data, size_t size, Request& message) {
-  static const google::protobuf::LogSilencer quiet;
   if (!message.ParseFromArray(data, static_cast<int>(size))) return false;
   router::gateway::RequestContext context;
   context.max_sequence_tokens = 5000;
@@ -37,4 +39,15 @@ bool Accepted(const router::gateway::Protocol& protocol, const uint8_t* data, si
   return true;
 }
 
-}  // namespace bfio::fuzz
+}  // namespace
+
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const google::protobuf::LogSilencer quiet;
+  vllm::grpc::engine::GenerateRequest vllm;
+  if (Accepted(router::gateway::VllmProtocol(), data, size, vllm))
+    Check(!vllm.sampling_params().has_prompt_logprobs(), "no unsupported field is accepted");
+  sglang::grpc::scheduler::GenerateRequest sglang;
+  if (Accepted(router::gateway::SglangProtocol(), data, size, sglang))
+    Check(!sglang.sampling_params().has_custom_params(), "no unsupported field is accepted");
+  return 0;
+}
