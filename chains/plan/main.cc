@@ -14,6 +14,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
 #include "common/config/program.h"
+#include "common/json/json_reader.h"
 
 namespace bfio::plan {
 namespace {
@@ -103,7 +104,7 @@ absl::StatusOr<Problem> ReadProblem(const Settings& s) {
 
 // Names from files may be invalid UTF-8.
 std::string Dump(const nlohmann::ordered_json& json) {
-  return absl::StrCat(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), "\n");
+  return absl::StrCat(JsonText(json), "\n");
 }
 
 bool GoOn() {

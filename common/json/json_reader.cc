@@ -208,6 +208,14 @@ std::string NameOf(absl::string_view member) {
 
 }  // namespace
 
+std::string JsonText(const json& value, int indent) {
+  return value.dump(indent, ' ', false, json::error_handler_t::replace);
+}
+
+std::string JsonText(const nlohmann::ordered_json& value, int indent) {
+  return value.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
 std::string WithMembers(absl::string_view object,
                         const std::vector<std::pair<absl::string_view, std::string>>& members) {
   std::string out;

@@ -55,6 +55,11 @@ absl::StatusOr<nlohmann::json> ReadJsonObject(absl::string_view text, absl::stri
                                               const JsonLimits& limits = {},
                                               std::initializer_list<absl::string_view> fields = {});
 
+// As JSON on one line, or indented by so many spaces. Bytes that are not UTF-8 are replaced: texts of peers
+// may have any. Programs write JSON with it, because each file that calls the library's own instantiates it.
+std::string JsonText(const nlohmann::json& value, int indent = -1);
+std::string JsonText(const nlohmann::ordered_json& value, int indent = -1);
+
 // Changes members of a JSON object in its text: whatever else it says stays as it is, byte for byte, the
 // order of its members included. Threads: pure function.
 

@@ -167,19 +167,19 @@ absl::StatusOr<std::string> Etcd::Post(const std::string& path, const std::strin
 absl::StatusOr<int64_t> Etcd::Grant(absl::Duration ttl) {
   const auto seconds = static_cast<int64_t>(std::ceil(absl::ToDoubleSeconds(ttl)));
   BFIO_ASSIGN_OR_RETURN(const auto reply,
-                        PostToAny("/v3/lease/grant", json{{"TTL", absl::StrCat(seconds)}}.dump()));
+                        PostToAny("/v3/lease/grant", JsonText(json{{"TTL", absl::StrCat(seconds)}})));
   return LeaseIn(reply);
 }
 
 absl::StatusOr<bool> Etcd::Renew(int64_t lease) {
-  const auto reply = PostToAny("/v3/lease/keepalive", json{{"ID", absl::StrCat(lease)}}.dump());
+  const auto reply = PostToAny("/v3/lease/keepalive", JsonText(json{{"ID", absl::StrCat(lease)}}));
   if (absl::IsNotFound(reply.status())) return false;
   if (!reply.ok()) return reply.status();
   return RenewedIn(*reply, lease);
 }
 
 absl::Status Etcd::Revoke(int64_t lease) {
-  return PostToAny("/v3/lease/revoke", json{{"ID", absl::StrCat(lease)}}.dump()).status();
+  return PostToAny("/v3/lease/revoke", JsonText(json{{"ID", absl::StrCat(lease)}})).status();
 }
 
 absl::StatusOr<EtcdOwner> Etcd::Read(const std::string& key) {
@@ -192,7 +192,7 @@ absl::StatusOr<EtcdOwner> Etcd::ReadOnce(const std::string& key) {
 
 absl::StatusOr<EtcdOwner> Etcd::ReadFrom(const std::string& key, size_t tries) {
   BFIO_ASSIGN_OR_RETURN(const auto reply,
-                        Post("/v3/kv/range", json{{"key", absl::Base64Escape(key)}}.dump(), tries));
+                        Post("/v3/kv/range", JsonText(json{{"key", absl::Base64Escape(key)}}), tries));
   return OwnerIn(reply);
 }
 
@@ -207,7 +207,7 @@ absl::StatusOr<EtcdClaim> Etcd::Claim(const std::string& key, const std::string&
       json::array({{{"target", "CREATE"}, {"key", place}, {"createRevision", "0"}, {"result", "EQUAL"}}});
   transaction["success"] = json::array({put});
   transaction["failure"] = json::array({range});
-  BFIO_ASSIGN_OR_RETURN(const auto reply, PostToAny("/v3/kv/txn", transaction.dump()));
+  BFIO_ASSIGN_OR_RETURN(const auto reply, PostToAny("/v3/kv/txn", JsonText(transaction)));
   return ClaimIn(reply, name);
 }
 

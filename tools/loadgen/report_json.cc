@@ -1,6 +1,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "common/json/json_reader.h"
 #include "nlohmann/json.hpp"
 #include "tools/loadgen/knee.h"
 #include "tools/loadgen/report.h"
@@ -176,8 +177,7 @@ Json ResultJson(const Report& report) {
 }
 
 std::string ToJson(const Report& report) {
-  // Error messages come from another process and need not be UTF-8.
-  return absl::StrCat(ResultJson(report).dump(2, ' ', false, Json::error_handler_t::replace), "\n");
+  return absl::StrCat(JsonText(ResultJson(report), 2), "\n");
 }
 
 }  // namespace bfio::loadgen

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "absl/strings/str_replace.h"
+#include "common/json/json_reader.h"
 #include "nlohmann/json.hpp"
 #include "tools/loadgen/page_files.h"
 #include "tools/loadgen/report.h"
@@ -95,7 +96,7 @@ Json SeriesJson(const Timeline& timeline, double duration_s) {
 // One file, without references to anything outside: page.html and its chart library, with the data and the
 // script that draws it.
 std::string HtmlPage(absl::string_view script, const Json& data) {
-  std::string json = data.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string json = JsonText(data);
   // In JSON a '<' occurs only inside strings. Unescaped, it could end the HTML element or open a comment.
   absl::StrReplaceAll({{"<", "\\u003c"}}, &json);
   return absl::StrReplaceAll(

@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
+#include "common/json/json_reader.h"
 #include "nlohmann/json.hpp"
 #include "router/core/lookahead/lookahead.h"
 #include "tools/sim/commands.h"
@@ -134,7 +135,7 @@ void AddJson(OptionTable& table, bool& json) {
 }
 
 void PrintJson(const nlohmann::ordered_json& json) {
-  std::cout << json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;
+  std::cout << JsonText(json) << std::endl;
 }
 
 void PrintResult(const nlohmann::ordered_json& result, bool as_json) {

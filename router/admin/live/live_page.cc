@@ -6,6 +6,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/json/json_reader.h"
 #include "nlohmann/json.hpp"
 #include "router/admin/live/page_files.h"
 #include "router/admin/state_metrics.h"
@@ -103,7 +104,7 @@ std::string SamplesJson(const std::vector<std::shared_ptr<const StepSample>>& sa
                      {"step_s", sample->step_s},
                      {"straggler", sample->straggler ? nlohmann::json(*sample->straggler) : nullptr}});
   }
-  return array.dump();
+  return JsonText(array);
 }
 
 void AddLivePage(HttpServer& server, std::shared_ptr<const LiveHistory> history, LiveSource source) {
@@ -142,7 +143,7 @@ void AddLivePage(HttpServer& server, std::shared_ptr<const LiveHistory> history,
     return HttpReply{200, kJson, PageStateJson(*state)};
   });
   server.Get("/api/policies", [shared](const HttpRequest&) {
-    return HttpReply{200, kJson, nlohmann::json(shared->policies).dump()};
+    return HttpReply{200, kJson, JsonText(nlohmann::json(shared->policies))};
   });
   server.GetStream("/api/events", "text/event-stream", [history](const HttpRequest& request) {
     uint64_t after = 0;
@@ -187,7 +188,7 @@ std::string PageStateJson(const v1::ClusterState& state) {
       {"groups", List(state.groups())},
       {"requests", {{"completed", state.requests().completed()}, {"failed", state.requests().failed()}}}};
   // Invalid UTF-8 in a name is replaced, because it would throw otherwise.
-  return page.dump(-1, ' ', false, json::error_handler_t::replace);
+  return JsonText(page);
 }
 
 }  // namespace bfio::router

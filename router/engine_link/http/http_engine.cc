@@ -209,7 +209,7 @@ absl::StatusOr<EngineEnd> EndOfPrefill(absl::StatusOr<HttpClient::Answer> answer
     constexpr JsonLimits kLimits = {.bytes = HttpClient::kMostAnswerBytes, .values = size_t{1} << 18};
     const auto fields = ReadJsonObject(answer->body, "", kLimits, {"kv_transfer_params"});
     if (fields.ok() && fields->contains("kv_transfer_params"))
-      hand_off.parameters = UsableHandOff(fields->at("kv_transfer_params").dump());
+      hand_off.parameters = UsableHandOff(JsonText(fields->at("kv_transfer_params")));
   }
   return EngineEnd{.finish = EngineFinish::kLength,
                    .hand_off = std::make_shared<const RequestHandOff>(std::move(hand_off))};

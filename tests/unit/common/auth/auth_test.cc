@@ -194,7 +194,9 @@ class TokenFileTest : public ::testing::Test {
 };
 
 TEST_F(TokenFileTest, IsReadAgainWhenChangedAndKeptWhenInvalid) {
-  Replace("acme token:the-first-the-first\n");
+  Replace(
+      "\xef\xbb\xbf"
+      "acme token:the-first-the-first\n");
   const auto file = TokenFile::Open(path_);
   ASSERT_TRUE(file.ok()) << file.status();
   const auto verdict = [&](absl::string_view token) { return (*file)->Find(token, absl::Now()).verdict; };

@@ -60,6 +60,7 @@ TEST(JsonReader, ATreeHoldsOnlyWhatIsWanted) {
             absl::InvalidArgumentError("gives 'b' twice"));
   EXPECT_EQ(*ReadJsonObject("\xef\xbb\xbf {\"a\":[1,{\"b\":null}],\"c\":-2.5}", ""),
             nlohmann::json::parse("{\"a\":[1,{\"b\":null}],\"c\":-2.5}"));
+  EXPECT_EQ(JsonText(nlohmann::json{{"worker", "w\xff\xc0"}}), "{\"worker\":\"w\xef\xbf\xbd\xef\xbf\xbd\"}");
   for (const char* text : {"[]", "[{}]", "7", "\"{\"", "null"})
     EXPECT_FALSE(ReadJsonObject(text, "", limits, {"a"}).ok()) << text;
 }

@@ -124,6 +124,9 @@ TEST(TraceTest, BlocksAreNamedAlikeWhereTheFileSaysSo) {
       "{\"chat_id\": 1, \"turn\": 1, \"timestamp\": 1, \"input_length\": 20, \"output_length\": 5, "
       "\"hash_ids\": [3, 4]}\n";
   EXPECT_EQ(Parse(chat, {.blocks = true}).block_tokens, 16);
+  const std::string next =
+      "{\"chat_id\": 2, \"turn\": 1, \"timestamp\": 11, \"input_length\": 2, \"output_length\": 5}\n";
+  EXPECT_EQ(Parse(chat + next).requests[1].arrival_s, 10) << "seconds; Mooncake's are milliseconds";
 }
 
 std::string Session(absl::string_view scope, absl::string_view more = "") {
@@ -208,6 +211,7 @@ TEST(TraceTest, EveryKindOfBadRowIsCountedWithItsReason) {
   } kCases[] = {
       {"5", "1 fields, at least 2 expected"},
       {"abc,6", "num_prefill_tokens 'abc' is not a number"},
+      {"0x10,4", "'0x10' is not a number"},
       {",6", "is not a number"},
       {"0,6", "is not positive"},
       {"5,-6", "is not positive"},
@@ -234,6 +238,8 @@ TEST(TraceTest, BadTimesAreBadRows) {
       "TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,1\n2023-02-30 00:00:00,1,1\n"
       "2023-11-16 18:15:46,1,1\n");
   EXPECT_EQ(azure.dropped, 2);
+  const Trace late = Parse("arrived_at,num_prefill_tokens,num_decode_tokens\n0,100,10\n1e300,100,20\n");
+  EXPECT_THAT(late.dropped_examples, ElementsAre(HasSubstr("1e300"))) << "a replay would never end";
   const Trace burst = Parse("Timestamp,Request tokens,Response tokens\ninf,1,1\nnan,1,1\n,1,1\n3,1,1\n");
   EXPECT_EQ(burst.dropped, 3);
 }
