@@ -25,6 +25,7 @@
 #include "common/base/event_queue.h"
 #include "common/base/spdlog.h"
 #include "common/base/status_macros.h"
+#include "common/json/json_reader.h"
 #include "common/net/status.h"
 #include "common/net/tls.h"
 #include "nlohmann/json.hpp"
@@ -64,7 +65,7 @@ class ChainPoolService final : public WorkerPortService {
   void Stop() override;
 
  private:
-  CallReactor<v1::PoolMessage>* Join(grpc::CallbackServerContext* context);
+  CallReactor* Join(grpc::CallbackServerContext* context);
   using Session = PoolSession;
 
   void Run();
@@ -90,8 +91,7 @@ ChainPoolService::ChainPoolService(const ChainOptions& options, WorkerPortSetup 
       setup_(std::move(setup)),
       pool_(std::make_unique<ChainPool>(options, static_cast<uint64_t>(absl::ToUnixMicros(absl::Now())))),
       thread_([this] { Run(); }) {
-  Add<v1::PoolMessage>("/bfio.v1.ChainPool/Join",
-                       [this](grpc::CallbackServerContext* context) { return Join(context); });
+  Add("/bfio.v1.ChainPool/Join", [this](grpc::CallbackServerContext* context) { return Join(context); });
 }
 
 ChainPoolService::~ChainPoolService() {
@@ -103,7 +103,7 @@ void ChainPoolService::Stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-CallReactor<v1::PoolMessage>* ChainPoolService::Join(grpc::CallbackServerContext* context) {
+CallReactor* ChainPoolService::Join(grpc::CallbackServerContext* context) {
   if (setup_.authenticator != nullptr) setup_.authenticator->Accepted(*context);
   Session::Callbacks callbacks;
   std::optional<std::vector<std::string>> names;
@@ -188,16 +188,14 @@ std::string PoolJson(absl::Span<const core::PoolServer> servers) {
                     {"block_ms", server.times.compute * 1e3},
                     {"communication_ms", server.times.communication * 1e3}});
   }
-  // Servers choose their names; invalid UTF-8 is replaced.
-  return nlohmann::ordered_json{{"servers", std::move(list)}}.dump(
-      2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  return JsonText(nlohmann::ordered_json{{"servers", std::move(list)}}, 2);
 }
 
 std::string ModelJson(const core::BlockSizes& sizes) {
-  return nlohmann::ordered_json{{"blocks", sizes.blocks},
-                                {"block_gb", static_cast<double>(sizes.block) * 1e-9},
-                                {"cache_gb", static_cast<double>(sizes.request) * 1e-9}}
-      .dump(2);
+  return JsonText(nlohmann::ordered_json{{"blocks", sizes.blocks},
+                                         {"block_gb", static_cast<double>(sizes.block) * 1e-9},
+                                         {"cache_gb", static_cast<double>(sizes.request) * 1e-9}},
+                  2);
 }
 
 absl::Status WritePoolFiles(const std::string& folder, absl::Span<const core::PoolServer> servers,

@@ -6,9 +6,6 @@
 #pragma once
 
 #include <grpcpp/grpcpp.h>
-#include <grpcpp/impl/codegen/proto_utils.h>
-#include <grpcpp/impl/codegen/rpc_service_method.h>
-#include <grpcpp/impl/codegen/server_callback_handlers.h>
 #include <grpcpp/impl/service_type.h>
 
 #include <functional>
@@ -19,11 +16,9 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/net/channel.h"
 #include "common/net/first_messages.h"
 #include "common/net/server_call.h"
 #include "common/net/status.h"
-#include "common/net/tsan_edge.h"
 
 namespace bfio {
 
@@ -79,34 +74,11 @@ class UnaryCall final : public ServerCall<UnaryCall<Request, Response>, Request,
   std::optional<Response> response_ ABSL_GUARDED_BY(mutex_);
 };
 
-template <typename Out>
-class RefusedCall final : public CallReactor<Out> {
- public:
-  explicit RefusedCall(const absl::Status& why) {
-    GrpcHandOver(this);
-    this->Finish(ToGrpcStatus(why));
-  }
-  void OnDone() override {
-    GrpcTakeOver(this);
-    delete this;
-  }
-};
-
 class CallService : public grpc::Service {
  protected:
   // `name` is "/package.Service/Method", a literal. `begin` makes the reactor of a call, on gRPC's threads;
   // gRPC uses it until OnDone.
-  template <typename Out>
-  void Add(const char* name, std::function<CallReactor<Out>*(grpc::CallbackServerContext*)> begin) {
-    AddMethod(new grpc::internal::RpcServiceMethod(name, grpc::internal::RpcMethod::BIDI_STREAMING, nullptr));
-    auto checked = [begin = std::move(begin)](grpc::CallbackServerContext* context) -> CallReactor<Out>* {
-      if (const absl::Status headers = CheckHeaders(*context); !headers.ok())
-        return new RefusedCall<Out>(headers);
-      return begin(context);
-    };
-    MarkMethodCallback(methods_++,
-                       new grpc::internal::CallbackBidiHandler<grpc::ByteBuffer, Out>(std::move(checked)));
-  }
+  void Add(const char* name, std::function<CallReactor*(grpc::CallbackServerContext*)> begin);
 
  private:
   int methods_ = 0;

@@ -52,10 +52,10 @@ HealthService::HealthService(const std::vector<std::string>& services, const Aut
     : first_service_(services.front()), authenticator_(authenticator) {
   serving_[""] = true;
   for (const std::string& service : services) serving_[service] = false;
-  Add<Response>("/grpc.health.v1.Health/Check",
-                [this](grpc::CallbackServerContext* context) { return Check(context); });
-  Add<Response>("/grpc.health.v1.Health/Watch",
-                [this](grpc::CallbackServerContext* context) { return BeginWatch(context); });
+  Add("/grpc.health.v1.Health/Check",
+      [this](grpc::CallbackServerContext* context) { return Check(context); });
+  Add("/grpc.health.v1.Health/Watch",
+      [this](grpc::CallbackServerContext* context) { return BeginWatch(context); });
 }
 
 HealthService::~HealthService() = default;
@@ -78,7 +78,7 @@ HealthService::Status HealthService::StatusOf(const std::string& service) const 
   return found->second && !closed_ ? Response::SERVING : Response::NOT_SERVING;
 }
 
-auto HealthService::Check(grpc::CallbackServerContext* context) -> CallReactor<Response>* {
+auto HealthService::Check(grpc::CallbackServerContext* context) -> CallReactor* {
   using CheckCall = UnaryCall<Request, Response>;
   const auto answer = [this](CheckCall& call, const std::string& service) {
     Response response;
@@ -102,7 +102,7 @@ auto HealthService::Check(grpc::CallbackServerContext* context) -> CallReactor<R
                           });
 }
 
-auto HealthService::BeginWatch(grpc::CallbackServerContext* context) -> CallReactor<Response>* {
+auto HealthService::BeginWatch(grpc::CallbackServerContext* context) -> CallReactor* {
   const std::shared_ptr<Watch> watch = Watch::Create(this);
   if (authenticator_->Knows(*context)) {
     authenticator_->Accepted(*context);

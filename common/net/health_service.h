@@ -42,8 +42,8 @@ class HealthService final : public CallService {
   using Status = Response::ServingStatus;
   class Watch;
 
-  CallReactor<Response>* Check(grpc::CallbackServerContext* context);
-  CallReactor<Response>* BeginWatch(grpc::CallbackServerContext* context);
+  CallReactor* Check(grpc::CallbackServerContext* context);
+  CallReactor* BeginWatch(grpc::CallbackServerContext* context);
   // SERVICE_UNKNOWN for an unknown service.
   Status StatusOf(const std::string& service) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   using Watches = std::vector<std::shared_ptr<Watch>>;

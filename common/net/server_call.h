@@ -5,6 +5,7 @@
 // for Close, HasEnded and what the subclass adds.
 #pragma once
 
+#include <google/protobuf/message.h>
 #include <grpcpp/grpcpp.h>
 
 #include <memory>
@@ -14,95 +15,86 @@
 #include "absl/status/statusor.h"
 #include "common/base/fair_share.h"
 #include "common/net/any_message.h"
-#include "common/net/bounded_parse.h"
 #include "common/net/first_messages.h"
-#include "common/net/status.h"
 #include "common/net/stream_writer.h"
 
 namespace bfio {
 
-// What gRPC calls. It passes on bytes, which ServerCall parses.
-template <typename Out>
-using CallReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, Out>;
-
-// `Derived` is the subclass, created as a shared_ptr and opened (StreamWriter::Open).
-template <typename Derived, typename In, typename Out>
-class ServerCall : public StreamWriter<CallReactor<Out>, Out>,
-                   public FirstMessages::Call,
-                   public std::enable_shared_from_this<Derived> {
+// What does not depend on the messages' types.
+class ServerCallBase : public StreamWriter,
+                       public FirstMessages::Call,
+                       public std::enable_shared_from_this<ServerCallBase> {
  public:
   // If `allowed` is an error, ends the call without receiving anything; otherwise has the peer's first
   // message received. `messages` must outlive the call. Call it at most once; without it nothing is received.
-  void Begin(const absl::StatusOr<Peer>& allowed, FirstMessages* messages) {
-    if (!allowed.ok()) return Close(ToGrpcStatus(allowed.status()));
-    messages_ = messages;
-    peer_ = *allowed;
-    messages->Begin(this->shared_from_this(), peer_);
-  }
+  void Begin(const absl::StatusOr<Peer>& allowed, FirstMessages* messages);
   // Whose share of the port's resources the call uses; set by Begin, or for a call without it.
   const Peer& peer() const { return peer_; }
   void set_peer(Peer peer) { peer_ = std::move(peer); }
 
   // Ends the call after the queued messages. Does nothing if it has ended.
-  void Close(grpc::Status status) {
-    MutexLock lock(&mutex_);
-    if (this->SetEnd(std::move(status))) this->Advance();
-  }
-  bool HasEnded() {
-    MutexLock lock(&mutex_);
-    return this->ended();
-  }
+  void Close(grpc::Status status);
+  bool HasEnded();
 
-  bool Receive() final {
-    MutexLock lock(&mutex_);
-    if (this->ended()) return false;
-    receiving_ = true;
-    Read();
-    return true;
-  }
-  void OnTooLate() final {
-    MutexLock lock(&mutex_);
-    const absl::Status late = receiving_
-                                  ? absl::DeadlineExceededError("the first message did not arrive in time")
-                                  : absl::UnavailableError("too many requests are being received");
-    if (this->SetEnd(ToGrpcStatus(late))) this->Advance();
-  }
-  void OnReadDone(bool ok) final {
-    const GrpcReaction reaction(this);
-    if (!std::exchange(first_came_, true)) messages_->End(*this);
-    if (ok && messages_->counts_messages()) messages_->Arrived(peer_, static_cast<int64_t>(bytes_.Length()));
-    if (!ok || !ParseBounded(bytes_, MessageIn(incoming_))) return OnNoMessage();
-    OnMessage(std::exchange(incoming_, In()));
-  }
+  bool Receive() final;
+  void OnTooLate() final;
+  void OnReadDone(bool ok) final;
 
  protected:
-  using Writer = StreamWriter<CallReactor<Out>, Out>;
-  using Writer::mutex_;
+  using StreamWriter::StreamWriter;
+  ~ServerCallBase() override = default;
 
-  // `incoming`: the first message is parsed into it.
-  explicit ServerCall(grpc::CallbackServerContext* context, In incoming = In())
-      : Writer(context), incoming_(std::move(incoming)) {}
-  ~ServerCall() override = default;
-
-  // Called with the first message, and with each that Read requested. No lock is held.
-  virtual void OnMessage(In message) = 0;
   // No message came: it cannot be parsed, or the peer has closed its side.
   virtual void OnNoMessage() { Close({grpc::StatusCode::INVALID_ARGUMENT, "cannot parse the request"}); }
 
   // Requests a further message. REQUIRES: the last one has arrived, and the call has not finished.
-  void Read() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    GrpcHandOver(this);
-    this->StartRead(&bytes_);
-  }
+  void Read() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
  private:
+  // The message to parse into; it has been parsed.
+  virtual google::protobuf::Message& Incoming() = 0;
+  virtual void OnIncoming() = 0;
+  // The next message to write; null: there is none now.
+  virtual const google::protobuf::Message* NextMessage() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) = 0;
+  bool NextBytes(grpc::ByteBuffer& bytes) final ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   FirstMessages* messages_ = nullptr;
   Peer peer_;
   // Whether gRPC has reported the first message.
   bool first_came_ = false;
-  grpc::ByteBuffer bytes_;  // owned by gRPC during a read
-  In incoming_;
+  grpc::ByteBuffer received_;  // owned by gRPC during a read
   bool receiving_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+// `Derived` is the subclass, created as a shared_ptr and opened (StreamWriter::Open).
+template <typename Derived, typename In, typename Out>
+class ServerCall : public ServerCallBase {
+ public:
+  std::shared_ptr<Derived> shared_from_this() {
+    return std::static_pointer_cast<Derived>(ServerCallBase::shared_from_this());
+  }
+
+ protected:
+  // `incoming`: the first message is parsed into it.
+  explicit ServerCall(grpc::CallbackServerContext* context, In incoming = In())
+      : ServerCallBase(context), incoming_(std::move(incoming)) {}
+  ~ServerCall() override = default;
+
+  // Called with the first message, and with each that Read requested. No lock is held.
+  virtual void OnMessage(In message) = 0;
+  // Sets `message`, which contains the previous one, to the next message to write and returns true, or
+  // returns false when there is nothing to write now.
+  virtual bool Next(Out& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) = 0;
+
+ private:
+  google::protobuf::Message& Incoming() final { return MessageIn(incoming_); }
+  void OnIncoming() final { OnMessage(std::exchange(incoming_, In())); }
+  const google::protobuf::Message* NextMessage() final ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return Next(message_) ? &MessageIn(message_) : nullptr;
+  }
+
+  In incoming_;
+  Out message_;
 };
 
 }  // namespace bfio

@@ -20,54 +20,23 @@
 
 namespace bfio {
 
-// `Reactor` is a grpc::ServerWriteReactor or grpc::ServerBidiReactor that writes `Message`.
-template <typename Reactor, typename Message>
-class StreamWriter : public Reactor {
+// What gRPC calls. It passes on bytes: gRPC's calls are templates over their messages, and their code is
+// compiled once this way.
+using CallReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
+
+class StreamWriter : public CallReactor {
  public:
   // Cancels the call when the peer has not taken the current write for `patience`; returns true if it did.
   // `now` is a time of MonotonicNow. REQUIRES: the caller shares ownership of the stream and holds no lock,
   // because gRPC may run callbacks of other calls inside TryCancel.
-  bool BreakOffIfStuck(absl::Time now, absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_) {
-    {
-      MutexLock lock(&mutex_);
-      if (context_ == nullptr || !writing_ || breaking_ || Untaken(now) < patience) return false;
-      breaking_ = true;
-    }
-    // While breaking_ is set, Finish is not called, so the call and its context stay alive.
-    context_->TryCancel();
-    MutexLock lock(&mutex_);
-    breaking_ = false;
-    Advance();
-    return true;
-  }
+  bool BreakOffIfStuck(absl::Time now, absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  void OnWriteDone(bool ok) final {
-    const GrpcReaction reaction(this);
-    MutexLock lock(&mutex_);
-    writing_ = false;
-    untaken_since_.reset();
-    if (!ok) {
-      broken_ = true;
-      OnBroken();
-    }
-    Advance();
-  }
+  void OnWriteDone(bool ok) final;
 
   // Ends the stream. Queued messages are not written.
-  void OnCancel() override {
-    const GrpcReaction reaction(this);
-    MutexLock lock(&mutex_);
-    broken_ = true;
-    SetEnd(grpc::Status::CANCELLED);
-    Advance();
-  }
+  void OnCancel() override;
 
-  void OnDone() final {
-    GrpcTakeOver(this);
-    // Moved out first: releasing the last reference destroys *this.
-    const std::shared_ptr<StreamWriter> self = std::move(self_);
-    OnGone();
-  }
+  void OnDone() final;
 
  protected:
   // `context` is the call's. A call without a context cannot be cancelled.
@@ -81,9 +50,9 @@ class StreamWriter : public Reactor {
     GrpcHandOver(this);
   }
 
-  // The source of messages. Sets `message`, which contains the previous one, to the next message and returns
-  // true, or returns false when there is nothing to write now. Not called during a write or after one failed.
-  virtual bool Next(Message& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) = 0;
+  // The source of messages. Sets `bytes` to the next message and returns true, or returns false when there is
+  // nothing to write now. Not called during a write or after one failed.
+  virtual bool NextBytes(grpc::ByteBuffer& bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) = 0;
 
   // A write has failed, so nothing more reaches the peer. An override that does not end the stream leaves
   // that to OnCancel.
@@ -94,31 +63,11 @@ class StreamWriter : public Reactor {
 
   // Starts the next write, or finishes the call if it has ended and nothing is left to write. Does nothing
   // during a write. Call it after every change to the source and after SetEnd.
-  void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    // The operations start under the lock: gRPC runs no callback inside them, and no other thread can act
-    // between the decision to write and the write.
-    if (writing_ || finished_ || breaking_) return;
-    if (!broken_ && Next(message_)) {
-      writing_ = true;
-      GrpcHandOver(this);
-      this->StartWrite(&message_);
-    } else if (ended_) {
-      finished_ = true;
-      GrpcHandOver(this);
-      // Not combined with the last write: until that is taken, BreakOffIfStuck must be able to cancel the
-      // call.
-      this->Finish(status_);
-    }
-  }
+  void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Sets the status that the call finishes with once Next returns false. False, without any change, if the
   // stream has ended already.
-  bool SetEnd(grpc::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (ended_) return false;
-    ended_ = true;
-    status_ = std::move(status);
-    return true;
-  }
+  bool SetEnd(grpc::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Whether `more` may be added to the `waiting` amount, bounded by `bound`, in any unit. A single message
   // may always be queued, however large.
@@ -128,11 +77,7 @@ class StreamWriter : public Reactor {
 
   // How long the peer has not taken the current write; 0 without one. Counts from CountFrom, or otherwise
   // from the first call for this write, so that a stream without such calls reads no clock.
-  absl::Duration Untaken(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (!writing_) return absl::ZeroDuration();
-    if (!untaken_since_) untaken_since_ = now;
-    return now - *untaken_since_;
-  }
+  absl::Duration Untaken(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // For Next: sets when the write of the message begins.
   void CountFrom(absl::Time start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { untaken_since_ = start; }
 
@@ -162,7 +107,7 @@ class StreamWriter : public Reactor {
   bool breaking_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<absl::Time> untaken_since_ ABSL_GUARDED_BY(mutex_);
   grpc::Status status_ ABSL_GUARDED_BY(mutex_);
-  Message message_;  // owned by gRPC while writing_
+  grpc::ByteBuffer bytes_;  // owned by gRPC while writing_
 };
 
 }  // namespace bfio

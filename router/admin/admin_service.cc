@@ -22,7 +22,7 @@ OperatorHandler::Done ReplyTo(const std::shared_ptr<UnaryCall<Request, Response>
 
 template <typename Request, typename Response, typename Act>
 void AdminService::AddUnary(const char* name, Role role, Act act) {
-  Add<Response>(name, [this, role, act](grpc::CallbackServerContext* context) {
+  Add(name, [this, role, act](grpc::CallbackServerContext* context) {
     absl::StatusOr<std::string> who = authenticator_->Operator(*context, role);
     const absl::StatusOr<Peer> allowed = PeerOf(*context, who);
     return UnaryCall<Request, Response>::Begin(
@@ -58,7 +58,7 @@ AdminService::AdminService(OperatorHandler* handler, Authenticator* authenticato
       [this](const std::string& who, const v1::SetPolicyRequest& request, const auto& call) {
         SetPolicy(who, request, call);
       });
-  Add<v1::StepSummary>("/bfio.v1.Admin/WatchSteps", [this](grpc::CallbackServerContext* context) {
+  Add("/bfio.v1.Admin/WatchSteps", [this](grpc::CallbackServerContext* context) {
     return steps_->Subscribe(PeerOf(*context, authenticator_->Operator(*context, Role::kRead)), &messages_,
                              [this, context] { return authenticator_->Knows(*context); });
   });

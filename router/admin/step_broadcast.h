@@ -16,6 +16,7 @@
 #include "common/base/fair_share.h"
 #include "common/base/mutex.h"
 #include "common/net/first_messages.h"
+#include "common/net/stream_writer.h"
 #include "router/group/step_statistics.h"
 
 namespace bfio::router {
@@ -24,7 +25,7 @@ class StepBroadcast {
  public:
   class Watcher;
 
-  using Stream = CallReactor<v1::StepSummary>;
+  using Stream = CallReactor;
 
   // A stream of the summaries that its request selects; gRPC owns the result. If `allowed` is an error, the
   // stream ends with it before its request is received. `messages` receives the request, and outlives the

@@ -47,12 +47,11 @@ InferenceService::InferenceService(RequestHandler* handler, Authenticator* authe
       request_limits_(request_limits),
       stream_limits_(stream_limits),
       secrets_(std::move(secrets)) {
-  Add<v1::GenerateResponse>("/bfio.v1.Inference/Generate",
-                            [this](grpc::CallbackServerContext* context) { return Generate(context); });
-  Add<v1::AbortResponse>("/bfio.v1.Inference/Abort",
-                         [this](grpc::CallbackServerContext* context) { return Abort(context); });
-  Add<v1::GetLoadsResponse>("/bfio.v1.Inference/GetLoads",
-                            [this](grpc::CallbackServerContext* context) { return GetLoads(context); });
+  Add("/bfio.v1.Inference/Generate",
+      [this](grpc::CallbackServerContext* context) { return Generate(context); });
+  Add("/bfio.v1.Inference/Abort", [this](grpc::CallbackServerContext* context) { return Abort(context); });
+  Add("/bfio.v1.Inference/GetLoads",
+      [this](grpc::CallbackServerContext* context) { return GetLoads(context); });
 }
 
 ClientStream* InferenceService::Generate(grpc::CallbackServerContext* context) {

@@ -26,10 +26,9 @@ WorkerLinkService::WorkerLinkService(WorkerHandler* handler, bool bind_worker_id
       limits_(limits),
       keys_(std::move(keys)),
       tokenizers_(std::move(tokenizers)) {
-  Add<v1::RouterMessage>("/bfio.v1.WorkerLink/Attach",
-                         [this](grpc::CallbackServerContext* context) { return Attach(context); });
-  Add<v1::TokenizerReceipt>("/bfio.v1.WorkerLink/OfferTokenizer",
-                            [this](grpc::CallbackServerContext* context) { return OfferTokenizer(context); });
+  Add("/bfio.v1.WorkerLink/Attach", [this](grpc::CallbackServerContext* context) { return Attach(context); });
+  Add("/bfio.v1.WorkerLink/OfferTokenizer",
+      [this](grpc::CallbackServerContext* context) { return OfferTokenizer(context); });
 }
 
 TokenizerUpload* WorkerLinkService::OfferTokenizer(grpc::CallbackServerContext* context) {
@@ -44,7 +43,7 @@ TokenizerUpload* WorkerLinkService::OfferTokenizer(grpc::CallbackServerContext* 
   return call.get();  // kept alive by itself until OnDone
 }
 
-CallReactor<v1::RouterMessage>* WorkerLinkService::Attach(grpc::CallbackServerContext* context) {
+CallReactor* WorkerLinkService::Attach(grpc::CallbackServerContext* context) {
   if (authenticator_ != nullptr) authenticator_->Accepted(*context);
   SessionChannel::Options options;
   options.handler = handler_;

@@ -93,7 +93,7 @@ class WorkerLinkService final : public WorkerPortService {
                     TokenizerReceiver tokenizers = {}, std::shared_ptr<const TicketKeys> keys = nullptr);
 
  private:
-  CallReactor<v1::RouterMessage>* Attach(grpc::CallbackServerContext* context);
+  CallReactor* Attach(grpc::CallbackServerContext* context);
   TokenizerUpload* OfferTokenizer(grpc::CallbackServerContext* context);
 
   Authenticator* const authenticator_;

@@ -47,11 +47,11 @@ absl::StatusOr<EngineStep> FromWire(const v1::EngineStep& wire) {
 EngineStepsService::EngineStepsService(EngineLink* link, Authenticator* authenticator,
                                        FirstMessages::Limits messages)
     : WorkerPortService(messages), link_(link), authenticator_(authenticator) {
-  Add<v1::Allotment>("/bfio.v1.EngineSteps/Follow",
-                     [this](grpc::CallbackServerContext* context) { return Follow(context); });
+  Add("/bfio.v1.EngineSteps/Follow",
+      [this](grpc::CallbackServerContext* context) { return Follow(context); });
 }
 
-CallReactor<v1::Allotment>* EngineStepsService::Follow(grpc::CallbackServerContext* context) {
+CallReactor* EngineStepsService::Follow(grpc::CallbackServerContext* context) {
   if (authenticator_ != nullptr) authenticator_->Accepted(*context);
   const uint64_t stream = next_stream_.fetch_add(1);
   // Number of the answer; the link's thread makes answers one after another.

@@ -25,7 +25,7 @@ class EngineStepsService final : public WorkerPortService {
   EngineStepsService(EngineLink* link, Authenticator* authenticator, FirstMessages::Limits messages = {});
 
  private:
-  CallReactor<v1::Allotment>* Follow(grpc::CallbackServerContext* context);
+  CallReactor* Follow(grpc::CallbackServerContext* context);
 
   EngineLink* const link_;
   Authenticator* const authenticator_;

@@ -334,8 +334,8 @@ PickerService::PickerService(RequestHandler* handler, Authenticator* authenticat
       options_(std::move(options)),
       headers_(
           {":path", "x-request-id", "traceparent", "authorization", kTtftHeader, options_.tenant_header}) {
-  Add<Out>("/envoy.service.ext_proc.v3.ExternalProcessor/Process",
-           [this](grpc::CallbackServerContext* context) { return Process(context); });
+  Add("/envoy.service.ext_proc.v3.ExternalProcessor/Process",
+      [this](grpc::CallbackServerContext* context) { return Process(context); });
 }
 
 PickerCall* PickerService::Process(grpc::CallbackServerContext* context) {

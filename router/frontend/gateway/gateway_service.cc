@@ -97,9 +97,7 @@ GatewayService::GatewayService(const Protocol& protocol, RequestHandler* handler
       options_(std::move(options)),
       started_(MonotonicNow()),
       feed_(handler) {
-  const auto add = [this](const char* method, auto begin) {
-    Add<AnyMessage>(Path(method), std::move(begin));
-  };
+  const auto add = [this](const char* method, auto begin) { Add(Path(method), std::move(begin)); };
   add("Generate", [this](grpc::CallbackServerContext* context) { return Generate(context); });
   add("Abort", [this](grpc::CallbackServerContext* context) { return Abort(context); });
   add("GetTokenizer", [this](grpc::CallbackServerContext* context) {
@@ -119,13 +117,12 @@ const char* GatewayService::Path(const char* method) {
 
 void GatewayService::AddUnary(const char* method, const Message& request,
                               std::function<void(const CallPtr&, const Message&)> answer) {
-  Add<AnyMessage>(Path(method),
-                  [this, &request, answer = std::move(answer)](grpc::CallbackServerContext* context) {
-                    return Call::Begin(
-                        context, authenticator_->Check(*context), messages_,
-                        [&answer](const CallPtr& call, const AnyMessage& message) { answer(call, *message); },
-                        AnyMessage::Of(request));
-                  });
+  Add(Path(method), [this, &request, answer = std::move(answer)](grpc::CallbackServerContext* context) {
+    return Call::Begin(
+        context, authenticator_->Check(*context), messages_,
+        [&answer](const CallPtr& call, const AnyMessage& message) { answer(call, *message); },
+        AnyMessage::Of(request));
+  });
 }
 
 void GatewayService::ReplyWithLoads(const CallPtr& call,

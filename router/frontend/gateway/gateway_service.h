@@ -50,7 +50,7 @@ class LoadFeed {
  public:
   static constexpr size_t kMaxSubscribers = 64;
 
-  using Stream = CallReactor<AnyMessage>;
+  using Stream = CallReactor;
 
   explicit LoadFeed(RequestHandler* handler, absl::Duration interval = absl::Milliseconds(100));
   ~LoadFeed();

@@ -80,7 +80,7 @@ class ConnectionListenerTest : public ::testing::Test {
    public:
     explicit PeerNameService(Authenticator* authenticator) {
       using Reply = grpc::health::v1::HealthCheckResponse;
-      Add<Reply>("/grpc.health.v1.Health/Check", [=](grpc::CallbackServerContext* context) {
+      Add("/grpc.health.v1.Health/Check", [=](grpc::CallbackServerContext* context) {
         const absl::Status known = authenticator->Check(*context).status();
         auto* const call = UnaryCall<grpc::health::v1::HealthCheckRequest, Reply>::Create(context);
         known.ok() ? call->Reply(Reply()) : call->Reply(known);

@@ -67,7 +67,7 @@ class TestService final : public CallService {
     int reads = 1;
   };
   explicit TestService(Options options) : options_(std::move(options)), messages(options_.limits) {
-    Add<v1::RouterMessage>("/bfio.v1.WorkerLink/Attach", [this](grpc::CallbackServerContext*) {
+    Add("/bfio.v1.WorkerLink/Attach", [this](grpc::CallbackServerContext*) {
       const auto call = std::make_shared<TestCall>(&log, options_.reads);
       call->Open(call);
       call->Begin(options_.allowed.ok() ? absl::StatusOr<Peer>(Peer()) : options_.allowed, &messages);

@@ -16,6 +16,7 @@
 #include "bfio/v1/inference.grpc.pb.h"
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
+#include "common/net/call_service.h"
 #include "gtest/gtest.h"
 #include "tests/testing/loopback_server.h"
 
@@ -25,8 +26,7 @@ namespace {
 constexpr size_t kBig = testing::LoopbackServer::kBig;
 
 // Writes numbers in the order in which they are queued, each with a payload of the given size.
-class NumberStream final
-    : public StreamWriter<grpc::ServerWriteReactor<v1::GenerateResponse>, v1::GenerateResponse> {
+class NumberStream final : public StreamWriter {
  public:
   enum class WhenBroken { kEnd, kWaitForCancel };
 
@@ -82,14 +82,17 @@ class NumberStream final
   NumberStream(grpc::CallbackServerContext* context, WhenBroken when_broken)
       : StreamWriter(context), when_broken_(when_broken) {}
 
-  bool Next(v1::GenerateResponse& message) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  bool NextBytes(grpc::ByteBuffer& bytes) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     EXPECT_FALSE(writing() || broken() || finished());
     if (queue_.empty()) return false;
+    v1::GenerateResponse message;
     message.set_first_index(queue_.front().first);
     message.set_request_id(std::string(queue_.front().second, 'x'));
     queue_.pop_front();
     ++pulled_;
     if (begin_) CountFrom(*begin_);
+    const grpc::Slice slice(message.SerializeAsString());
+    bytes = grpc::ByteBuffer(&slice, 1);
     return true;
   }
   void OnBroken() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -181,14 +184,16 @@ TEST(UnboundStreamTest, ABrokenStreamMayWaitForItsOwnerToEndIt) {
 
 // --- over real calls on loopback ---
 
-class NumberService final : public v1::Inference::CallbackService {
+class NumberService final : public CallService {
  public:
-  grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(grpc::CallbackServerContext* context,
-                                                           const v1::GenerateRequest* request) override {
-    auto stream = NumberStream::Create(context);
-    MutexLock lock(&mutex_);
-    streams_.emplace(request->request_id(), stream);
-    return stream.get();
+  NumberService() {
+    Add("/bfio.v1.Inference/Generate", [this](grpc::CallbackServerContext* context) {
+      const auto name = context->client_metadata().find("name")->second;
+      auto stream = NumberStream::Create(context);
+      MutexLock lock(&mutex_);
+      streams_.emplace(std::string(name.data(), name.size()), stream);
+      return stream.get();
+    });
   }
 
   // Waits for the call with this name. Returns its stream.
@@ -206,9 +211,8 @@ class NumberService final : public v1::Inference::CallbackService {
 
 struct Call {
   explicit Call(v1::Inference::Stub& stub, const std::string& name) {
-    v1::GenerateRequest request;
-    request.set_request_id(name);
-    reader = stub.Generate(&context, request);
+    context.AddMetadata("name", name);
+    reader = stub.Generate(&context, {});
   }
 
   // Reads at most `limit` numbers; fewer when the stream ends.

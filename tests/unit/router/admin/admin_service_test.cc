@@ -231,7 +231,7 @@ TEST(StepBroadcastTokens, AStreamEndsSoonAfterItsTokenIsRemoved) {
   class Service final : public CallService {
    public:
     Service() {
-      Add<v1::StepSummary>("/bfio.v1.Admin/WatchSteps", [this](grpc::CallbackServerContext*) {
+      Add("/bfio.v1.Admin/WatchSteps", [this](grpc::CallbackServerContext*) {
         return steps.Subscribe(Peer(), &messages, [this] { return allowed.load(); });
       });
     }

@@ -312,16 +312,15 @@ TEST(WorkerLinkBounds, UnreadBytesOfAllSessionsAreBounded) {
   class Service final : public CallService {
    public:
     explicit Service(SessionBounds* bounds) {
-      Add<v1::RouterMessage>(
-          "/bfio.v1.WorkerLink/Attach", [this, bounds](grpc::CallbackServerContext* context) {
-            WorkerSession::Callbacks callbacks;
-            callbacks.on_message = [this](const std::shared_ptr<WorkerSession>& session, const auto&) {
-              MutexLock lock(&mutex);
-              sessions.push_back(session);
-            };
-            callbacks.on_gone = [](const std::shared_ptr<WorkerSession>&) {};
-            return WorkerSession::Create("peer", std::move(callbacks), bounds, context).get();
-          });
+      Add("/bfio.v1.WorkerLink/Attach", [this, bounds](grpc::CallbackServerContext* context) {
+        WorkerSession::Callbacks callbacks;
+        callbacks.on_message = [this](const std::shared_ptr<WorkerSession>& session, const auto&) {
+          MutexLock lock(&mutex);
+          sessions.push_back(session);
+        };
+        callbacks.on_gone = [](const std::shared_ptr<WorkerSession>&) {};
+        return WorkerSession::Create("peer", std::move(callbacks), bounds, context).get();
+      });
     }
     std::shared_ptr<WorkerSession> Await(size_t count) {
       MutexLock lock(&mutex);
