@@ -139,7 +139,8 @@ TEST_F(ConfigTest, TheCommandLineOverridesTheFileInAnyOrder) {
   EXPECT_TRUE(settings().json);
   EXPECT_EQ(settings().load, 1) << "not in the file: the default stays";
   for (const char* empty : {"", "# nothing\n", "{}"}) EXPECT_TRUE(Run({"--config=" + WriteFile(empty)}).ok());
-  ASSERT_TRUE(Run({"--config", WriteFile("\xef\xbb\xbf\n  {\"workers\": 3,\n\t\"load\": 0.1}\n")}).ok()) << "JSON";
+  ASSERT_TRUE(Run({"--config", WriteFile("\xef\xbb\xbf\n  {\"workers\": 3,\n\t\"load\": 0.1}\n")}).ok())
+      << "JSON";
   EXPECT_EQ(settings().workers, 3);
   EXPECT_EQ(settings().load, 0.1);
 }

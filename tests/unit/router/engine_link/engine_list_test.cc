@@ -75,7 +75,9 @@ TEST_F(EngineListTest, AFileHasTheSameList) {
     Write(text);
     EXPECT_THAT(Read().status().message(), HasSubstr(mistake));
   }
-  Write("\xef\xbb\xbf# the fleet\nengines:\n- {url: vllm://a:1, barrier: x}  # first\n- {url: vllm://b:1, barrier: x}\n");
+  Write(
+      "\xef\xbb\xbf# the fleet\nengines:\n- {url: vllm://a:1, barrier: x}  # first\n- {url: vllm://b:1, "
+      "barrier: x}\n");
   EXPECT_THAT(Names(Read()->engines), ElementsAre("vllm://a:1?x", "vllm://b:1?x"));
   EXPECT_TRUE(Read()->watched());
 }
