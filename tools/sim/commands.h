@@ -63,8 +63,8 @@ struct WorkloadOptions {
 };
 // Says on standard error what was not usable.
 void PrintDroppedRows(const Trace& trace);
-// --trace, --profile and --draw.
-void AddWorkload(OptionTable& table, WorkloadOptions& workload);
+// --trace, --profile and --draw; `otherwise`: what is used without the first two.
+void AddWorkload(OptionTable& table, WorkloadOptions& workload, absl::string_view otherwise = "conversation");
 // The workload, varied by `seed`: rotated to another start, sampled anew, or with rows drawn with
 // replacement. The profile conversation when it has neither trace nor profile. `requests` > 0: number of rows
 // of a drawn workload. Dropped rows of a file are reported on standard error.

@@ -100,10 +100,10 @@ void EndWithRequests(const OptionTable& table, SimOptions& options) {
   if (!table.given("steps")) options.steps = 0;
 }
 
-void AddWorkload(OptionTable& table, WorkloadOptions& workload) {
+void AddWorkload(OptionTable& table, WorkloadOptions& workload, absl::string_view otherwise) {
   table.Add("trace", &workload.trace, "trace file (Azure, BurstGPT, Mooncake or generic columns)");
   table.Add("profile", &workload.profile,
-            "built-in workload instead of a trace; if neither is given, conversation");
+            absl::StrCat("built-in workload instead of a trace; if neither is given, ", otherwise));
   table.AddChoice("draw", &workload.with_replacement,
                   std::vector<std::pair<std::string, bool>>{{"order", false}, {"replacement", true}},
                   "order: rows of the trace in order, repeated from the start at its end; replacement: rows "

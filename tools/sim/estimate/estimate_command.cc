@@ -238,7 +238,7 @@ absl::Status RunEstimateCommand(const ReadOptions& read) {
             "every rank computes as many rows as the rank with most, as with expert parallelism");
   table.Add("prompt_price", &options.terms.prompt_s, Within(0, 1),
             "seconds that a step takes longer on all ranks if any rank computes prompt tokens");
-  AddWorkload(table, workload);
+  AddWorkload(table, workload, "the measured lengths");
   table.Add("runs", &options.runs, Within(1, 1000),
             "simulations, each with other arrivals, lengths and parts of the measurement");
   table.Add("requests", &options.requests, Within(1, 1e9), "requests that are counted in each, at least");

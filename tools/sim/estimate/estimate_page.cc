@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
@@ -58,14 +59,17 @@ std::string Bars(const Json& values) {
 std::string Ratio(const Json& change, bool more_is_better) {
   const auto at = [](double ratio) { return 100 + 100 * std::clamp(std::log2(ratio), -1.0, 1.0); };
   const double mean = change["mean"];
-  const bool better = more_is_better ? mean > 1 : mean < 1;
+  const double change_for_better = more_is_better ? mean - 1 : 1 - mean;
+  const char* const kind = std::abs(change_for_better) < 0.005 ? "axis"
+                           : change_for_better > 0             ? "better"
+                                                               : "worse";
   return absl::StrFormat(
       "<svg viewBox=\"0 0 200 20\" style=\"width:12em\" role=\"img\" aria-label=\"%.2f\"><line "
       "class=\"axis\" x1=\"100\" x2=\"100\" y1=\"0\" "
       "y2=\"20\"/><g class=\"%s\"><line x1=\"%.1f\" x2=\"%.1f\" y1=\"10\" y2=\"10\" "
       "stroke-width=\"3\"/><circle cx=\"%.1f\" cy=\"10\" "
       "r=\"4\"/></g></svg>",
-      mean, better ? "better" : "worse", at(change["least"]), at(change["most"]), at(mean));
+      mean, kind, at(change["least"]), at(change["most"]), at(mean));
 }
 
 }  // namespace
@@ -83,15 +87,16 @@ std::string EstimatePage(const Json& json) {
   const auto safe = [](const std::string& text) {
     return absl::StrReplaceAll(text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}});
   };
-  std::string page = kHead;
-  absl::StrAppend(&page, "<h1>Would bfio help? ", safe(json["answer"]), "</h1><p>", safe(json["why"]),
-                  ".</p>");
+  std::string page = kHead, why = json["why"];
+  why[0] = absl::ascii_toupper(static_cast<unsigned char>(why[0]));
+  absl::StrAppend(&page, "<h1>Would bfio help? ", safe(json["answer"]), "</h1><p>", safe(why), ".</p>");
   absl::StrAppendFormat(&page,
                         "<h2>What was measured</h2><p>%d ranks for %.0f seconds: %.3g requests per second, "
                         "with %.0f prompt tokens (%.0f %% of "
                         "them cached) and %.0f output tokens on average. A step took %.3g ms. KV tokens of "
-                        "each rank; the line is the "
-                        "mean, and the fullest rank has %.1f %% more than it at any time:</p>%s",
+                        "each rank, on average; the line is their "
+                        "mean. At each moment some rank has more: the fullest of the moment has %.1f %% more "
+                        "than the mean:</p>%s",
                         is["ranks"].get<int>(), of("seconds"), of("requests_per_s"), of("prompt_tokens"),
                         100 * of("cached"), of("output_tokens"), 1e3 * of("step_s"),
                         100 * (of("most_kv") / std::max(1.0, of("mean_kv")) - 1), Bars(is["kv"]));
