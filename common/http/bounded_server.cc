@@ -270,9 +270,14 @@ void AwaitedRequests::Run() {
       for (int i = 0; i < count; ++i) {
         const int socket = events[static_cast<size_t>(i)].data.fd;
         const auto found = by_socket_.find(socket);
-        if (found == by_socket_.end() || !HasRequest(socket)) continue;
-        AwaitTurn(socket, found->second->address);
-        Remove(found->second);
+        if (found == by_socket_.end()) continue;
+        if (HasRequest(socket)) {
+          AwaitTurn(socket, found->second->address);
+          Remove(found->second);
+        } else if ((events[static_cast<size_t>(i)].events & EPOLLRDHUP) != 0) {
+          // The rest of the request cannot come any more.
+          End(found->second);
+        }
       }
       const absl::Time now = MonotonicNow();
       while (!sockets_.empty() && sockets_.front().until <= now) End(sockets_.begin());

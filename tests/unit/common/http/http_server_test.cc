@@ -336,6 +336,22 @@ TEST_F(HttpServerTest, ConnectionsWithoutARequestDelayNoCaller) {
   for (const int fd : sockets) close(fd);
 }
 
+// A caller that will send nothing more is not waited for: one that came earlier is still open.
+TEST_F(HttpServerTest, AnUnfinishedRequestEndsWithItsSender) {
+  const int open = ConnectedTo(port_), ended = ConnectedTo(port_);
+  for (const int fd : {open, ended}) EXPECT_EQ(send(fd, "GET /me", 7, MSG_NOSIGNAL), 7);
+  shutdown(ended, SHUT_WR);
+  char byte;
+  EXPECT_LE(recv(ended, &byte, 1, 0), 0);
+  EXPECT_EQ(recv(open, &byte, 1, MSG_DONTWAIT), -1);
+  // What it has sent in full is served.
+  const int whole = ConnectedTo(port_);
+  EXPECT_EQ(send(whole, "GET /metrics HTTP/1.0\r\n\r\n", 25, MSG_NOSIGNAL), 25);
+  shutdown(whole, SHUT_WR);
+  EXPECT_EQ(recv(whole, &byte, 1, 0), 1);
+  for (const int fd : {open, ended, whole}) close(fd);
+}
+
 TEST_F(HttpServerTest, SilentConnectionsDoNotDelayShutdown) {
   std::vector<int> sockets;
   for (int i = 0; i < 100; ++i) sockets.push_back(ConnectedTo(port_, SOCK_NONBLOCK));
