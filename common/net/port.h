@@ -33,8 +33,9 @@ struct PortSpec {
   std::vector<FirstMessages*> messages;
   // The services count all messages that arrive (FirstMessages::Arrived), and those that do not are bounded.
   bool bounds_messages = false;
-  // Calls that a connection may have at once. A gateway has all its tenants' on one.
-  int max_streams = 1024;
+  // Calls that a connection may have at once; each takes gRPC 20 to 30 KB. A worker process has two for each
+  // of its ranks, a gateway those of all its tenants.
+  int max_streams = 640;
   // Bound of gRPC's memory. Beyond it gRPC ends idle connections, then streams, of any caller.
   size_t memory_bytes = size_t{512} << 20;
   // Server reflection receives messages of any caller, so leave it off where tokens are required.

@@ -40,6 +40,8 @@ uint64_t ResidentBytes() {
 
 // More requests than all slots together, for the streams of a gateway's connection.
 constexpr int kMostRunning = 1 << 16;
+// Calls of an operator's connection.
+constexpr int kMostAdminCalls = 128;
 constexpr const char* kInference = "bfio.v1.Inference";
 constexpr const char* kWorkerLink = "bfio.v1.WorkerLink";
 constexpr const char* kAdmin = "bfio.v1.Admin";
@@ -296,6 +298,7 @@ absl::Status RouterServer::OpenPorts(const RouterOptions& options) {
                        .services = {admin_.get(), admin_health_.get()},
                        .authenticators = {admin_authenticator_.get()},
                        .messages = {admin_->first_messages(), admin_health_->first_messages()},
+                       .max_streams = kMostAdminCalls,
                        .memory_bytes = size_t{64} << 20,
                        .reflection = options.admin_tokens.empty()};
   if (worker_health_ != nullptr) worker.messages.push_back(worker_health_->first_messages());

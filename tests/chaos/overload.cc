@@ -34,7 +34,8 @@ constexpr absl::Duration kWarmUp = absl::Seconds(3);
 constexpr absl::Duration kCapacity = absl::Seconds(15);
 constexpr int kGreedyTurns = 3;
 constexpr absl::Duration kProbePause = absl::Milliseconds(5);
-constexpr int64_t kGreedyKib = 256 << 10;
+// For each greedy peer, and in all.
+constexpr int64_t kGreedyKib = 64 << 10, kMostGreedyKib = 256 << 10;
 
 // The result of a load for some time, and tokens per second after the warm-up.
 struct Phase {
@@ -188,7 +189,7 @@ int MeasureGreedyPeers(const GreedyOptions& options) {
       verdict.violations.push_back(absl::StrCat("others wait longer for ", what));
   }
   absl::PrintF("router's memory, peak: %d and %d MiB\n", kib[0] >> 10, kib[1] >> 10);
-  if (kib[1] - kib[0] > testing::kSlowdown * kGreedyKib)
+  if (kib[1] - kib[0] > testing::kSlowdown * std::min(options.peers * kGreedyKib, kMostGreedyKib))
     verdict.violations.push_back("the router's memory grew too much");
   for (const std::string& violation : verdict.violations) absl::PrintF("VIOLATION  %s\n", violation);
   return verdict.violations.empty() ? 0 : 1;

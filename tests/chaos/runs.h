@@ -78,8 +78,8 @@ struct GreedyOptions {
 
 // Measures an ordinary load, and what each port answers others, without and with greedy peers, in turns.
 // Prints waits, the router's memory and what the peers did. Bounds: no request is lost or refused, the 99th
-// percentile of waits is at most twice that without them or 50 ms above, and the router grows by at most 256
-// MiB.
+// percentile of waits is at most twice that without them or 50 ms above, and the router grows by at most 64
+// MiB for each of them and 256 MiB in all.
 int MeasureGreedyPeers(const GreedyOptions& options);
 
 }  // namespace bfio::chaos

@@ -84,7 +84,7 @@ class PickerCall;
 class PickerService final : public CallService {
  public:
   // The fixed part of PickerOptions::held_bytes.
-  static constexpr int64_t kStreamBytes = int64_t{16} << 10;
+  static constexpr int64_t kStreamBytes = int64_t{32} << 10;
 
   PickerService(RequestHandler* handler, Authenticator* authenticator, PickerOptions options);
 
