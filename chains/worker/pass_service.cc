@@ -2,53 +2,46 @@
 
 #include "absl/strings/str_cat.h"
 #include "chains/worker/convert_batch.h"
+#include "common/net/authenticator.h"
+#include "common/net/server_call.h"
 #include "common/net/status.h"
-#include "common/net/tsan_edge.h"
 
 namespace bfio::worker {
 
-// One incoming stream. Owned by itself until OnDone, and shared with its gate.
-class PassService::Reader final : public grpc::ServerBidiReactor<v1::PassMessage, v1::PassReply> {
+// One incoming stream.
+class PassService::Reader final : public ServerCall<Reader, v1::PassMessage, v1::PassReply> {
  public:
-  static std::shared_ptr<Reader> Create(PassService* service) {
-    std::shared_ptr<Reader> reader(new Reader(service));
-    reader->self_ = reader;
-    GrpcHandOver(reader.get());
-    reader->StartRead(&reader->message_);
-    return reader;
-  }
-
-  void End(const absl::Status& status) {
-    MutexLock lock(&mutex_);
-    if (finished_) return;
-    finished_ = true;
-    GrpcHandOver(this);
-    Finish(ToGrpcStatus(status));
-  }
-
-  void OnReadDone(bool ok) override {
-    const GrpcReaction reaction(this);
-    absl::Status status = ok ? TakeMessage() : Lost();
-    if (!ok || !status.ok()) return End(status);
-    MutexLock lock(&mutex_);
-    if (finished_) return;
-    GrpcHandOver(this);
-    StartRead(&message_);
-  }
-
-  void OnDone() override {
-    GrpcTakeOver(this);
-    const std::shared_ptr<Reader> self = std::move(self_);
+  static Reader* Begin(PassService* service, grpc::CallbackServerContext* context) {
+    std::shared_ptr<Reader> reader(new Reader(service, context));
+    reader->Open(reader);
+    reader->ServerCall::Begin(PeerOf(*context), &service->messages_);
+    return reader.get();
   }
 
  private:
-  explicit Reader(PassService* service) : service_(service) {}
+  Reader(PassService* service, grpc::CallbackServerContext* context)
+      : ServerCall(context), service_(service) {}
 
-  absl::Status TakeMessage() {
-    if (gate_ == nullptr) return Open();
-    if (!message_.has_activations())
+  void OnMessage(v1::PassMessage message) override {
+    if (const absl::Status status = Take(message); !status.ok()) return Close(ToGrpcStatus(status));
+    MutexLock lock(&mutex_);
+    if (!ended()) Read();
+  }
+  void OnNoMessage() override {
+    if (gate_ != nullptr) {
+      MutexLock lock(&gate_->mutex);
+      if (gate_->inlet != nullptr)
+        gate_->inlet->OnLost(absl::UnavailableError("the previous server of the chain disconnected"));
+    }
+    Close(grpc::Status::OK);
+  }
+  bool Next(v1::PassReply&) override { return false; }
+
+  absl::Status Take(const v1::PassMessage& message) {
+    if (gate_ == nullptr) return OpenStage(message);
+    if (!message.has_activations())
       return absl::InvalidArgumentError("a stream may send only activations after open");
-    auto batch = FromProto(message_.activations());
+    auto batch = FromProto(message.activations());
     MutexLock lock(&gate_->mutex);
     if (gate_->inlet == nullptr) return absl::UnavailableError("the chain has ended");
     if (batch.ok()) return gate_->inlet->Take(*std::move(batch));
@@ -56,9 +49,9 @@ class PassService::Reader final : public grpc::ServerBidiReactor<v1::PassMessage
     return batch.status();
   }
 
-  absl::Status Open() {
-    if (!message_.has_open()) return absl::InvalidArgumentError("the first message of a stream must be open");
-    const v1::PassOpen& open = message_.open();
+  absl::Status OpenStage(const v1::PassMessage& message) {
+    if (!message.has_open()) return absl::InvalidArgumentError("the first message of a stream must be open");
+    const v1::PassOpen& open = message.open();
     std::shared_ptr<Gate> gate = service_->Find(open.chain());
     if (gate == nullptr || gate->stage != open.stage()) {
       return absl::NotFoundError(
@@ -67,28 +60,28 @@ class PassService::Reader final : public grpc::ServerBidiReactor<v1::PassMessage
     MutexLock lock(&gate->mutex);
     if (gate->inlet == nullptr) return absl::UnavailableError("the chain has ended");
     if (gate->reader != nullptr) return absl::AlreadyExistsError("another stream already feeds this stage");
-    gate->reader = self_;
+    gate->reader = shared_from_this();
     gate_ = std::move(gate);
     return absl::OkStatus();
   }
 
-  absl::Status Lost() {
-    if (gate_ != nullptr) {
-      MutexLock lock(&gate_->mutex);
-      if (gate_->inlet != nullptr)
-        gate_->inlet->OnLost(absl::UnavailableError("the previous server of the chain disconnected"));
-    }
-    return absl::OkStatus();
-  }
-
   PassService* const service_;
-  std::shared_ptr<Reader> self_;
-  v1::PassMessage message_;
   // Used only by gRPC's callbacks.
   std::shared_ptr<Gate> gate_;
-  Mutex mutex_;
-  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
 };
+
+PassService::PassService() {
+  Add("/bfio.v1.Pipeline/Pass", [this](grpc::CallbackServerContext* context) {
+    on_accepted_(context->peer());
+    return Reader::Begin(this, context);
+  });
+  Add("/bfio.v1.Pipeline/Ping", [this](grpc::CallbackServerContext* context) {
+    on_accepted_(context->peer());
+    auto* const call = UnaryCall<v1::PingRequest, v1::PingReply>::Create(context);
+    call->Reply(v1::PingReply());
+    return call;
+  });
+}
 
 void PassService::Register(uint64_t chain, uint32_t stage, Inlet* inlet) {
   MutexLock lock(&mutex_);
@@ -110,27 +103,13 @@ void PassService::Unregister(uint64_t chain) {
     gate->inlet = nullptr;
     reader = std::move(gate->reader);
   }
-  if (reader != nullptr) reader->End(absl::UnavailableError("the chain has ended"));
+  if (reader != nullptr) reader->Close(ToGrpcStatus(absl::UnavailableError("the chain has ended")));
 }
 
 std::shared_ptr<PassService::Gate> PassService::Find(uint64_t chain) {
   MutexLock lock(&mutex_);
   const auto found = gates_.find(chain);
   return found == gates_.end() ? nullptr : found->second;
-}
-
-grpc::ServerBidiReactor<v1::PassMessage, v1::PassReply>* PassService::Pass(
-    grpc::CallbackServerContext* context) {
-  on_accepted_(context->peer());
-  return Reader::Create(this).get();
-}
-
-grpc::ServerUnaryReactor* PassService::Ping(grpc::CallbackServerContext* context, const v1::PingRequest*,
-                                            v1::PingReply*) {
-  on_accepted_(context->peer());
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  reactor->Finish(grpc::Status::OK);
-  return reactor;
 }
 
 }  // namespace bfio::worker

@@ -13,17 +13,21 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "bfio/v1/pipeline.grpc.pb.h"
+#include "bfio/v1/pipeline.pb.h"
 #include "chains/pipeline/stage.h"
 #include "common/base/mutex.h"
+#include "common/net/call_service.h"
+#include "common/net/first_messages.h"
 
 namespace bfio::worker {
 
 // Upper bound of a message with its page lists: kMaxHiddenBytes, pages of at most 5 bytes each, and a margin.
 inline constexpr int kMaxPassBytes = 32 << 20;
 
-class PassService final : public v1::Pipeline::CallbackService {
+class PassService final : public CallService {
  public:
+  PassService();
+
   // `inlet` must stay valid until Unregister.
   void Register(uint64_t chain, uint32_t stage, Inlet* inlet);
   // When it returns, the inlet is not called any more.
@@ -34,11 +38,6 @@ class PassService final : public v1::Pipeline::CallbackService {
   void set_on_accepted(std::function<void(const std::string& peer)> on_accepted) {
     on_accepted_ = std::move(on_accepted);
   }
-
-  grpc::ServerBidiReactor<v1::PassMessage, v1::PassReply>* Pass(
-      grpc::CallbackServerContext* context) override;
-  grpc::ServerUnaryReactor* Ping(grpc::CallbackServerContext* context, const v1::PingRequest* request,
-                                 v1::PingReply* reply) override;
 
  private:
   class Reader;
@@ -55,6 +54,7 @@ class PassService final : public v1::Pipeline::CallbackService {
 
   std::shared_ptr<Gate> Find(uint64_t chain);
 
+  FirstMessages messages_;
   std::function<void(const std::string&)> on_accepted_ = [](const std::string&) {};
   Mutex mutex_;
   absl::flat_hash_map<uint64_t, std::shared_ptr<Gate>> gates_ ABSL_GUARDED_BY(mutex_);
