@@ -16,7 +16,6 @@
 #include "tests/testing/cluster.h"
 #include "tests/testing/engine_alone.h"
 #include "tests/testing/token_clients.h"
-#include "tests/testing/undisturbed.h"
 
 namespace bfio::testing {
 namespace {
@@ -45,7 +44,7 @@ TEST(Failures, RoutersWorkersAndStreamsMayBreakOneAfterTheOther) {
   std::ofstream(keys) << std::string(64, 'k');
   Cluster cluster(Options(3, {"--resume_key_file=" + keys}));  // 24 slots
   ASSERT_TRUE(cluster.ok());
-  Clients clients = StartClients(cluster.address(), 30, kTokens);
+  TokenClients clients(cluster.address(), ResumableRequests(30, kTokens));
   ASSERT_TRUE(cluster.WaitFor("a pool", [](const v1::ClusterState& s) {
     return s.waiting_requests() == 6 && Running(s) == 24 && s.steps().generated_tokens() > 24 * 10;
   }));
@@ -64,7 +63,7 @@ TEST(Failures, RoutersWorkersAndStreamsMayBreakOneAfterTheOther) {
     return s.requests().replayed() > 0 && Serving(s) == 2;
   }));
   const uint64_t resumed = cluster.State().requests().resumed();
-  for (const auto& client : clients) client->Break();
+  clients.Break();
   ASSERT_TRUE(cluster.WaitFor("the broken streams to be resumed", [=](const v1::ClusterState& s) {
     return s.requests().resumed() == resumed + 30;
   }));
@@ -106,8 +105,8 @@ TEST(Failures, RequestsThatEndWithoutARouterAreNotLost) {
   options.worker_flags.push_back(absl::StrCat("--step_log=", log));
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
-  Clients clients = StartClients(cluster.address(), 8, 200);
-  WaitForTokens(clients, 5);
+  TokenClients clients(cluster.address(), ResumableRequests(8, 200));
+  ASSERT_TRUE(clients.AwaitEach(5));
   cluster.KillRouter();
   ASSERT_TRUE(Eventually([&] {
     const std::vector<int64_t> finished = StepLogColumn(log, "finished");
@@ -213,24 +212,16 @@ TEST(Failures, ARouterThatIsKilledMidwayChangesNoTokenOfAModel) {
   const auto alone = TokensAlone(kModel, requests);
   Cluster cluster(CpuOptions(2));
   ASSERT_TRUE(cluster.ok());
-  std::vector<std::unique_ptr<ResumingClient>> clients;
-  for (size_t i = 0; i < requests.size(); ++i) {
-    requests[i].set_request_id(absl::StrCat("r", i));
-    clients.push_back(std::make_unique<ResumingClient>(cluster.address(), requests[i]));
-  }
-  ASSERT_TRUE(Eventually([&] { return clients[0]->tokens_seen() > 0; }));
+  for (size_t i = 0; i < requests.size(); ++i) requests[i].set_request_id(absl::StrCat("r", i));
+  TokenClients clients(cluster.address(), requests);
+  clients.AwaitTokens(1);
   cluster.KillRouter();
   cluster.StartRouterAgain();
   ASSERT_TRUE(cluster.WaitFor("the requests to be back",
                               [](const v1::ClusterState& s) { return s.requests().resumed() > 0; }));
   // Now also the worker, so that the prompts must be sent again.
   cluster.workers()[0].Signal(SIGKILL);
-  for (size_t i = 0; i < clients.size(); ++i) {
-    const GenerateResult& result = clients[i]->Join();
-    EXPECT_TRUE(result.status.ok()) << result.status.error_message();
-    EXPECT_TRUE(result.contiguous);
-    EXPECT_EQ(result.tokens, alone[i]) << "request " << i;
-  }
+  clients.ExpectTokens(alone);
   const v1::RequestTotals totals = cluster.State().requests();
   EXPECT_EQ(totals.tokens_lost() + totals.tokens_duplicated(), 0u);
 }

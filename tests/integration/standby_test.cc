@@ -19,7 +19,7 @@
 #include "tests/testing/bad_input.h"
 #include "tests/testing/etcd_server.h"
 #include "tests/testing/sockets.h"
-#include "tests/testing/undisturbed.h"
+#include "tests/testing/token_clients.h"
 
 namespace bfio::testing {
 namespace {
@@ -209,15 +209,14 @@ TEST(Standby, RequestsGoOnWhenLeadersAreKilledShutDownAndStopped) {
   const EtcdServer etcd;
   Pair pair(etcd);
   constexpr uint32_t kTokens = 3000;
-  Clients clients = StartClients(pair.target(), 24, kTokens);
-  WaitForTokens(clients, 10);
+  TokenClients clients(pair.target(), ResumableRequests(24, kTokens));
+  ASSERT_TRUE(clients.AwaitEach(10));
   pair.router(0).Signal(SIGKILL);
   ASSERT_TRUE(pair.WaitServing(1)) << pair.router(1).Stderr();
   pair.StartRouter(0);
   ASSERT_TRUE(pair.WaitStandby(0, 1)) << pair.router(0).Stderr();
   // Back to the first, without waiting for a lease to expire: a router that is shut down resigns.
-  EXPECT_TRUE(std::any_of(clients.begin(), clients.end(),
-                          [](const auto& client) { return client->tokens_seen() < kTokens; }));
+  EXPECT_LT(clients.least_seen(), kTokens);
   pair.router(1).Signal(SIGTERM);
   EXPECT_EQ(pair.router(1).Wait(kPatience), 0);
   ASSERT_TRUE(pair.WaitServing(0)) << pair.router(0).Stderr();

@@ -10,7 +10,6 @@
 #include "tests/chaos/tcp_proxy.h"
 #include "tests/testing/cluster.h"
 #include "tests/testing/engine_alone.h"
-#include "tests/testing/resuming_client.h"
 #include "tests/testing/token_clients.h"
 
 namespace bfio::testing {
@@ -142,19 +141,11 @@ TEST(Chain, AChainOutlivesItsRouterAndTheNextTakesItOver) {
   const auto alone = TokensAlone(Model(), requests);
   Cluster cluster(FourServers());
   ASSERT_TRUE(cluster.ok());
-  std::vector<std::unique_ptr<ResumingClient>> clients;
-  for (const v1::GenerateRequest& request : requests) {
-    clients.push_back(std::make_unique<ResumingClient>(cluster.address(), request));
-  }
-  for (auto& client : clients) ASSERT_TRUE(Eventually([&] { return client->tokens_seen() > 0; }));
+  TokenClients clients(cluster.address(), requests);
+  ASSERT_TRUE(clients.AwaitEach(1));
   cluster.KillRouter();
   cluster.StartRouterAgain();
-  for (size_t i = 0; i < clients.size(); ++i) {
-    const GenerateResult& result = clients[i]->Join();
-    EXPECT_TRUE(result.status.ok()) << result.status.error_message();
-    EXPECT_TRUE(result.contiguous);
-    EXPECT_EQ(result.tokens, alone[i]) << "request " << i;
-  }
+  clients.ExpectTokens(alone);
   EXPECT_EQ(cluster.State().requests().replayed(), 0u);
   EXPECT_THAT(cluster.router().Stderr(), HasSubstr("recovered, 4 servers"));
 }
