@@ -20,7 +20,7 @@ constexpr double kWarmupShare = 0.2;
 // Assumed duration of a turn in seconds, without the pause before it; determines the number of sessions under
 // way at time 0.
 constexpr double kUsualTurn = 5;
-constexpr uint64_t kArrivalStream = 1 << 20;
+constexpr uint64_t kSessionStream = 1 << 20;
 // Share of a rank's memory that the router leaves free in front of engines (router/app).
 constexpr double kFreeShare = 0.05;
 
@@ -38,7 +38,7 @@ class SessionTraffic final : public Traffic {
       end_s_ = given.back();
       return;
     }
-    Rng rng = Rng(options.seed).Fork(kArrivalStream);
+    Rng rng = Rng(options.seed).Fork(kSessionStream);
     const double turn_s = shape.think_s + kUsualTurn;
     if (shape.turns > 1) under_way_ = std::llround(sessions_per_s * shape.turns * turn_s);
     for (int64_t i = 0; i < under_way_; ++i) Add(rng.Uniform() * turn_s, i);

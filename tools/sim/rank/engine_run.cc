@@ -14,9 +14,9 @@ namespace {
 // More consecutive steps without work are an error.
 constexpr int64_t kMostEmptySteps = 1000;
 
-class Run {
+class EngineRun {
  public:
-  Run(ServeGroup& group, Traffic& traffic, EngineDispatcher& dispatcher)
+  EngineRun(ServeGroup& group, Traffic& traffic, EngineDispatcher& dispatcher)
       : group_(group),
         traffic_(traffic),
         dispatcher_(dispatcher),
@@ -99,7 +99,7 @@ class Run {
 }  // namespace
 
 absl::Status RunEngines(ServeGroup& group, Traffic& traffic, EngineDispatcher& dispatcher) {
-  return Run(group, traffic, dispatcher).Go();
+  return EngineRun(group, traffic, dispatcher).Go();
 }
 
 void FillBudget(const ServeGroup& group, int32_t stepper, int64_t budget, std::vector<RankOrder>& orders) {

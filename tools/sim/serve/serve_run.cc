@@ -43,7 +43,7 @@ constexpr double kMostObjective = 3600;
 constexpr int64_t kUnlimitedTokens = int64_t{1} << 40;
 // A rule that leaves more requests waiting does not keep up: twice the router's default for its pool. In a
 // closed loop at most all requests wait.
-constexpr int64_t kMostWaiting = 8192;
+constexpr int64_t kLeastPool = 8192;
 
 // An engine's rule, which decides when a step begins.
 class RuleDispatcher final : public EngineDispatcher {
@@ -233,7 +233,7 @@ class Run final : public Traffic {
                                       .token_budget = kUnlimitedTokens,
                                       .ttft_objective_s = options_.ttft_objective_s,
                                       .cost = known_};
-    router.scheduler.max_waiting = std::max(kMostWaiting, 2 * Population());
+    router.scheduler.max_waiting = std::max(kLeastPool, 2 * Population());
     if (options_.lag > 1) router.scheduler.plan_mode = core::PlanMode::kPipelined;
     router.worker.kv_tokens = kUnlimitedKv;
     return router;
