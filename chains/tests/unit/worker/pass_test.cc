@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
+#include "bfio/v1/pipeline.grpc.pb.h"
 #include "chains/worker/convert_batch.h"
 #include "chains/worker/pass_outlet.h"
 #include "chains/worker/pass_service.h"
