@@ -9,13 +9,14 @@
 #include <array>
 #include <cstdint>
 #include <cstdlib>
-#include <fstream>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/auth/token_file.h"
+#include "common/base/read_file.h"
+#include "common/base/status_macros.h"
 
 namespace bfio {
 namespace {
@@ -57,12 +58,7 @@ int64_t ExpiryOf(absl::string_view head) {
 }  // namespace
 
 absl::StatusOr<TicketKeys> TicketKeys::Open(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::string text(kMaxFileBytes + 1, '\0');
-  in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (!in.is_open() || in.bad() || (in.fail() && !in.eof()))
-    return absl::NotFoundError(absl::StrCat("cannot read ", path));
-  text.resize(static_cast<size_t>(std::max<std::streamsize>(in.gcount(), 0)));
+  BFIO_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxFileBytes));
   absl::StatusOr<TicketKeys> keys = Parse(text, path);
   if (keys.ok()) WarnIfWorldReadable(path);
   return keys;

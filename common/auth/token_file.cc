@@ -3,12 +3,12 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <fstream>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/byte_order_mark.h"
+#include "common/base/read_file.h"
 #include "common/base/spdlog.h"
 #include "common/base/status_macros.h"
 
@@ -23,19 +23,8 @@ std::string VersionOf(const std::string& path) {
                       " ", info.st_ctim.tv_sec, ".", info.st_ctim.tv_nsec);
 }
 
-// Reads at most one byte more than a tokens file may have.
-absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::string text(BearerTokens::kMaxFileBytes + 1, '\0');
-  in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (in.bad() || (!in.eof() && in.fail()) || !in.is_open())
-    return absl::NotFoundError(absl::StrCat("cannot read ", path));
-  text.resize(static_cast<size_t>(std::max<std::streamsize>(in.gcount(), 0)));
-  return text;
-}
-
 absl::StatusOr<std::shared_ptr<const BearerTokens>> Load(const std::string& path) {
-  BFIO_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  BFIO_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, BearerTokens::kMaxFileBytes));
   BFIO_ASSIGN_OR_RETURN(BearerTokens tokens, BearerTokens::Parse(WithoutByteOrderMark(text), path));
   return std::make_shared<const BearerTokens>(std::move(tokens));
 }
@@ -96,7 +85,7 @@ void TokenFile::Watch() {
 }
 
 absl::StatusOr<std::string> ReadTokenFile(const std::string& path) {
-  BFIO_ASSIGN_OR_RETURN(std::string text, ReadFile(path));
+  BFIO_ASSIGN_OR_RETURN(std::string text, ReadFile(path, BearerTokens::kMaxFileBytes));
   const absl::string_view token = absl::StripAsciiWhitespace(text);
   const bool one_word = std::none_of(
       token.begin(), token.end(), [](char c) { return !absl::ascii_isgraph(static_cast<unsigned char>(c)); });

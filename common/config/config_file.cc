@@ -3,7 +3,6 @@
 #include <yaml.h>
 
 #include <algorithm>
-#include <fstream>
 #include <set>
 #include <string>
 #include <vector>
@@ -12,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "common/base/read_file.h"
 #include "common/base/status_macros.h"
 #include "common/config/options.h"
 
@@ -178,12 +178,7 @@ absl::Status OptionTable::ReadConfig(const std::string& text, const std::string&
 }
 
 absl::Status OptionTable::ReadConfigFile(const std::string& path) {
-  std::ifstream in(path);
-  std::string text(kMostFileBytes + 1, '\0');
-  in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  // A directory can be opened but not read.
-  if (in.bad() || (in.fail() && !in.eof())) return absl::NotFoundError(absl::StrCat("cannot read ", path));
-  text.resize(static_cast<size_t>(in.gcount()));
+  BFIO_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMostFileBytes));
   if (text.size() > kMostFileBytes)
     return absl::InvalidArgumentError(absl::StrCat(path, " is larger than ", kMostFileBytes, " bytes"));
   return ReadConfig(text, path);

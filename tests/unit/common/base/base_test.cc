@@ -1,4 +1,7 @@
+#include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -16,6 +19,7 @@
 #include "common/base/atomic_file.h"
 #include "common/base/fair_share.h"
 #include "common/base/peer_text.h"
+#include "common/base/read_file.h"
 #include "common/base/rng.h"
 
 namespace bfio {
@@ -210,6 +214,25 @@ TEST(FairQueue, NobodyWithAFreeShareWaitsForMoreThanOneTurnOfEachOther) {
       }
     }
   }
+}
+
+// A router that reads its engines and tokens again waited for a writer for ever, also at its end.
+TEST(ReadFile, WhateverThePathLeadsToTheReaderContinues) {
+  const std::string folder = ::testing::TempDir() + "/read_file", pipe = folder + "/pipe",
+                    file = folder + "/f";
+  std::filesystem::create_directory(folder);
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_EQ(ReadFile(pipe, 10).value_or("none"), "") << "it has no writer";
+  const int silent = open(pipe.c_str(), O_RDWR);
+  for (const std::string& path : {folder, folder + "/none", pipe})
+    EXPECT_EQ(ReadFile(path, 10).status(), absl::NotFoundError("cannot read " + path));
+  ASSERT_EQ(write(silent, "text", 4), 4);
+  EXPECT_EQ(ReadFile(pipe, 3).value_or("none"), "text");
+  close(silent);
+  EXPECT_EQ(ReadFile("/dev/zero", 10).value_or("none").size(), 11u);
+  std::ofstream(file) << "text";
+  EXPECT_EQ(ReadFile(file, 10).value_or("none"), "text");
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace
