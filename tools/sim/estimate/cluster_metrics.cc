@@ -225,7 +225,9 @@ absl::StatusOr<ClusterMeasurements> Measure(absl::Span<const ClusterSample> samp
       between += std::pow(gap_s - measured.step_s, 2);
     }
   }
-  measured.own_gaps = between > 0 ? within / between : 0;
+  // A window's mean takes a share of independent ranks' variance along.
+  const double share = ranks > 1 ? static_cast<double>(ranks) / static_cast<double>(ranks - 1) : 1;
+  measured.own_gaps = between > 0 ? std::min(1.0, share * within / between) : 0;
   return measured;
 }
 
