@@ -18,6 +18,7 @@
 #include "common/base/mutex.h"
 #include "common/net/call_service.h"
 #include "common/net/first_messages.h"
+#include "common/net/port.h"
 
 namespace bfio::worker {
 
@@ -38,6 +39,7 @@ class PassService final : public CallService {
   void set_on_accepted(std::function<void(const std::string& peer)> on_accepted) {
     on_accepted_ = std::move(on_accepted);
   }
+  FirstMessages* first_messages() { return &messages_; }
 
  private:
   class Reader;
@@ -54,7 +56,7 @@ class PassService final : public CallService {
 
   std::shared_ptr<Gate> Find(uint64_t chain);
 
-  FirstMessages messages_;
+  FirstMessages messages_{MessageLimits(kMaxPassBytes)};
   std::function<void(const std::string&)> on_accepted_ = [](const std::string&) {};
   Mutex mutex_;
   absl::flat_hash_map<uint64_t, std::shared_ptr<Gate>> gates_ ABSL_GUARDED_BY(mutex_);

@@ -101,6 +101,10 @@ constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr absl::Duration kPoolConnectSlice = absl::Milliseconds(500);
 // Time spent on measuring a block before the server joins the pool.
 constexpr absl::Duration kTrial = absl::Milliseconds(200);
+// Calls that a neighbour may have at once: one for each chain, and pings.
+constexpr int kMostCalls = 256;
+// Bound of what neighbours have sent and gRPC has not passed on. Beyond it gRPC ends streams of any of them.
+constexpr size_t kMostUnreadBytes = size_t{256} << 20;
 
 struct Broken {
   uint64_t chain;
@@ -360,9 +364,12 @@ absl::Status PipelineWorker::Run(const WorkerOptions& options, std::shared_ptr<g
   }
   PassService service;
   service.set_on_accepted([raw = listener->get()](const std::string& peer) { raw->Authenticated(peer); });
+  service.first_messages()->set_received(
+      [raw = listener->get()](const std::string& peer) { return raw->Received(peer); });
   grpc::ServerBuilder builder;
-  ConfigureServer(builder);
+  ConfigureServer(builder, kMostCalls);
   builder.SetMaxReceiveMessageSize(kMaxPassBytes);
+  builder.SetResourceQuota(grpc::ResourceQuota(pipeline_.listen).Resize(kMostUnreadBytes));
   (*listener)->AddTo(builder, ServerCredentials(pipeline_.tls));
   builder.RegisterService(&service);
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();

@@ -241,15 +241,21 @@ TEST(BeforeAuthentication, NoMethodAndNoNumberOfConnectionsPinsMore) {
   }
 }
 
-// gRPC 1.51 checks the size of a header only when it has all of it. A worker that serves parts of a model
-// listens for its neighbours.
+// A worker that serves parts of a model listens for its neighbours.
+Process ChainServer() {
+  return Process("bfio_worker",
+                 {"--router=127.0.0.1:1", "--engine=cpu", "--model=tests/golden/llama", "--token_budget=48",
+                  "--memory_limit_mb=64", "--pipeline_listen=127.0.0.1:0", "--connect_timeout=10m"});
+}
+bool Listens(const Process& chain_server) {
+  return Eventually([&] { return CountOf(chain_server.Stderr(), "measured time of a block") > 0; });
+}
+
+// gRPC 1.51 checks the size of a header only when it has all of it.
 TEST(BeforeAuthentication, HeadersWithoutAnEndPinNoMoreThan64MibAtAnyPort) {
   const LoneRouter router({absl::StrCat("--client_tokens=", TokensFile())});
-  const Process worker("bfio_worker", {"--router=127.0.0.1:1", "--engine=cpu", "--model=tests/golden/llama",
-                                       "--token_budget=48", "--memory_limit_mb=64",
-                                       "--pipeline_listen=127.0.0.1:0", "--connect_timeout=10m"});
-  ASSERT_TRUE(Eventually([&] { return CountOf(worker.Stderr(), "measured time of a block") > 0; }))
-      << worker.Stderr();
+  const Process worker = ChainServer();
+  ASSERT_TRUE(Listens(worker)) << worker.Stderr();
   const double before = ResidentMib(worker.pid());
   for (const std::string& address :
        {router.After("serving on "), AddressAfter("listening for chains at ", worker.Stderr())}) {
@@ -396,6 +402,17 @@ TEST(GreedyPeer, AnnouncedSizesOfAnAttachedWorkerEndItsConnectionAlone) {
   leave.mutable_leave();
   EXPECT_TRUE(other->Write(leave)) << "it is still attached";
   context.TryCancel();
+}
+
+// The same from a neighbour in a chain.
+TEST(GreedyPeer, AnnouncedSizesAtAChainsPortHaveABound) {
+  const Process worker = ChainServer();
+  ASSERT_TRUE(Listens(worker)) << worker.Stderr();
+  const double before = ResidentMib(worker.pid());
+  UnfinishedCalls greedy(AddressAfter("listening for chains at ", worker.Stderr()));
+  ASSERT_TRUE(greedy.Send("/bfio.v1.Pipeline/Pass", 40, 31 << 20, 2 * kSlowdown * absl::Seconds(1)));
+  EXPECT_LT(ResidentMib(worker.pid()) - before, 300 * kSlowdown)
+      << (greedy.sent_bytes() >> 20) << " MiB were let in";
 }
 
 // 6 MB of calls that are reset at once would take gRPC 450 to 850 MiB. How much of the bound's 60 MiB per
