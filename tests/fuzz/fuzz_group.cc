@@ -37,6 +37,18 @@ class Players {
     world_.decide = false;
   }
 
+  // As many workers join as a group waits for, so that requests can run at once.
+  void Form() {
+    for (int32_t i = 0; i < world_.options().groups.group.workers; ++i) {
+      WorkerHello hello = {.worker_id = absl::StrCat("w", i), .slots = 8, .barrier = "star"};
+      hello.kv_tokens = hello.max_sequence_tokens = 1000;
+      hello.steps_alone = true;
+      hello.stream = ++members_;
+      world_.HelloFrom(members_, hello);
+    }
+    for (MemberId member = 1; member <= members_; ++member)
+      Answer(member, {.epoch = GroupOf(member).epoch()});
+  }
   void Play() {
     for (int i = 0; !input_.empty() && i < 500; ++i) {
       Event();
@@ -191,6 +203,10 @@ class Players {
               member);
   }
 
+  // A report of a request that its member does not hold ends the member, so most are of those that it holds.
+  bool MayReport(RequestId id, MemberId member) {
+    return world_.checker().HolderOf(id) == member || input_.Byte() % 8 == 0;
+  }
   void Report(MemberId member) {
     StepReport report;
     report.epoch = input_.Byte() % 8 == 0 ? input_.Number() : GroupOf(member).epoch();
@@ -201,6 +217,7 @@ class Players {
     report.load_tokens = static_cast<int64_t>(input_.Number() >> 24);
     for (int i = input_.Byte() % 4; i > 0; --i) {
       const RequestTokens tokens = {AnyId(), input_.Byte() % 4u};
+      if (!MayReport(tokens.id, member)) continue;
       report.tokens.push_back(tokens);
       report.token_ids.insert(report.token_ids.end(), tokens.count, static_cast<uint32_t>(tokens.id));
     }
@@ -208,7 +225,7 @@ class Players {
     std::set<RequestId> ended;
     for (int i = input_.Byte() % 4; i > 0; --i) {
       const RequestId id = input_.Byte() % 16u;
-      if (!ended.insert(id).second) continue;
+      if (!MayReport(id, member) || !ended.insert(id).second) continue;
       const uint8_t how = input_.Byte() % 4;
       if (how < 2) report.finished.push_back({id, how == 0 ? FinishReason::kLength : FinishReason::kStop});
       if (how == 2) report.rejected.push_back({id, absl::ResourceExhaustedError("fuzz")});
@@ -327,6 +344,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   // Small, so that announcements reach the limit.
   options.groups.group.max_announced_bytes = 600;
   if (kind / 18 % 2 == 0) options.groups.group.plan_mode = bfio::core::PlanMode::kLockstep;
-  Players(input, options).Play();
+  Players players(input, options);
+  if (kind >= 128) players.Form();
+  players.Play();
   return 0;
 }
