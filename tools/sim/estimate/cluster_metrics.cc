@@ -28,7 +28,10 @@ constexpr double kLeastRowSeconds = 2e-6;
 // Of PromptRows: prompts per rank and step, and steps drawn for each rate.
 constexpr double kLeastRate = 1.0 / 256, kMostRate = 16, kRateFactor = 1.25;
 constexpr int kDrawnSteps = 1000;
+// Of FitCost: the numbers of steps settle to a thousandth within these.
 constexpr int kRounds = 6;
+// A histogram may have any bounds; no model reads or generates more.
+constexpr int64_t kMostTokens = 10'000'000;
 
 double Since(const MetricHistogram& before, const MetricHistogram& after, MetricHistogram& sum) {
   sum.count += after.count - before.count;
@@ -237,12 +240,14 @@ Trace DrawLengths(const ClusterMeasurements& measured, int64_t requests, uint64_
   Rng rng(seed);
   const auto draw = [&](const MetricHistogram& histogram, int64_t TraceRequest::*field) {
     const std::vector<Bucket> buckets = BucketsOf(histogram, 1);
+    if (buckets.empty()) return trace.requests.clear();
     const double skew = SkewOf(buckets, MeanOf(histogram));
     for (TraceRequest& row : trace.requests) {
       double at = rng.Uniform();
       size_t i = 0;
       while (i + 1 < buckets.size() && at >= buckets[i].share) at -= buckets[i++].share;
-      row.*field = std::max<int64_t>(1, std::llround(Within(buckets[i], rng.Uniform(), skew)));
+      const double tokens = Within(buckets[i], rng.Uniform(), skew);
+      row.*field = std::llround(std::clamp(tokens, 1.0, static_cast<double>(kMostTokens)));
     }
   };
   draw(measured.prompts, &TraceRequest::prompt_tokens);
@@ -297,7 +302,7 @@ std::optional<FittedCost> FitCost(const ClusterMeasurements& measured, const Pro
     std::vector<double> rows(count), kv(count);
     for (size_t i = 0; i < count; ++i) {
       const ClusterWindow& window = measured.windows[i];
-      const double begun = Sum(window.prompted) / measured.prompt_tokens;
+      const double begun = Sum(window.prompted) / std::max(1.0, measured.prompt_tokens);
       const double steps = window.seconds / expected_s[i] * static_cast<double>(window.prompted.size());
       rows[i] = prompts.Most(begun / steps);
       kv[i] = *std::ranges::max_element(window.kv);

@@ -65,7 +65,7 @@ constexpr size_t kLeastWindows = 48;
 absl::StatusOr<ClusterMeasurements> Measure(absl::Span<const ClusterSample> samples);
 
 // `requests` rows with lengths drawn from the histograms, independently. Within a bucket they are spread so
-// that the mean is the measured one. REQUIRES: Measure has succeeded.
+// that the mean is the measured one. Empty where a histogram is. REQUIRES: Measure has succeeded.
 Trace DrawLengths(const ClusterMeasurements& measured, int64_t requests, uint64_t seed);
 
 // Rows of a step beyond which it takes longer, as assumed, beside its decodes: where compute begins to

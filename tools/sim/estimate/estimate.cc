@@ -35,6 +35,8 @@ constexpr int32_t kBfioLag = 2;
 constexpr double kOwnSteps = 0.5;
 // With this share of the slots in use, the rate is what the ranks can serve, and not what clients ask for.
 constexpr double kFull = 0.9;
+// As bfio_sim serve takes them.
+constexpr double kMostSlots = 65536;
 // A smaller change is none. And a simulation of the present whose steps or ends differ more from it is wrong.
 constexpr double kLeastChange = 0.03, kModelError = 0.1;
 
@@ -50,7 +52,7 @@ ServeOptions RunOf(const ClusterMeasurements& measured, const EstimateOptions& o
   ServeOptions run;
   run.rule = options.rule;
   run.workers = measured.ranks;
-  run.slots = measured.slots > 0 ? std::llround(measured.slots) : options.slots;
+  run.slots = measured.slots > 0 ? std::llround(std::min(measured.slots, kMostSlots)) : options.slots;
   run.budget = std::llround(static_cast<double>(options.budget) / computed);
   run.cost = {cost, options.terms};
   if (!options.cost) {
@@ -135,11 +137,6 @@ absl::StatusOr<Json> Estimate(const ClusterMeasurements& measured, const Estimat
         "the ranks do not wait for each other, since their step times vary one by one, so balance saves "
         "them no time. bfio gives such ranks one queue, placement by prefixes and fair shares");
   }
-  if (!options.trace && (measured.prompts.count < 1 || measured.outputs.count < 1)) {
-    return absl::FailedPreconditionError(
-        "the engines do not report the lengths of requests (SGLang: --collect-tokens-histogram); give "
-        "--trace");
-  }
   Sums sums;
   bool closed = false;
   const char* trust = "good";
@@ -147,6 +144,11 @@ absl::StatusOr<Json> Estimate(const ClusterMeasurements& measured, const Estimat
     if (!progress(i)) return absl::CancelledError("interrupted");
     const uint64_t seed = options.seed + static_cast<uint64_t>(i);
     const Trace trace = options.trace ? *options.trace : DrawLengths(measured, kDrawn, seed);
+    if (trace.requests.empty()) {
+      return absl::FailedPreconditionError(
+          "the engines do not report the lengths of requests (SGLang: --collect-tokens-histogram); give "
+          "--trace");
+    }
     std::optional<FittedCost> fitted;
     if (options.cost) {
       fitted = {*options.cost};

@@ -256,6 +256,28 @@ TEST(EstimateTest, SaysWhatIsMissing) {
               HasSubstr("--collect-tokens-histogram"));
 }
 
+// Whatever a server reports, there is an answer or a reason.
+TEST(EstimateTest, OddMetricsEndInAReason) {
+  const double odd[] = {0, 1, 1e12};
+  for (const double value : odd) {
+    for (const double other : odd) {
+      auto samples = TwoRanks(60, [](int i, int) { return 0.02 + 0.001 * (i % 7); });
+      for (ClusterSample& sample : samples) {
+        EngineMetrics& rank = sample.ranks[0];
+        rank.running = rank.slots = value;
+        rank.kv_tokens = 1 + other;
+        rank.prompted *= value;
+        rank.prompts.up_to = {{other, value}};
+        rank.outputs.up_to = {{value, other}};
+      }
+      const auto measured = Measure(samples);
+      if (!measured.ok()) continue;
+      const auto estimate = EstimateOf(*measured, {.barrier = true, .runs = 1, .requests = 10});
+      EXPECT_TRUE(!estimate.ok() || estimate->contains("why")) << value << " " << other;
+    }
+  }
+}
+
 TEST(EstimateTest, ARestartOfAnEngineIsNoTraffic) {
   const auto whole = TwoRanks(100, [](int, int) { return 0.02; });
   auto samples = whole;
