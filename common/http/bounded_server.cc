@@ -274,8 +274,9 @@ void AwaitedRequests::Run() {
         if (HasRequest(socket)) {
           AwaitTurn(socket, found->second->address);
           Remove(found->second);
-        } else if ((events[static_cast<size_t>(i)].events & EPOLLRDHUP) != 0) {
-          // The rest of the request cannot come any more.
+        } else if ((PollSocket(socket, POLLRDHUP, absl::ZeroDuration()) & POLLRDHUP) != 0) {
+          // The rest of the request cannot come any more. An event might be of an earlier socket of that
+          // number.
           End(found->second);
         }
       }
