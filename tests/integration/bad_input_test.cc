@@ -247,11 +247,6 @@ std::vector<DocumentedMessage> DocumentedMessages() {
        2,
        {"replay", absl::StrCat("--log=", WriteLaterSegment())},
        {{"FILE", WriteLaterSegment()}, {"N", "6"}}},
-      {"bfio_sim",
-       "FILE: no column 'worker': is it a worker's --step_log?",
-       2,
-       {"calibrate", absl::StrCat("--steps=", table)},
-       {{"FILE", table}}},
   };
 }
 
@@ -314,7 +309,7 @@ TEST(BadInput, MessagesAreTheDocumentedOnes) {
 TEST(BadInput, HelpOfASimulationListsTheFlagsOfTheDocumentation) {
   const std::regex command(
       "\\bbfio_sim "
-      "(replay|calibrate|workload|dominance|admit|hindsight|engine|serve-grid|serve|prefixes)\\b([^`|;&#]*)");
+      "(replay|workload|dominance|admit|hindsight|engine|serve-grid|serve|prefixes)\\b([^`|;&#]*)");
   const std::regex flag("[^\\w-]--([a-z_]+)");
   std::map<std::string, std::set<std::string>> flags;
   for (const auto& page : std::filesystem::recursive_directory_iterator("docs")) {
@@ -332,7 +327,7 @@ TEST(BadInput, HelpOfASimulationListsTheFlagsOfTheDocumentation) {
       }
     }
   }
-  for (const char* name : {"calibrate", "workload", "dominance", "serve", "prefixes"})
+  for (const char* name : {"workload", "dominance", "serve", "prefixes"})
     EXPECT_FALSE(flags[name].empty()) << name << ": no command line found in the documentation";
   for (const auto& [name, used] : flags) {
     const std::string help = RunProgram("bfio_sim", {name, "--help"}).out;

@@ -31,8 +31,6 @@ absl::Status RunPolicies(const ReadOptions& read);
 // Replays a router's decision log and compares the decisions. DATA_LOSS when the log is damaged,
 // FAILED_PRECONDITION when a decision differs from the recorded one.
 absl::Status RunReplayCommand(const ReadOptions& read);
-// Fits the cost of a step to workers' step logs. INVALID_ARGUMENT also when they do not determine it.
-absl::Status RunCalibrateCommand(const ReadOptions& read);
 // Whether bfio would help a running cluster, from its metrics. UNAVAILABLE when they cannot be read.
 absl::Status RunEstimateCommand(const ReadOptions& read);
 // Writes the requests of a workload as a trace with generic columns, or the demand that they place on a

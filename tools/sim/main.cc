@@ -29,8 +29,6 @@ struct Subcommand {
 constexpr Subcommand kSubcommands[] = {
     {"replay", "repeats the decisions of a router's --decision_log and compares them",
      "bfio_sim replay --log=/var/log/bfio/decisions --what_if=lpt", RunReplayCommand},
-    {"calibrate", "fits the cost of a step to workers' --step_log files",
-     "bfio_sim calibrate --steps=worker-0.csv,worker-1.csv", RunCalibrateCommand},
     {"estimate", "says from the metrics of a running cluster what bfio would change",
      "bfio_sim estimate --metrics=http://10.0.0.1:8200-8207 --slots=256 --token_budget=8192 "
      "--html=estimate.html",

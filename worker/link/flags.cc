@@ -78,7 +78,7 @@ void AddLinks(OptionTable& table, WorkerOptions& o) {
   table.Add("drain_timeout", &o.drain_timeout, Within(absl::ZeroDuration(), absl::Hours(24)),
             "on SIGTERM: time that running requests get to end");
   table.Add("step_log", &o.step_log,
-            "CSV file with a line per step and rank, for bfio_sim calibrate; empty: none. At 32 MiB it is "
+            "CSV file with a line per step and rank; empty: none. At 32 MiB it is "
             "renamed to PATH.1");
   table.Add("energy_device", &o.energy_devices,
             "GPUs whose energy NVML measures, separated by commas: PCI bus ids or NVML indices, one per rank "

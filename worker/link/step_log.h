@@ -1,4 +1,4 @@
-// A line per step and rank, for readers and for bfio_sim calibrate. Records the content of each step and the
+// A line per step and rank. Records the content of each step and the
 // duration of its parts, as CSV with a header, in the background (common/base/background_writer.h). The file
 // is bounded: at half the bound PATH is renamed to PATH.1, replacing an earlier PATH.1. When the disk fails,
 // or is too slow, this log ends; the steps continue. Threads: AddRank from one thread before any Append; each
