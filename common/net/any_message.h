@@ -5,7 +5,6 @@
 
 #include <google/protobuf/message.h>
 #include <grpcpp/grpcpp.h>
-#include <grpcpp/impl/codegen/proto_utils.h>
 
 #include <cstddef>
 #include <limits>
@@ -63,7 +62,9 @@ template <>
 class SerializationTraits<bfio::AnyMessage, void> {
  public:
   static Status Serialize(const bfio::AnyMessage& message, ByteBuffer* bytes, bool* own_buffer) {
-    return GenericSerialize<ProtoBufferWriter, bfio::AnyMessage::Message>(*message, bytes, own_buffer);
+    *bytes = bfio::Serialized(*message);
+    *own_buffer = true;
+    return Status::OK;
   }
   static Status Deserialize(ByteBuffer* bytes, bfio::AnyMessage* message) {
     // Not an error: gRPC would report one as the end of the messages, with the call still open.

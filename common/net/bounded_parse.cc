@@ -60,4 +60,10 @@ bool ParseBounded(grpc::ByteBuffer& bytes, google::protobuf::Message& message) {
   return parsed;
 }
 
+grpc::ByteBuffer Serialized(const google::protobuf::Message& message) {
+  grpc::Slice piece(message.ByteSizeLong());
+  message.SerializeWithCachedSizesToArray(const_cast<uint8_t*>(piece.begin()));
+  return {&piece, 1};
+}
+
 }  // namespace bfio

@@ -1,7 +1,7 @@
-// Parses protobuf messages of peers. A part (a message in a message, an element of repeated texts, a field
-// that is not declared, or not with this wire type) takes 2 bytes on the wire and 50 to 100 in memory: 16 MiB
-// of them would take 1 GB. So a message has a bounded number of parts, which are counted before it is parsed.
-// Threads: pure functions.
+// Protobuf messages from and to the bytes of gRPC. Those of peers are parsed within a bound: a part (a
+// message in a message, an element of repeated texts, a field that is not declared, or not with this wire
+// type) takes 2 bytes on the wire and 50 to 100 in memory, so that 16 MiB of them would take 1 GB. So a
+// message has a bounded number of parts, which are counted before it is parsed. Threads: pure functions.
 #pragma once
 
 #include <google/protobuf/message.h>
@@ -16,5 +16,8 @@ inline constexpr int64_t kMaxMessageParts = 1 << 18;
 
 // False: the bytes are no message of this type, or have too many parts. The bytes are used up.
 bool ParseBounded(grpc::ByteBuffer& bytes, google::protobuf::Message& message);
+
+// In one piece: gRPC's own serialisation writes a stream of pieces, which costs more for small messages.
+grpc::ByteBuffer Serialized(const google::protobuf::Message& message);
 
 }  // namespace bfio

@@ -54,9 +54,8 @@ void ServerCallBase::Read() {
 bool ServerCallBase::NextBytes(grpc::ByteBuffer& bytes) {
   const google::protobuf::Message* const message = NextMessage();
   if (message == nullptr) return false;
-  bool owned = false;
-  return grpc::GenericSerialize<grpc::ProtoBufferWriter, google::protobuf::Message>(*message, &bytes, &owned)
-      .ok();
+  bytes = Serialized(*message);
+  return true;
 }
 
 }  // namespace bfio
