@@ -291,7 +291,7 @@ MisbehavingWorker::MisbehavingWorker(const std::string& router, const std::strin
   link_ = std::make_unique<worker::RouterLink>(link, channel_);
   altered_link_ = std::make_unique<AlteredLink>(*link_, misbehavior);
   auto sim = worker::MakeSimEngine(engine);
-  auto endpoint = worker::MakeBarrierEndpoint("star", {.host = barrier_host, .hub = nullptr, .device = 0});
+  auto endpoint = worker::MakeBarrierEndpoint("star", {.host = barrier_host, .device = 0});
   worker::StepLoopOptions loop = {.worker_id = id, .version = "misbehaving"};
   // With another model it would be alone in its group.
   loop.model = testing::kSimModel;

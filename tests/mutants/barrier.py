@@ -1,14 +1,8 @@
-"""Faults in the barriers within a process, over TCP and over NCCL; see run. The star's handshake has tests and a fuzz target of its own."""
+"""Faults in the barriers over TCP and over NCCL; see run. The star's handshake has tests and a fuzz target of its own."""
 FOLDER = "worker/barrier"
 TESTS = {"nccl/": ["nccl_barrier_test"], "": ["barrier_test"]}
 
 MUTANTS = [
-    ("local/local_barrier.cc", "    if (present_[spec.rank])\n", "    if (false)\n", "one rank is in a group twice"),
-    ("local/local_barrier.cc", "    if (arrived_ == 0) {\n", "    if (arrived_ == 0 && step == 0) {\n", "sums go on from the step before"),
-    ("local/local_barrier.cc", "if (arrived_ > 0 && step != step_) {", "if (false) {", "ranks at different steps meet in a process"),
-    ("local/local_barrier.cc", "      arrived_ = 0;\n", "", "the ranks of one step count in the next"),
-    ("local/local_barrier.cc", "~LocalBarrier() override { group_->Fail(Left(\"left\")); }", "~LocalBarrier() override = default;", "nobody hears that a rank has left"),
-    ("local/local_barrier.cc", "if (!view.ok() && aborted_.load())", "if (!view.ok())", "a peer's failure looks like the rank's own abort"),
     ("barrier.h", "into.stop_flags |= other.stop_flags;", "into.stop_flags = other.stop_flags;", "only the last rank's wish to stop counts"),
     ("star/star_barrier.cc", "  arrived_.assign(arrived_.size(), false);\n", "", "children that came to one step count in the next"),
     ("star/star_barrier.cc", "frame->step != step ||", "", "ranks at different steps meet"),

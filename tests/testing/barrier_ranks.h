@@ -11,7 +11,6 @@
 
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
-#include "worker/barrier/local/local_barrier.h"
 #include "worker/barrier/star/star_endpoint.h"
 #ifdef BFIO_FAKE_NCCL
 #include "tests/unit/worker/barrier/nccl/fake_nccl.h"
@@ -34,12 +33,11 @@ class BarrierRanks {
   static constexpr absl::Duration kForever = absl::Seconds(60);
 
   // `kind`: "star", "tree" (the star with a fan-out of 3, so that few ranks form a deep tree), either with
-  // the suffix "_tls", "local", or with a fake NCCL "nccl".
+  // the suffix "_tls", or with a fake NCCL "nccl".
   BarrierRanks(const std::string& kind, int ranks) {
     for (int i = 0; i < ranks; ++i) {
-      if (kind == "local" || kind == "nccl") {
-        endpoints_.push_back(kind == "nccl" ? FakeNcclEndpoint(i)
-                                            : std::make_unique<worker::LocalBarrierEndpoint>(hub_));
+      if (kind == "nccl") {
+        endpoints_.push_back(FakeNcclEndpoint(i));
         continue;
       }
       auto endpoint = worker::StarEndpoint::Create(
@@ -76,7 +74,6 @@ class BarrierRanks {
   }
 
  private:
-  std::shared_ptr<worker::LocalHub> hub_ = std::make_shared<worker::LocalHub>();
   std::vector<std::unique_ptr<worker::BarrierEndpoint>> endpoints_;
   std::string id_;
 };

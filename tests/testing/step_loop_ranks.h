@@ -1,4 +1,4 @@
-// The step loop with the local barrier, the sim engine without real time, and a router made of test code.
+// The step loop with the star barrier, the sim engine without real time, and a router made of test code.
 //
 // Purpose: shared by all tests of the step loop. Threads: the test's own, and one for each rank's loop.
 #pragma once
@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/mutex.h"
 #include "gtest/gtest.h"
-#include "worker/barrier/local/local_barrier.h"
+#include "worker/barrier/star/star_endpoint.h"
 #include "worker/engine/sim/sim_engine.h"
 #include "worker/link/rank_recorder.h"
 #include "worker/link/step_loop.h"
@@ -139,8 +139,7 @@ class StepLoopTest : public ::testing::Test {
       ASSERT_TRUE(engine.ok());
       rank->loop = std::make_unique<StepLoop>(StepLoopOptions{absl::StrCat("w", i), "1.2.3", nullptr, nullptr,
                                                               1 << 20, kv_watermark, &rank->recorder},
-                                              *std::move(engine),
-                                              std::make_unique<LocalBarrierEndpoint>(hub_), rank->link);
+                                              *std::move(engine), *StarEndpoint::Create({}), rank->link);
       rank->thread = std::thread([r = rank.get()] { r->ended = r->loop->Run(); });
       ranks_.push_back(std::move(rank));
       ranks_[i]->inbox().OnStreamUp(1);
@@ -191,7 +190,6 @@ class StepLoopTest : public ::testing::Test {
   StepCost cost_;
   // Whether steps take the time that their cost predicts, with no gate to pause them.
   bool real_time_ = false;
-  std::shared_ptr<LocalHub> hub_ = std::make_shared<LocalHub>();
   std::vector<std::unique_ptr<TestRank>> ranks_;
 };
 

@@ -85,7 +85,7 @@ class BarrierEndpoint {
  public:
   virtual ~BarrierEndpoint() = default;
 
-  // "star", "star_tls", "nccl" or "local".
+  // "star", "star_tls" or "nccl".
   virtual absl::string_view name() const = 0;
 
   // The data with which other ranks connect to this rank if it becomes rank 0; valid for one epoch.

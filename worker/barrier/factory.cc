@@ -26,12 +26,8 @@ absl::StatusOr<std::unique_ptr<BarrierEndpoint>> MakeBarrierEndpoint(absl::strin
     return StarEndpoint::Create(StarOptions{.host = options.host, .tls = name == "star_tls"});
   }
   if (name == "nccl") return MakeNccl(options);
-  if (name == "local") {
-    return std::make_unique<LocalBarrierEndpoint>(options.hub != nullptr ? options.hub
-                                                                         : std::make_shared<LocalHub>());
-  }
   return absl::InvalidArgumentError(
-      absl::StrCat("unknown barrier '", name, "'; must be star, star_tls, local or nccl"));
+      absl::StrCat("unknown barrier '", name, "'; must be star, star_tls or nccl"));
 }
 
 }  // namespace bfio::worker

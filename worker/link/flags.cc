@@ -61,7 +61,7 @@ void AddLinks(OptionTable& table, WorkerOptions& o) {
       "group", &o.group,
       "name of the group that this worker's ranks belong to, at most 64 bytes; empty: the router assigns "
       "one");
-  table.Add("barrier", &o.barrier, "star, star_tls (encrypted), nccl, or local (all ranks in this process)");
+  table.Add("barrier", &o.barrier, "star, star_tls (encrypted) or nccl");
   table.Add("barrier_host", &o.barrier_host,
             "host at which the other workers reach the barrier of this one; the star barrier listens on it");
   table.Add("insecure", &o.insecure,

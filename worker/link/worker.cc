@@ -90,7 +90,6 @@ class WorkerProcess {
   std::unique_ptr<HttpServer> web_;
   // Null: steps are not logged.
   std::unique_ptr<StepLog> log_;
-  const std::shared_ptr<LocalHub> hub_ = std::make_shared<LocalHub>();
 };
 
 // Counts the ranks that are still running. Threads: any.
@@ -211,7 +210,6 @@ absl::StatusOr<RankParts> WorkerProcess::MakeRank(std::string id, int index, std
                                                   RankModel model) {
   BFIO_ASSIGN_OR_RETURN(
       auto endpoint, MakeBarrierEndpoint(options_.barrier, {.host = options_.barrier_host,
-                                                            .hub = hub_,
                                                             .device = options_.engine.cuda.device + index}));
   recorder(index).OnLimits(engine->limits());
   RankParts parts;
@@ -313,8 +311,7 @@ void WaitForEnd(const WorkerOptions& options, RunningRanks& running,
 
 // The link to the router carries the secret that admits a rank to the barrier, or NCCL's unique id.
 absl::Status CheckBarrierSecret(const WorkerOptions& options, const Target& router) {
-  if (options.insecure || options.tls.enabled() || IsLoopback(router) || options.barrier == "local")
-    return absl::OkStatus();
+  if (options.insecure || options.tls.enabled() || IsLoopback(router)) return absl::OkStatus();
   const bool star = options.barrier == "star" || options.barrier == "star_tls";
   if (star && IsLoopback(Address{options.barrier_host, 0})) return absl::OkStatus();
   return absl::InvalidArgumentError(

@@ -41,7 +41,7 @@ class BarrierTest : public ::testing::TestWithParam<std::string> {
 const auto kKinds = ::testing::Values("nccl");
 #else
 };
-const auto kKinds = ::testing::Values("star", "tree", "star_tls", "tree_tls", "local");
+const auto kKinds = ::testing::Values("star", "tree", "star_tls", "tree_tls");
 #endif
 
 INSTANTIATE_TEST_SUITE_P(All, BarrierTest, kKinds, [](const auto& info) { return info.param; });
@@ -165,21 +165,6 @@ TEST_P(BarrierTest, AnIncompleteGroupDoesNotForm) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(barrier.status()) || absl::IsUnavailable(barrier.status()))
       << barrier.status();
   other.join();
-}
-
-TEST(LocalBarrierTest, ARankThatJoinsTwiceIsRefused) {
-  testing::BarrierRanks group("local", 2);
-  group.Offer();
-  absl::Status statuses[2];
-  std::vector<std::thread> threads;
-  for (absl::Status& status : statuses) {
-    threads.emplace_back([&] { status = group.Form(0, 1, kForever).status(); });
-  }
-  for (std::thread& thread : threads) thread.join();
-  // The later call is refused, and forming fails for the other one.
-  if (absl::IsInvalidArgument(statuses[0])) std::swap(statuses[0], statuses[1]);
-  EXPECT_TRUE(absl::IsUnavailable(statuses[0])) << statuses[0];
-  EXPECT_TRUE(absl::IsInvalidArgument(statuses[1])) << statuses[1];
 }
 
 TEST_P(BarrierTest, AStopEndsForming) {

@@ -18,7 +18,7 @@
 #include "grpcpp/grpcpp.h"
 #include "tests/testing/sockets.h"
 #include "tests/testing/wall_clock/wall_clock.h"
-#include "worker/barrier/local/local_barrier.h"
+#include "worker/barrier/star/star_endpoint.h"
 #include "worker/engine/sim/sim_engine.h"
 #include "worker/link/convert.h"
 
@@ -65,8 +65,7 @@ absl::Status RunRank(const std::string& address, const std::function<void(Router
   const auto channel = NewChannel(address);
   RouterLink link(options, channel);
   SimOptions sim = {.limits = {4, 1000, 500}, .cost = {0, 0, 0}};
-  StepLoop loop({"w", "0"}, *MakeSimEngine(sim),
-                std::make_unique<LocalBarrierEndpoint>(std::make_shared<LocalHub>()), link);
+  StepLoop loop({"w", "0"}, *MakeSimEngine(sim), *StarEndpoint::Create({}), link);
   std::thread stepping([&] {
     EXPECT_TRUE(loop.Run().ok());
     link.Stop();
