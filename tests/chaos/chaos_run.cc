@@ -223,8 +223,7 @@ int RunChaos(const RunOptions& options) {
       ReleaseMeans(means);
       return 2;
     }
-    LoadOptions load_options = {
-        .address = group.address(), .rate = options.rate, .seed = options.seed, .authenticated = true};
+    LoadOptions load_options = {.address = group.address(), .rate = options.rate, .seed = options.seed};
     ClientLoad load(load_options, workload);
     std::atomic<bool> loaded{true};
     // This thread starts the processes, because a child process is killed when the thread that started it

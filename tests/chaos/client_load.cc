@@ -35,7 +35,7 @@ struct ClientLoad::Request {
   bool finished = false;
   // A poisoned request has no valid tokens.
   bool poisoned = false;
-  absl::Time first_sent, attempt_sent, last_heard;
+  absl::Time first_sent, last_heard;
   bool heard_any = false;
   // Number of tokens after which the client cancels, or disconnects and resumes; 0: never.
   uint32_t cancel_after = 0, drop_after = 0;
@@ -51,8 +51,7 @@ class ClientLoad::Attempt final : public client::StreamCall {
   Attempt(ClientLoad& load, Request& request)
       : StreamCall(request.message,
                    absl::Now() + load.options_.deadline - (MonotonicNow() - request.first_sent),
-                   load.options_.authenticated ? client::BearerToken(TokenOf(request.message.tenant()))
-                                               : client::Metadata()),
+                   client::BearerToken(TokenOf(request.message.tenant()))),
         load_(load),
         request_(request) {}
 
@@ -193,7 +192,7 @@ void ClientLoad::Run(absl::Duration duration) {
     while (!due_.empty() && due_.begin()->first <= now) {
       Request& request = *open_.at(due_.begin()->second);
       due_.erase(due_.begin());
-      Begin(request, now);
+      Begin(request);
     }
     {
       std::lock_guard lock(mutex_);
@@ -234,10 +233,10 @@ void ClientLoad::Send(uint64_t n, bool poisoned, absl::Time now) {
   ++ledger_.sent;
   Request& begun = *request;
   open_.emplace(n, std::move(request));
-  Begin(begun, now);
+  Begin(begun);
 }
 
-void ClientLoad::Begin(Request& request, absl::Time now) {
+void ClientLoad::Begin(Request& request) {
   if (request.attempts++ > 0) {
     request.message.set_resume_from_index(request.received);
     while (request.message.received_token_ids_size() < static_cast<int>(request.received)) {
@@ -245,7 +244,6 @@ void ClientLoad::Begin(Request& request, absl::Time now) {
       request.message.add_received_token_ids(workload_.Token(request.n, next));
     }
   }
-  request.attempt_sent = now;
   std::make_shared<Attempt>(*this, request)->Start(*stub_);
 }
 
@@ -277,10 +275,7 @@ void ClientLoad::Judge(Request& request, const grpc::Status& status, absl::Time 
                          status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED;
   const bool refused =
       come_back && request.received == 0 && request.attempts == 1 && !status.error_details().empty();
-  if (refused) {
-    ledger_.refusal_s.push_back(static_cast<float>(absl::ToDoubleSeconds(now - request.attempt_sent)));
-    return Close(request, Fate::kRefused, ending);
-  }
+  if (refused) return Close(request, Fate::kRefused, ending);
   const bool broken = come_back || status.error_code() == grpc::StatusCode::CANCELLED ||
                       status.error_code() == grpc::StatusCode::UNKNOWN ||
                       // The status that gRPC reports when the peer resets a stream.

@@ -53,8 +53,6 @@ struct LoadOptions {
   double cancelled = 0.03, dropped = 0.03, plain = 0.05;
   // From the first attempt of a request to its end.
   absl::Duration deadline = absl::Seconds(60);
-  // Whether requests carry their tenant's token.
-  bool authenticated = false;
 };
 
 // An interval in which a running request received no token.
@@ -91,8 +89,8 @@ struct Ledger {
   std::vector<Suspect> suspects;
   // Longest time between two tokens of any requests.
   absl::Duration longest_silence;
-  // Seconds from sending to the first token, and from sending to a refusal; unsorted.
-  std::vector<float> first_token_s, refusal_s;
+  // Seconds from sending to the first token; unsorted.
+  std::vector<float> first_token_s;
 };
 
 class ClientLoad {
@@ -112,7 +110,7 @@ class ClientLoad {
   struct Request;
 
   void Send(uint64_t n, bool poisoned, absl::Time now);
-  void Begin(Request& request, absl::Time now);
+  void Begin(Request& request);
   // Handles the end of an attempt.
   void Judge(Request& request, const grpc::Status& status, absl::Time now);
   void Close(Request& request, Fate fate, const std::string& ending);

@@ -1,4 +1,4 @@
-// bfio_chaos: tests a group of real processes under faults and overload.
+// bfio_chaos: tests a group of real processes under faults and attacks.
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -20,9 +20,7 @@ ABSL_FLAG(absl::Duration, step_timeout, absl::Seconds(1), "the router's --step_t
 ABSL_FLAG(std::vector<std::string>, faults, {},
           "kinds of faults to inject, separated by commas, as the schedule prints them; empty: all");
 ABSL_FLAG(int32_t, repeats, 5, "recovery: number of repeats");
-ABSL_FLAG(double, factor, 10, "overload: load as a multiple of the capacity");
 ABSL_FLAG(int32_t, peers, 3, "greedy: number of greedy peers");
-ABSL_FLAG(int32_t, max_waiting, 256, "overload: the router's --max_waiting");
 ABSL_FLAG(std::string, memory_csv, "", "CSV file for memory samples, one per second");
 
 namespace {
@@ -32,7 +30,6 @@ constexpr char kUsage[] =
 
   bfio_chaos --minutes=30 --seed=7     random faults from a seed, then an audit of every request and token
   bfio_chaos recovery --repeats=20     how long the group pauses when a worker dies, hangs or returns
-  bfio_chaos overload --minutes=1      ten times the capacity
   bfio_chaos greedy --minutes=1        what peers that take all they can do to the others
 )";
 
@@ -76,12 +73,6 @@ int main(int argc, char** argv) {
                                             .step_timeout = absl::GetFlag(FLAGS_step_timeout)};
     return bfio::chaos::MeasureRecovery(options);
   }
-  if (command == "overload") {
-    bfio::chaos::OverloadOptions options = {.factor = absl::GetFlag(FLAGS_factor),
-                                            .duration = absl::Minutes(absl::GetFlag(FLAGS_minutes)),
-                                            .max_waiting = absl::GetFlag(FLAGS_max_waiting)};
-    return bfio::chaos::MeasureOverload(options);
-  }
   if (command == "greedy") {
     bfio::chaos::GreedyOptions options;
     options.seed = absl::GetFlag(FLAGS_seed);
@@ -89,6 +80,6 @@ int main(int argc, char** argv) {
     options.duration = absl::Minutes(absl::GetFlag(FLAGS_minutes));
     return bfio::chaos::MeasureGreedyPeers(options);
   }
-  std::fprintf(stderr, "unknown command '%s'; choose recovery, overload or greedy\n", command.c_str());
+  std::fprintf(stderr, "unknown command '%s'; choose recovery or greedy\n", command.c_str());
   return 2;
 }

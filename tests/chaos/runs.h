@@ -52,20 +52,6 @@ struct RecoveryOptions {
 // 300 ms after a kill, step_timeout + 300 ms after a stop.
 int MeasureRecovery(const RecoveryOptions& options);
 
-struct OverloadOptions {
-  int workers = 4;
-  // Load as a multiple of capacity, and its duration.
-  double factor = 10;
-  absl::Duration duration = absl::Seconds(60);
-  // The router's --max_waiting, which bounds waits.
-  int max_waiting = 256;
-};
-
-// Measures capacity under 1.5 times the estimated load, then the overload. Prints throughput against
-// capacity, latency of refusals, waits of accepted requests, memory. Bounds: 95 % of capacity, and no growth
-// of memory.
-int MeasureOverload(const OverloadOptions& options);
-
 struct GreedyOptions {
   uint64_t seed = 1;
   int workers = 4;
