@@ -158,16 +158,6 @@ TEST_P(KernelsTest, NormAndActivationAreThoseInDouble) {
 INSTANTIATE_TEST_SUITE_P(InstructionSets, KernelsTest, ::testing::ValuesIn(All()),
                          [](const auto& info) { return std::string(info.param->name); });
 
-TEST(Bf16Test, RoundsToTheNearestAndTiesToEven) {
-  EXPECT_EQ(ToBf16(1.0f), 0x3f80);
-  EXPECT_EQ(ToBf16(1.0f + 0x1p-8f), 0x3f80) << "a tie, to even";
-  EXPECT_EQ(ToBf16(1.0f + 3 * 0x1p-8f), 0x3f82) << "a tie, to even";
-  EXPECT_EQ(ToBf16(1.0f + 0x1p-8f + 0x1p-20f), 0x3f81);
-  EXPECT_EQ(FromBf16(ToBf16(-0.5f)), -0.5f);
-  EXPECT_TRUE(std::isnan(FromBf16(ToBf16(std::numeric_limits<float>::quiet_NaN()))));
-  EXPECT_TRUE(std::isinf(FromBf16(ToBf16(std::numeric_limits<float>::max()))));
-}
-
 // With few or many items, and more or fewer threads than the machine has: each item once, in parts that do
 // not overlap.
 TEST(ThreadsTest, ForTakesEveryItemOnce) {
