@@ -24,13 +24,6 @@ bool WantsBf16(const TensorView& tensor, Storage storage) {
 
 }  // namespace
 
-absl::StatusOr<Storage> ParseStorage(absl::string_view name) {
-  if (name == "auto") return Storage::kAuto;
-  if (name == "fp32") return Storage::kFp32;
-  if (name == "bf16") return Storage::kBf16;
-  return absl::InvalidArgumentError(absl::StrCat("'", name, "' is unknown; must be auto, fp32 or bf16"));
-}
-
 std::unique_ptr<Weights> Weights::Make(std::shared_ptr<const Model> model, Storage storage) {
   const ModelPart whole = WholeModel(model->config().layers);
   return Make(std::move(model), storage, whole);

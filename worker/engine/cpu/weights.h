@@ -45,9 +45,6 @@ using AlignedFloats = std::vector<float, AlignedAllocator<float>>;
 // Storage type of matrices. kAuto: bf16 for those that are bf16 in the checkpoint, fp32 for all others.
 enum class Storage { kAuto, kFp32, kBf16 };
 
-// "auto", "fp32" or "bf16"; INVALID_ARGUMENT otherwise.
-absl::StatusOr<Storage> ParseStorage(absl::string_view name);
-
 using worker::FromBf16;
 using worker::ToBf16;
 
