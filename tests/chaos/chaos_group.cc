@@ -98,8 +98,6 @@ Means FindMeans(int workers, bool sim_engine) {
   if (!sim_engine) {
     means.impossible[FaultKind::kPoisonedRequest] =
         "the sim engine has a poisoned token, the checkpoint none";
-    for (const FaultKind kind : {FaultKind::kMisbehavingWorker, FaultKind::kDuplicateReport})
-      means.impossible[kind] = "the misbehaving worker's engine is the sim engine";
   }
   return means;
 }
@@ -329,18 +327,6 @@ bool ChaosGroup::Begin(const Fault& fault) {
       (jump.router ? router_clock_ : *target.clock).Jump(jump.by);
       return true;
     }
-    case FaultKind::kMisbehavingWorker:
-    case FaultKind::kDuplicateReport: {
-      if (misbehaving_worker_ != nullptr || router_down_) return false;
-      const Misbehavior misbehavior =
-          fault.kind == FaultKind::kDuplicateReport
-              ? (fault.detail % 2 == 0 ? Misbehavior::kDuplicate : Misbehavior::kOutOfOrder)
-              : static_cast<Misbehavior>(fault.detail % static_cast<int>(Misbehavior::kDuplicate));
-      misbehaving_worker_ = std::make_unique<MisbehavingWorker>(worker_port_.address(), host(),
-                                                                absl::StrCat("misbehaving-", fault.detail),
-                                                                misbehavior, options_.misbehaving_worker);
-      return true;
-    }
     default: return BeginAtWorker(fault, target);
   }
 }
@@ -385,11 +371,6 @@ void ChaosGroup::End(const Fault& fault) {
     case FaultKind::kFullDisk:
       std::filesystem::remove(means_.small_disk + "/filler");
       disk_full_ = false;
-      return;
-    case FaultKind::kMisbehavingWorker:
-    case FaultKind::kDuplicateReport:
-      altered_reports_ += misbehaving_worker_->altered_reports();
-      misbehaving_worker_.reset();
       return;
     case FaultKind::kKillWorker: StartWorker(fault.worker); break;
     case FaultKind::kPauseShort:

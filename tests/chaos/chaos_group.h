@@ -39,8 +39,6 @@ struct GroupOptions {
   // The first of the workers are servers that compute prompts for the others, which are servers that decode.
   // 0: they are workers.
   int prefill_servers = 0;
-  // Options of the misbehaving worker's engine, which is a sim engine.
-  worker::SimOptions misbehaving_worker;
 };
 
 // What this machine supports, and the reason for each fault that is not possible.
@@ -87,8 +85,6 @@ class ChaosGroup {
   // False: the fault's target is not in a suitable state; nothing was done.
   bool Begin(const Fault& fault);
   void End(const Fault& fault);
-  // Number of reports that misbehaving workers have changed so far.
-  int64_t altered_reports() const { return altered_reports_; }
   // Prompts that servers have computed for others and that these have decoded, as far as it was observed
   // before a router was killed.
   int64_t handed_over() const { return handed_over_ + handed_over_to_last_; }
@@ -152,9 +148,6 @@ class ChaosGroup {
   bool router_down_ = false;
   int router_starts_ = 0;
   std::deque<Worker> workers_;
-  std::unique_ptr<MisbehavingWorker> misbehaving_worker_;
-  // Changed reports of misbehaving workers that have left.
-  int64_t altered_reports_ = 0;
   // By earlier routers, and by the present one.
   int64_t handed_over_ = 0, handed_over_to_last_ = 0;
   std::unique_ptr<v1::Admin::Stub> admin_;

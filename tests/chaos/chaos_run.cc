@@ -25,8 +25,6 @@ constexpr absl::Duration kSamplePeriod = absl::Seconds(1);
 constexpr absl::Duration kCalm = absl::Seconds(5);
 // How long a connection waits while there are many without an authenticated call.
 constexpr absl::Duration kCrowdedPatience = ConnectionListener::Limits().crowded_patience;
-// With at least this many misbehaving workers, some are in the group for long enough to misbehave.
-constexpr int kMisbehaving = 5;
 constexpr int kSlots = 24;
 constexpr uint32_t kMeanOutput = 16;
 constexpr double kStepSeconds = 0.03;
@@ -58,8 +56,6 @@ GroupOptions OptionsOf(const RunOptions& run) {
                         "--log_level=debug"};
   // Its tokens differ even where requests ignore end-of-sequence tokens.
   group.other_model_flags = {"--sim=eos_probability=0.25"};
-  group.misbehaving_worker.cost = {kStepSeconds, 0, 0};
-  group.misbehaving_worker.limits = {kSlots, 1 << 20, 1 << 18};
   return group;
 }
 
@@ -176,7 +172,6 @@ void PrintFaults(const Director& director, const ChaosGroup& group) {
   for (const auto& [kind, count] : director.carried_out()) row(absl::StrCat("fault ", NameOf(kind)), count);
   for (const auto& [kind, count] : director.watch().watched())
     row(absl::StrCat("  no harmful one beside ", NameOf(kind)), count);
-  row("reports changed by misbehaving workers", group.altered_reports());
   row("prompts computed here and decoded there", group.handed_over());
 }
 
@@ -259,10 +254,6 @@ int RunChaos(const RunOptions& options) {
     PrintFaults(director, group);
     // Shows how reliable a timeout of a second is on a busy machine.
     absl::PrintF("%-44s %14.2f\n", "longest wait for a processor, s", absl::ToDoubleSeconds(longest_wait));
-    const auto joined = director.carried_out().find(FaultKind::kMisbehavingWorker);
-    if (joined != director.carried_out().end() && joined->second >= kMisbehaving &&
-        group.altered_reports() == 0)
-      verdict.violations.push_back("no misbehaving worker joined the group");
     if (options.pools && group.handed_over() <= 0)
       verdict.violations.push_back("no prompt was computed by one server and decoded by another");
     if (!options.memory_csv.empty()) std::ofstream(options.memory_csv) << director.memory().Csv();

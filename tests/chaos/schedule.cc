@@ -40,8 +40,6 @@ constexpr KindRow kKinds[] = {
     {"kill-router", 2, 0.1, 1},
     {"full-disk", 1, 1, 4},
     {"jump-clock", 1, 0, 0},
-    {"misbehaving-worker", 2, 1, 4},
-    {"duplicate-report", 1, 1, 4},
     {"blocked-log", 2, 1, 6, Unit::kSeconds, true},
     // Longer than a lease.
     {"slow-etcd", 2, 5, 15, Unit::kSeconds, true},
@@ -142,8 +140,6 @@ std::string TargetOf(const Fault& fault) {
       return absl::StrCat(jump.router ? " router" : worker, " by ", absl::FormatDuration(jump.by));
     }
     case FaultKind::kBlockedLog: return IsRoutersLog(fault) ? " router" : worker;
-    case FaultKind::kMisbehavingWorker:
-    case FaultKind::kDuplicateReport: return absl::StrCat(" way ", fault.detail);
     case FaultKind::kPartitionPeers:
       return absl::StrCat(worker, " and rank 0 (if that is it, worker ", fault.peer, ")");
     default: return worker;

@@ -15,28 +15,26 @@
 namespace bfio::chaos {
 
 enum class FaultKind {
-  kKillWorker,         // SIGKILL; it is restarted after `length`
-  kPauseShort,         // SIGSTOP for less than the step timeout
-  kPauseLong,          // SIGSTOP for longer
-  kSlowWorker,         // stopped half of the time
-  kCutLink,            // the connection to the router is reset
-  kStallLink,          // half-open: nothing passes in either direction, nothing is closed
-  kHalfCloseLink,      // one direction of the connection is shut down
-  kDelayLink,          // data on the link is delayed
-  kPartitionPeers,     // `worker` and rank 0 do not reach each other; the router reaches both
-  kIsolateWorker,      // a worker reaches no other process
-  kKillRouter,         // SIGKILL; it is restarted after `length`
-  kFullDisk,           // no space left for the logs
-  kJumpClock,          // the wall clock of a worker's or the router's machine is set (JumpOf)
-  kMisbehavingWorker,  // an additional worker joins and violates the protocol; `detail` says how
-  kDuplicateReport,    // an additional worker sends its reports twice, or out of order
-  kBlockedLog,         // no process reads the standard error of the router or of a worker
-  kSlowEtcd,           // etcd's replies to the leader are delayed
-  kPoisonedRequest,    // requests whose logits are not finite
-  kWrongModel,         // a worker with another model attaches
-  kBarrierIntruder,    // unauthenticated connections to the workers' barriers
-  kFlood,              // connections and calls without a token
-  kGreedyPeer,         // a tenant, a worker and strangers at each port take all that the protocols allow
+  kKillWorker,       // SIGKILL; it is restarted after `length`
+  kPauseShort,       // SIGSTOP for less than the step timeout
+  kPauseLong,        // SIGSTOP for longer
+  kSlowWorker,       // stopped half of the time
+  kCutLink,          // the connection to the router is reset
+  kStallLink,        // half-open: nothing passes in either direction, nothing is closed
+  kHalfCloseLink,    // one direction of the connection is shut down
+  kDelayLink,        // data on the link is delayed
+  kPartitionPeers,   // `worker` and rank 0 do not reach each other; the router reaches both
+  kIsolateWorker,    // a worker reaches no other process
+  kKillRouter,       // SIGKILL; it is restarted after `length`
+  kFullDisk,         // no space left for the logs
+  kJumpClock,        // the wall clock of a worker's or the router's machine is set (JumpOf)
+  kBlockedLog,       // no process reads the standard error of the router or of a worker
+  kSlowEtcd,         // etcd's replies to the leader are delayed
+  kPoisonedRequest,  // requests whose logits are not finite
+  kWrongModel,       // a worker with another model attaches
+  kBarrierIntruder,  // unauthenticated connections to the workers' barriers
+  kFlood,            // connections and calls without a token
+  kGreedyPeer,       // a tenant, a worker and strangers at each port take all that the protocols allow
 };
 
 absl::string_view NameOf(FaultKind kind);
