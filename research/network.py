@@ -206,7 +206,7 @@ def faster_transformer(engine, lane, batch):
         add_prompts(engine, lane, batch, whole=True)
 
 
-# The rules of worker/scheduler/batch_scheduler.h.
+# The paper's rules; workers have the first (worker/scheduler/batch_planner.h).
 SCHEDULERS = {of.__name__: of for of in (sarathi, orca, vllm_v0, faster_transformer)}
 WORK_CONSERVING = ("sarathi", "orca")
 
@@ -471,7 +471,7 @@ def run_cell(arguments):
     parser.add_argument("--routing", choices=ROUTINGS, default="fewest_tokens",
                         help="rule that chooses among several engines")
     parser.add_argument("--scheduler", choices=SCHEDULERS, default="sarathi",
-                        help="batch scheduler, as --scheduler of bfio_worker")
+                        help="batch scheduler")
     parser.number("slots", 0, 0, 1e9, "slots of an engine (max_num_seqs); 0: no limit", int)
     parser.number("seconds", 100, 20, 1e7, "length of the run in seconds, or in slots for networks whose batches take a "
                                            "slot")

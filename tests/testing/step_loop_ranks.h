@@ -131,7 +131,7 @@ class StepLoopTest : public ::testing::Test {
       if (!gated) rank->gate.Open();
       SimOptions options;
       options.limits = {slots, 1000, 500};
-      options.plan = plan_;
+      options.token_budget = token_budget_;
       options.cost = cost_;
       std::unique_ptr<StepTimer> timer;
       if (!real_time_) timer = std::make_unique<GatedTimer>(&rank->gate);
@@ -185,8 +185,8 @@ class StepLoopTest : public ::testing::Test {
   StepReport Report(int rank) { return ranks_[rank]->link.Next<StepReport>(); }
   int size() const { return static_cast<int>(ranks_.size()); }
 
-  // Batch planner of the engines; absent: prompts are computed in one step.
-  std::optional<BatchPlannerOptions> plan_;
+  // Token budget of the engines' steps; 0: prompts are computed in one step.
+  int64_t token_budget_ = 0;
   StepCost cost_;
   // Whether steps take the time that their cost predicts, with no gate to pause them.
   bool real_time_ = false;

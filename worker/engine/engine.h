@@ -93,8 +93,7 @@ struct StepOutput {
     std::string message;
   };
   // At most one token per active request and step, in a fixed order of requests. With chunked prefill a
-  // request has no token in the steps before the last chunk of its prompt, and some schedulers pause decodes
-  // while prompts are computed (worker/scheduler/batch_scheduler.h). In a chain of servers a request may have
+  // request has no token in the steps before the last chunk of its prompt. In a chain of servers it may have
   // its first token a step later (worker/engine/decode/decode_engine.h).
   std::vector<Token> tokens;
   // Requests whose last token is in `tokens`; their KV is free when Step returns.

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <limits>
-#include <tuple>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -22,16 +21,6 @@ std::string DefaultId() {
   char host[256] = "localhost";
   gethostname(host, sizeof(host) - 1);
   return absl::StrCat(host, ":", getpid());
-}
-
-// "sarathi" or "sarathi:shortest".
-absl::StatusOr<std::pair<std::string, BatchOrder>> ParseScheduler(const std::string& text) {
-  const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits(':', 1));
-  absl::StatusOr<BatchOrder> order = BatchOrder::kFcfs;
-  if (absl::StrContains(text, ':')) order = ParseBatchOrder(parts.second);
-  if (!order.ok()) return order.status();
-  BFIO_RETURN_IF_ERROR(BatchScheduler::Create(parts.first).status());
-  return std::pair(parts.first, *order);
 }
 
 constexpr char kSimDefaults[] = "prefill_cost=0,vocab=32000,eos_probability=0";
@@ -121,19 +110,10 @@ void AddEngine(OptionTable& table, WorkerSettings& settings) {
 
 void AddSteps(OptionTable& table, WorkerSettings& settings) {
   DecodeOptions& o = settings.decode;
-  table.AddParsed(
-      "scheduler", &settings.scheduler, "sarathi",
-      "which prompt chunks and decodes share a step: sarathi (decodes first, then prompt chunks), orca "
-      "(prompt chunks first), vllm_v0 (whole prompts alone, otherwise decodes) or faster_transformer (whole "
-      "prompts, then decodes until all have ended). The last two need a --token_budget of at least "
-      "--max_sequence_tokens. NAME:ORDER, such as sarathi:shortest, sets the order among prompts and among "
-      "decodes: fcfs (default), shortest (fewest tokens left), priority (of the request) or urgency "
-      "(priority, then waiting time in the router; that of an agent's call counts from the agent's arrival)",
-      ParseScheduler);
   table.Add(
       "token_budget", &o.token_budget, Within(0, std::numeric_limits<int32_t>::max()),
       "token budget: maximum tokens per step (vLLM: max_num_batched_tokens). 0: 512 with the cpu and cuda "
-      "engines; with sim every prompt is computed whole in its first step, without a scheduler");
+      "engines; with sim every prompt is computed whole in its first step");
   table.Add(
       "kv_watermark", &settings.worker.kv_watermark, Within(0, 0.99),
       "share of the KV cache that stays free when a request starts whose KV grows on demand (the router's "
@@ -149,7 +129,7 @@ void AddWorkerOptions(OptionTable& table, WorkerSettings& settings) {
   table.Add("log_level", &settings.log_level, "trace, debug, info, warning or error");
   table.Add("log_format", &settings.log_format, "text or json");
   table.Group("Simulated engine (--engine=sim)", {"c", "sim", "tl"});
-  table.Group("Experimental", {"pipeline_listen", "pipeline_tls", "scheduler"});
+  table.Group("Experimental", {"pipeline_listen", "pipeline_tls"});
 }
 
 absl::Status FinishWorkerOptions(const OptionTable& table, WorkerSettings& settings) {
@@ -161,11 +141,8 @@ absl::Status FinishWorkerOptions(const OptionTable& table, WorkerSettings& setti
   }
   o.engine.fit_kv = !table.given("kv_tokens");
   DecodeOptions& decode = settings.decode;
-  std::tie(decode.scheduler, decode.order) = settings.scheduler;
-  if (decode.token_budget > 0) {
-    o.engine.sim.plan = {decode.scheduler, decode.order, decode.token_budget};
-    decode.step_tokens = decode.token_budget;
-  }
+  o.engine.sim.token_budget = decode.token_budget;
+  if (decode.token_budget > 0) decode.step_tokens = decode.token_budget;
   o.engine.cpu.decode = o.engine.cuda.decode = decode;
   return absl::OkStatus();
 }

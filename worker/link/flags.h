@@ -3,7 +3,6 @@
 #pragma once
 
 #include <string>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "common/config/options.h"
@@ -13,8 +12,6 @@ namespace bfio::worker {
 
 struct WorkerSettings {
   WorkerOptions worker;
-  // A scheduler's name and its order.
-  std::pair<std::string, BatchOrder> scheduler = {"sarathi", BatchOrder::kFcfs};
   // Batch formation, for every engine; 0 tokens: the engine's default.
   DecodeOptions decode = {.page_tokens = 64, .token_budget = 0};
   std::string log_level = "info", log_format = "text";

@@ -1,38 +1,36 @@
 #include "worker/scheduler/batch_planner.h"
 
 #include <algorithm>
-
-#include "absl/strings/str_cat.h"
+#include <tuple>
 
 namespace bfio::worker {
 
-absl::StatusOr<BatchPlanner> BatchPlanner::Create(const BatchPlannerOptions& options) {
-  auto scheduler = BatchScheduler::Create(options.scheduler, options.order);
-  if (!scheduler.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("scheduler: ", scheduler.status().message()));
+void BatchPlanner::Form(absl::Span<const BatchRequest> left, std::vector<Chunk>& batch) {
+  batch.clear();
+  order_.clear();
+  for (size_t i = 0; i < left.size(); ++i) {
+    if (left[i].decoding()) batch.push_back({static_cast<int32_t>(i), 1});
+    if (left[i].prefill_left > 0) order_.push_back(static_cast<int32_t>(i));
   }
-  if (scheduler->whole_prompts() && options.token_budget < options.max_sequence_tokens) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("scheduler: ", scheduler->name(),
-                     " does not split prompts; token_budget must be at least max_sequence_tokens, ",
-                     options.max_sequence_tokens, ", not ", options.token_budget));
+  int64_t tokens = PromptTokens(left, static_cast<int64_t>(batch.size()));
+  const auto key = [&](int32_t i) {
+    using Key = std::tuple<bool, int64_t, int64_t>;
+    if (left[i].passed_over >= kPatienceSteps) return Key(false, 0, 0);
+    return Key(true, ~left[i].priority, left[i].senior_step);
+  };
+  std::stable_sort(order_.begin(), order_.end(), [&](int32_t a, int32_t b) { return key(a) < key(b); });
+  for (const int32_t i : order_) {
+    if (tokens == 0) break;
+    const int64_t rows = std::min(left[i].prefill_left, tokens);
+    batch.push_back({i, static_cast<int32_t>(rows)});
+    tokens -= rows;
   }
-  return BatchPlanner(options.token_budget, *std::move(scheduler));
 }
 
-void BatchPlanner::Form(absl::Span<const BatchRequest> left, std::vector<Chunk>& batch) {
-  const int64_t decoding =
-      std::count_if(left.begin(), left.end(), [](const BatchRequest& request) { return request.decoding(); });
-  BatchCapacity capacity;
-  if (whole_prompts()) {
-    capacity.token_budget = std::max(budget_, decoding);
-    capacity.prefill_tokens = budget_;
-  } else {
-    capacity.token_budget = std::max(budget_, decoding + kMinPrefillRows);
-    capacity.prefill_tokens = std::max(budget_, kMinPrefillRows);
-    if (level_) capacity.prefill_tokens = std::min(capacity.prefill_tokens, TokensBelowLevel(left));
-  }
-  scheduler_.Form(left, capacity, batch);
+int64_t BatchPlanner::PromptTokens(absl::Span<const BatchRequest> left, int64_t decodes) {
+  if (whole_prompts()) return kUnbounded;
+  const int64_t tokens = std::max(budget_ - decodes, kMinPrefillRows);
+  return level_ ? std::min(tokens, TokensBelowLevel(left)) : tokens;
 }
 
 int64_t BatchPlanner::TokensBelowLevel(absl::Span<const BatchRequest> left) {

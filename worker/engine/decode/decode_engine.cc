@@ -20,11 +20,6 @@ DecodeOptions WithinModel(DecodeOptions options, const ModelFacts& facts) {
   return options;
 }
 
-BatchPlannerOptions PlannerOptions(const DecodeOptions& options) {
-  const int64_t budget = options.token_budget == 0 ? options.step_tokens : options.token_budget;
-  return {options.scheduler, options.order, budget, options.limits.max_sequence_tokens};
-}
-
 }  // namespace
 
 PageTableOptions PageTableOptionsOf(const DecodeOptions& options) {
@@ -37,7 +32,7 @@ absl::Status CheckDecodeOptions(const DecodeOptions& options, bool has_model) {
     return absl::InvalidArgumentError(
         absl::StrCat("slots must be at most ", kMaxSlots, ", not ", options.limits.slots));
   }
-  const bool unbounded = !has_model && options.step_tokens == BatchCapacity::kUnbounded;
+  const bool unbounded = !has_model && options.step_tokens == BatchPlanner::kUnbounded;
   if (options.step_tokens < 1 || (options.step_tokens > kMaxStepTokens && !unbounded)) {
     return absl::InvalidArgumentError(absl::StrCat("step_tokens (--token_budget) must be in 1..",
                                                    kMaxStepTokens, ", not ", options.step_tokens));
@@ -45,13 +40,6 @@ absl::Status CheckDecodeOptions(const DecodeOptions& options, bool has_model) {
   if (options.token_budget < 0 || options.token_budget > options.step_tokens) {
     return absl::InvalidArgumentError(absl::StrCat("token_budget must be in 0..", options.step_tokens,
                                                    " (step_tokens), not ", options.token_budget));
-  }
-  // The model may lower max_sequence_tokens, so whether a whole prompt fits in a step is checked when the
-  // model is known.
-  DecodeOptions short_sequences = options;
-  short_sequences.limits.max_sequence_tokens = 0;
-  if (auto planner = BatchPlanner::Create(PlannerOptions(short_sequences)); !planner.ok()) {
-    return planner.status();
   }
   return PageTable::Check(PageTableOptionsOf(options));
 }
@@ -61,17 +49,14 @@ absl::StatusOr<std::unique_ptr<DecodeEngine>> DecodeEngine::Create(const DecodeO
   BFIO_RETURN_IF_ERROR(CheckDecodeOptions(options, backend->facts().has_model));
   BFIO_ASSIGN_OR_RETURN(auto table, PageTable::Create(PageTableOptionsOf(options)));
   const DecodeOptions within = WithinModel(options, backend->facts());
-  BFIO_ASSIGN_OR_RETURN(auto planner, BatchPlanner::Create(PlannerOptions(within)));
-  return std::unique_ptr<DecodeEngine>(
-      new DecodeEngine(within, std::move(backend), std::move(table), std::move(planner)));
+  return std::unique_ptr<DecodeEngine>(new DecodeEngine(within, std::move(backend), std::move(table)));
 }
 
-DecodeEngine::DecodeEngine(const DecodeOptions& options, std::unique_ptr<Backend> backend, PageTable table,
-                           BatchPlanner planner)
+DecodeEngine::DecodeEngine(const DecodeOptions& options, std::unique_ptr<Backend> backend, PageTable table)
     : options_(options),
       backend_(std::move(backend)),
       table_(std::move(table)),
-      planner_(std::move(planner)) {
+      planner_(options_.token_budget) {
   active_.reserve(static_cast<size_t>(options_.limits.slots));
 }
 

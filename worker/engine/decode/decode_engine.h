@@ -33,12 +33,9 @@ struct DecodeOptions {
   // Tokens per page.
   int32_t page_tokens = 16;
   // Upper bound of the prompt rows of a step, at least 1; memory is allocated for it. Rows for decodes come
-  // on top (worker/scheduler/batch.h). BatchCapacity::kUnbounded: no bound, for backends without a model.
+  // on top (worker/scheduler/batch.h). BatchPlanner::kUnbounded: no bound, for backends without a model.
   int64_t step_tokens = 512;
-  // What a step contains: the scheduler's name (worker/scheduler/batch_scheduler.h), the order of requests
-  // within its classes, and the token budget of a step, at most step_tokens; 0: step_tokens.
-  std::string scheduler = "sarathi";
-  BatchOrder order = BatchOrder::kFcfs;
+  // The token budget of a step, at most step_tokens; 0: step_tokens.
   int64_t token_budget = 0;
 };
 
@@ -115,12 +112,11 @@ class DecodeEngine final : public Engine {
     bool silent() const { return length < prompt_length; }
     // Tokens that have not been started; at least 1 unless a token is being drawn.
     int64_t pending() const { return length - started; }
-    // The request as the batch scheduler sees it.
+    // The request as the batch planner sees it.
     BatchRequest Left() const;
   };
 
-  DecodeEngine(const DecodeOptions& options, std::unique_ptr<Backend> backend, PageTable table,
-               BatchPlanner planner);
+  DecodeEngine(const DecodeOptions& options, std::unique_ptr<Backend> backend, PageTable table);
 
   absl::Status CheckPrompt(const SequenceRequest& request) const;
   absl::Status CheckLogprobs(const SequenceRequest& request) const;

@@ -52,7 +52,7 @@ absl::Status DecodeEngine::StartDue(bool last) {
   const auto depth = static_cast<size_t>(backend_->depth());
   while (under_way_.size() < depth) {
     const bool all = last && under_way_.size() + 1 == depth;
-    BFIO_ASSIGN_OR_RETURN(const auto started, StartOne(all ? BatchCapacity::kUnbounded : most_rows_each_));
+    BFIO_ASSIGN_OR_RETURN(const auto started, StartOne(all ? BatchPlanner::kUnbounded : most_rows_each_));
     if (!started) break;
   }
   return absl::OkStatus();

@@ -67,12 +67,8 @@ absl::StatusOr<std::unique_ptr<DecodeEngine>> MakeSimEngine(const SimOptions& op
   DecodeOptions decode;
   decode.limits = options.limits;
   decode.page_tokens = static_cast<int32_t>(std::min(options.limits.kv_tokens, kSimPageTokens));
-  decode.step_tokens = BatchCapacity::kUnbounded;
-  if (options.plan) {
-    decode.scheduler = options.plan->scheduler;
-    decode.order = options.plan->order;
-    decode.token_budget = options.plan->token_budget;
-  }
+  decode.step_tokens = BatchPlanner::kUnbounded;
+  decode.token_budget = options.token_budget;
   return DecodeEngine::Create(decode, std::make_unique<SimBackend>(options, std::move(timer)));
 }
 

@@ -1,8 +1,8 @@
 // The sim engine: a DecodeEngine over a backend without a model, which sleeps instead of computing. Runs the
 // real router, barrier and links on machines without GPUs. A step sleeps for the time that the cost model
 // gives for its load, so many workers fit on few cores. Token streams are deterministic (SimToken).
-// Prompts are computed whole in their first step; with `plan`, in chunks as in the other engines. Threads: as
-// in engine.h.
+// Prompts are computed whole in their first step; with `token_budget`, in chunks as in the other engines.
+// Threads: as in engine.h.
 #pragma once
 
 #include <cstdint>
@@ -72,9 +72,8 @@ struct SimOptions {
   bool ends_by_seed = false;
   // Token ids are below it. Also part of the model's identity.
   int32_t vocabulary = kSimVocabulary;
-  // What a step contains; absent: all decodes, and every prompt whole in its first step.
-  // max_sequence_tokens is taken from the limits.
-  std::optional<BatchPlannerOptions> plan;
+  // The token budget of a step; 0: every prompt is computed whole in its first step.
+  int64_t token_budget = 0;
 };
 
 // INVALID_ARGUMENT when an option is out of range. A null `timer` means real time.

@@ -101,16 +101,13 @@ TEST(PipelineTest, RandomSchedulesGiveTheWholeModelsTokensAndLogprobs) {
 TEST(PipelineTest, RequestsArePreemptedAndReplayedWhileTheyAreUnderWay) {
   const auto model = LoadGolden("llama");
   const auto layers = static_cast<int32_t>(model->config().layers);
-  for (const char* scheduler : {"sarathi", "orca", "vllm_v0"}) {
-    DecodeOptions options = DecodeLimits(120);
-    options.scheduler = scheduler;
-    options.limits.max_sequence_tokens = 80;
-    options.step_tokens = 80;
-    int preemptions = 0;
-    const auto make = [&] { return MakeChain(model, {{1, layers}, 3}, options); };
-    EXPECT_GT(testing::RunSchedule(11, make, {model->config().vocab, 60, 20, 16, 0.7, &preemptions}), 3);
-    EXPECT_GT(preemptions, 0);
-  }
+  DecodeOptions options = DecodeLimits(120);
+  options.limits.max_sequence_tokens = 80;
+  options.step_tokens = 80;
+  int preemptions = 0;
+  const auto make = [&] { return MakeChain(model, {{1, layers}, 3}, options); };
+  EXPECT_GT(testing::RunSchedule(11, make, {model->config().vocab, 60, 20, 16, 0.7, &preemptions}), 3);
+  EXPECT_GT(preemptions, 0);
 }
 
 // Passes a result on when the head has sent `behind` further micro-batches, so that a head that waits for all

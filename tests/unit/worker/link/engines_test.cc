@@ -79,25 +79,19 @@ class WorkerFlags : public ::testing::Test {
 };
 
 TEST_F(WorkerFlags, ATokenBudgetAppliesToEveryEngine) {
-  ASSERT_TRUE(Read({"--token_budget=48", "--scheduler=orca:shortest", "--kv_tokens=1048576"}).ok());
+  ASSERT_TRUE(Read({"--token_budget=48", "--kv_tokens=1048576"}).ok());
   for (const DecodeOptions* decode : {&engine().cpu.decode, &engine().cuda.decode}) {
     EXPECT_EQ(decode->step_tokens, 48);
-    EXPECT_EQ(decode->scheduler, "orca");
-    EXPECT_EQ(decode->order, BatchOrder::kShortest);
   }
-  ASSERT_TRUE(engine().sim.plan.has_value());
-  EXPECT_EQ(engine().sim.plan->token_budget, 48);
-  EXPECT_EQ(engine().sim.plan->scheduler, "orca");
+  EXPECT_EQ(engine().sim.token_budget, 48);
   EXPECT_FALSE(engine().fit_kv) << "given, if with its default";
   ASSERT_TRUE(Read({}).ok());
-  EXPECT_FALSE(engine().sim.plan.has_value()) << "prompts are computed whole";
+  EXPECT_EQ(engine().sim.token_budget, 0) << "prompts are computed whole";
   EXPECT_TRUE(engine().fit_kv);
   EXPECT_FALSE(options().worker_id.empty());
 }
 
 TEST_F(WorkerFlags, MistakesNameTheFlag) {
-  EXPECT_THAT(Error({"--scheduler=sarahti"}), HasSubstr("--scheduler=sarahti: "));
-  EXPECT_THAT(Error({"--scheduler=sarathi:"}), HasSubstr("--scheduler=sarathi:: unknown order ''"));
   EXPECT_THAT(Error({absl::StrCat("--group=", std::string(65, 'g'))}), HasSubstr("--group"));
 }
 

@@ -265,7 +265,7 @@ TEST_F(StepLoopTest, TheWatermarkStaysFreeUnlessTheRankIsEmptyOrTheRequestReserv
 
 // Short requests run until the rank has fitted the costs of its batches.
 TEST_F(StepLoopTest, ALevelBoundsPromptsAndExpiresWithoutPlans) {
-  plan_ = {.token_budget = 400};
+  token_budget_ = 400;
   cost_ = {.c_s = 1e-3, .tl_s_per_token = 0, .prefill_s_per_token = 1e-3};
   real_time_ = true;
   Start(1);

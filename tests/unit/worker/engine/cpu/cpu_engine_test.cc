@@ -48,13 +48,6 @@ TEST_P(CpuFamilyTest, TokensAndLogProbabilitiesDoNotDependOnTheSchedule) {
         CpuOptions options = Options();
         options.threads = 1 + static_cast<int32_t>(rng.Below(3));
         options.decode.step_tokens = 1 + static_cast<int64_t>(rng.Below(60));
-        if (seed > 2) {
-          // The two engines of a run form different batches; the budget holds prompts that are taken whole.
-          options.decode.scheduler = SchedulerNames()[rng.Below(4)];
-          options.decode.order = static_cast<BatchOrder>(rng.Below(3));
-          options.decode.limits.max_sequence_tokens = 80;
-          options.decode.step_tokens += 80;
-        }
         return Make(options, weights);
       };
       EXPECT_GT(testing::RunSchedule(seed, make, {weights->config().vocab, 60, 20, 16}), 4);

@@ -172,12 +172,10 @@ TEST(DecodeEngineTest, PreemptedRequestsGenerateTheSameTokens) {
     for (uint64_t seed = 1; seed <= (pipelined ? 80 : 40); ++seed) {
       Rng rng(seed);
       DecodeOptions options = Options();
-      if (pipelined) options.scheduler = SchedulerNames()[seed % SchedulerNames().size()];
       options.limits.kv_tokens = 70 + static_cast<int64_t>(rng.Below(60));
       options.limits.max_sequence_tokens = 64;
       options.page_tokens = 1 + static_cast<int32_t>(rng.Below(20));
       options.step_tokens = (pipelined ? 64 : 1) + static_cast<int64_t>(rng.Below(60));
-      SCOPED_TRACE(options.scheduler);
       const auto make = [&] { return pipelined ? MakePipelined(options) : Make(options); };
       EXPECT_GT(testing::RunSchedule(
                     seed, make,
@@ -193,9 +191,7 @@ TEST(DecodeEngineTest, ASilentReplayTakesNoKvFromOthersWithPlansUnderWay) {
   const SequenceRequest request = Request(1, 10, 14);
   const std::vector<uint32_t> whole = testing::RunAlone(*Make(), request).tokens;
   DecodeOptions options = Options();
-  // Its decodes wait for whole prompts.
-  options.scheduler = "vllm_v0";
-  options.step_tokens = options.limits.max_sequence_tokens = 64;
+  options.limits.max_sequence_tokens = 64;
   options.limits.kv_tokens = 20 + 13;
   const auto engine = MakePipelined(options);
   SequenceRequest replay = testing::Replay(request, 2, {whole.begin(), whole.begin() + 10});
@@ -281,22 +277,17 @@ TEST(KvFitTest, GivesTheRequestedOrTheFittingNumberOrNothing) {
 
 // --- decode engine steps ---
 
-// What a step of a decode engine contains: scheduler, order, token budget, level.
+// What a step of a decode engine contains: order, token budget, level.
 
-// Alone under the default scheduler, and in batches of every size under each.
+// Alone, and in batches of every size.
 TEST(DecodeEngineTest, TokensDoNotDependOnTheSchedule) {
-  const std::vector<std::string> names = SchedulerNames();
   for (uint64_t seed = 1; seed <= 80; ++seed) {
     Rng rng(seed);
     DecodeOptions other = Options();
-    other.scheduler = names[seed % names.size()];
-    other.order = static_cast<BatchOrder>(rng.Below(4));
     other.page_tokens = 1 + static_cast<int32_t>(rng.Below(20));
-    // The longest prompt is that of a replay: 40 + 24 tokens.
-    other.step_tokens = (seed % names.size() < 2 ? 1 : 64) + static_cast<int64_t>(rng.Below(100));
+    other.step_tokens = 1 + static_cast<int64_t>(rng.Below(160));
     other.limits.max_sequence_tokens = 64;
     int made = 0;
-    SCOPED_TRACE(other.scheduler);
     EXPECT_GT(testing::RunSchedule(seed, [&] { return Make(made++ == 0 ? Options() : other); }, {kVocab}), 8);
   }
 }
@@ -321,57 +312,35 @@ std::vector<std::vector<Handle>> Steps(const DecodeOptions& options, int steps) 
   return handles;
 }
 
-TEST(DecodeEngineTest, TheSchedulerDecidesWhatAStepContains) {
+TEST(DecodeEngineTest, UrgentPromptsAreComputedFirst) {
+  // 24 rows per step: a decode, the urgent prompt's 8, and 15 of the other.
   using Handles = std::vector<Handle>;
-  DecodeOptions options = Options();
-  // 24 rows per step: 1 + 23, 1 + 23, 1 + 14 + 8.
-  EXPECT_THAT(Steps(options, 3), ElementsAre(Handles{1}, Handles{1}, Handles{1, 2, 3}));
-  options.order = BatchOrder::kPriority;
-  EXPECT_THAT(Steps(options, 3), ElementsAre(Handles{1, 3}, Handles{1, 3}, Handles{1, 3}));
-  options.order = BatchOrder::kShortest;
-  EXPECT_THAT(Steps(options, 2), ElementsAre(Handles{1, 3}, Handles{1, 3}));
-  options.order = BatchOrder::kFcfs;
-  options.scheduler = "orca";
-  // 24 prompt rows, 24 again, and then 12 + 8 with a decode.
-  EXPECT_THAT(Steps(options, 3), ElementsAre(Handles{}, Handles{}, Handles{1, 2, 3}));
-  options.step_tokens = 68;
-  options.limits.max_sequence_tokens = 68;
-  options.scheduler = "vllm_v0";
-  EXPECT_THAT(Steps(options, 2), ElementsAre(Handles{2, 3}, Handles{1, 2, 3}));
-  options.scheduler = "faster_transformer";
-  EXPECT_THAT(Steps(options, 3), ElementsAre(Handles{1}, Handles{1}, Handles{1}));
+  EXPECT_THAT(Steps(Options(), 4),
+              ElementsAre(Handles{1, 3}, Handles{1, 3}, Handles{1, 3}, Handles{1, 2, 3}));
 }
 
-// Under the urgency order the prompt of a call that has waited longer, an agent's for instance, is computed
-// before those that were admitted earlier; steps on the worker count like steps in the pool.
-TEST(DecodeEngineTest, PromptsThatHaveWaitedLongerAreComputedFirstUnderTheUrgencyOrder) {
-  for (const BatchOrder order : {BatchOrder::kFcfs, BatchOrder::kUrgency}) {
-    DecodeOptions options = Options();
-    options.order = order;
-    const auto engine = Make(options);
-    StepOutput out;
-    SequenceRequest first = Request(1, 60, 2), older = Request(2, 20, 2), younger = Request(3, 4, 2);
-    first.waited_steps = 3;
-    older.waited_steps = 5;
-    younger.waited_steps = 4;
-    EXPECT_TRUE(engine->Admit(first).ok());
+// The prompt of a call that has waited longer, an agent's for instance, is computed before those that were
+// admitted earlier; steps on the worker count like steps in the pool.
+TEST(DecodeEngineTest, PromptsThatHaveWaitedLongerAreComputedFirst) {
+  const auto engine = Make();
+  StepOutput out;
+  SequenceRequest first = Request(1, 60, 2), older = Request(2, 20, 2), younger = Request(3, 4, 2);
+  first.waited_steps = 3;
+  older.waited_steps = 5;
+  younger.waited_steps = 4;
+  EXPECT_TRUE(engine->Admit(first).ok());
+  EXPECT_TRUE(engine->Step(out).ok());
+  // The first now counts as waiting for 4 steps, like the youngest, which was admitted later.
+  EXPECT_TRUE(engine->Admit(younger).ok());
+  EXPECT_TRUE(engine->Admit(older).ok());
+  std::vector<Handle> handles;
+  for (int i = 0; i < 4; ++i) {
     EXPECT_TRUE(engine->Step(out).ok());
-    // The first now counts as waiting for 4 steps, like the youngest, which was admitted later.
-    EXPECT_TRUE(engine->Admit(younger).ok());
-    EXPECT_TRUE(engine->Admit(older).ok());
-    std::vector<Handle> handles;
-    for (int i = 0; i < 4; ++i) {
-      EXPECT_TRUE(engine->Step(out).ok());
-      for (const auto& token : out.tokens) {
-        if (std::count(handles.begin(), handles.end(), token.handle) == 0) handles.push_back(token.handle);
-      }
-    }
-    if (order == BatchOrder::kFcfs) {
-      EXPECT_THAT(handles, ElementsAre(1, 3, 2));
-    } else {
-      EXPECT_THAT(handles, ElementsAre(2, 1, 3));
+    for (const auto& token : out.tokens) {
+      if (std::count(handles.begin(), handles.end(), token.handle) == 0) handles.push_back(token.handle);
     }
   }
+  EXPECT_THAT(handles, ElementsAre(2, 1, 3));
 }
 
 TEST(DecodeEngineTest, ALevelHoldsUntilTheNextAndPendingPromptsAreReported) {

@@ -55,7 +55,7 @@ TEST_F(SimEngineTest, TokensDependOnPromptSeedAndIndexOnly) {
     options.vocabulary = 50;
     int made = 0;
     const auto make = [&] {
-      if (made++ > 0 && seed % 2 == 0) options.plan = {.token_budget = 20};
+      if (made++ > 0 && seed % 2 == 0) options.token_budget = 20;
       return Make(options);
     };
     EXPECT_GT(testing::RunSchedule(seed, make, {.vocab = 50, .on_demand = 0.7, .preemptions = &preemptions}),
@@ -174,7 +174,7 @@ class Model {
 TEST_F(SimEngineTest, TheFirstTokenFollowsTheLastPromptChunk) {
   SimOptions options = Options();
   options.cost = {1e-3, 0, 1e-5};
-  options.plan = {.token_budget = 100};
+  options.token_budget = 100;
   auto engine = Make(options);
   ASSERT_TRUE(engine->Admit(Request(1, 230, 3)).ok());
   EXPECT_EQ(engine->prefill_state()->pending_tokens(), 230);
