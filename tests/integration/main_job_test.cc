@@ -112,14 +112,14 @@ TEST(MainJob, ASweepFindsNoKneeWhereNoRateHolds) {
   EXPECT_EQ(sweep["goodput"]["good_requests"], 0);
   EXPECT_EQ(sweep["goodput"]["missed"]["ttft"], sent);
 
-  const nlohmann::json ramp =
-      run("ramp", {"--arrival=ramp", "--rate=0", "--rate_to=400", "--duration=1.5", "--goodput=e2e:1000"});
-  EXPECT_EQ(ramp["levels"].size(), 10u);
-  EXPECT_EQ(ramp["goodput"]["share"], 1.0);
-  EXPECT_EQ(ramp["completed"], ramp["requests_sent"]);
-  EXPECT_EQ(ramp["barrier"]["ranks"], 3);
-  std::ifstream page(absl::StrCat(dir, "/ramp.html"));
-  EXPECT_NE(std::string(std::istreambuf_iterator<char>(page), {}).find("\"arrival\":\"ramp\""),
+  const nlohmann::json held =
+      run("held", {"--arrival=sweep", "--rates=100,200", "--step_duration=1", "--goodput=e2e:1000"});
+  EXPECT_EQ(held["levels"].size(), 2u);
+  EXPECT_EQ(held["goodput"]["share"], 1.0);
+  EXPECT_EQ(held["completed"], held["requests_sent"]);
+  EXPECT_EQ(held["barrier"]["ranks"], 3);
+  std::ifstream page(absl::StrCat(dir, "/held.html"));
+  EXPECT_NE(std::string(std::istreambuf_iterator<char>(page), {}).find("\"arrival\":\"sweep\""),
             std::string::npos);
   cluster.StopCleanly();
 }

@@ -47,8 +47,6 @@ Verdict Judge(const Level& level, bool limits) {
 }
 
 std::optional<Knee> FindKnee(const std::vector<Level>& levels, bool limits) {
-  const auto lower = [](const Level& a, const Level& b) { return a.plan.mean_rate() < b.plan.mean_rate(); };
-  if (!std::is_sorted(levels.begin(), levels.end(), lower)) return std::nullopt;
   Knee knee;
   bool judged = false;
   bool failed_before = false;
@@ -57,9 +55,9 @@ std::optional<Knee> FindKnee(const std::vector<Level>& levels, bool limits) {
     if (verdict.kind == Verdict::kNotJudged) continue;
     judged = true;
     if (!verdict.failed()) {
-      knee = {.held = level.plan.mean_rate()};
+      knee = {.held = level.rate};
     } else if (!knee.failed.has_value()) {
-      knee.failed = level.plan.mean_rate();
+      knee.failed = level.rate;
       knee.reason = verdict;
     }
     if (verdict.failed() && failed_before) break;

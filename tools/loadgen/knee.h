@@ -1,6 +1,6 @@
 // Finds the knee: the highest rate that the cluster held, and the lowest that it did not.
 //
-// Purpose: a verdict for each level of the arrival profile, and from these the knee. A level is *held* when
+// Purpose: a verdict for each level of the sweep, and from these the knee. A level is *held* when
 // - the share of requests within the goodput limits is at least kAttainment, if there are limits; and
 // - throughput followed: the served share is at least kFollow.
 // The served share: while a cluster keeps up, requests that are due later take no longer. If the time that a
@@ -51,8 +51,7 @@ struct Knee {
   Verdict reason;
 };
 
-// Empty when no level was judged. Also empty when rates decrease, because requests left over from a higher
-// rate would slow down the next level.
+// Empty when no level was judged.
 std::optional<Knee> FindKnee(const std::vector<Level>& levels, bool limits);
 
 // Whether a sweep may stop: the last two judged levels, `last` included, failed.

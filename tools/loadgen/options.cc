@@ -39,24 +39,22 @@ void AddTraffic(OptionTable& table, Options& o) {
                    absl::StrJoin(ProfileNames(), ", ")));
   table.Add("arrival", &o.arrival,
             "closed loop: closed (keeps --concurrency requests under way); open loop: trace (the trace's "
-            "timestamps), poisson or gamma (at --rate), ramp (from --rate to --rate_to over --duration), "
-            "step (each of --rates for --step_duration), sweep (as step, but waits for all requests before "
-            "the next rate and stops after two rates in a row that were not held)");
+            "timestamps), poisson or gamma (at --rate), sweep (each of --rates for --step_duration; waits "
+            "for all requests before the next rate, and stops after two rates in a row that were not held)");
   table.Add("rate", &o.rate, kPerSecond,
             "open loop: requests per second; --arrival=trace scales the trace's timestamps to this mean rate "
             "(0: does not scale them)");
-  table.Add("burstiness", &o.burstiness, Within(1e-3, 1e3),
-            "shape of the gamma-distributed gaps of gamma, ramp, step and sweep: 1 is Poisson, below 1 is "
-            "burstier, above 1 is more regular");
+  table.Add(
+      "burstiness", &o.burstiness, Within(1e-3, 1e3),
+      "shape of the gamma-distributed gaps of gamma and sweep: 1 is Poisson, below 1 is burstier, above "
+      "1 is more regular");
   table.Add("time_scale", &o.time_scale, Within(1e-6, 1e6),
             "open loop: divides the send times of all requests; 2 sends twice as fast");
-  table.Add("rate_to", &o.rate_to, kPerSecond, "--arrival=ramp: requests per second at the end");
-  table.AddParsed(
-      "rates", &o.rates, "",
-      "--arrival=step and sweep: requests per second, such as 5,10,20 or FROM:TO:STEP; ascending for sweep",
-      ParseRates);
+  table.AddParsed("rates", &o.rates, "",
+                  "--arrival=sweep: requests per second, ascending, such as 5,10,20 or FROM:TO:STEP",
+                  ParseRates);
   table.Add("step_duration", &o.step_duration_s, Within(1e-3, 1e6),
-            "--arrival=step and sweep: seconds for each rate; use several times a request's duration");
+            "--arrival=sweep: seconds for each rate; use several times a request's duration");
   table.AddParsed("goodput", &o.goodput, "",
                   "latency limits in seconds, such as ttft:0.5,tpot:0.05,e2e:30; reports how many requests "
                   "meet all of them",
@@ -113,42 +111,26 @@ void AddOptions(OptionTable& table, Options& o) {
   table.Add("log_format", &o.log_format, "text or json");
 }
 
-std::vector<RateLevel> Options::levels() const {
-  if (arrival == "ramp") return RampLevels(rate, rate_to, duration_s);
-  if (arrival == "step" || sweep()) return StepLevels(rates, step_duration_s);
-  return {};
-}
-
-double Options::due_end_s() const {
-  if (sweep()) return 0;
-  return arrival == "step" ? step_duration_s * static_cast<double>(rates.size()) : duration_s;
-}
-
 absl::Status Validate(const Options& o) {
-  const bool gaps = o.arrival == "poisson" || o.arrival == "gamma", ramp = o.arrival == "ramp";
-  const bool steps = o.arrival == "step" || o.sweep(), changing = ramp || steps;
+  const bool gaps = o.arrival == "poisson" || o.arrival == "gamma";
   const std::string arrival = absl::StrCat("--arrival=", o.arrival),
                     cannot = " cannot be used with " + arrival;
   const std::pair<bool, std::string> rules[] = {
-      {!gaps && !changing && o.arrival != "trace" && !o.closed_loop(),
-       arrival + " is not one of trace, poisson, gamma, ramp, step, sweep, closed"},
+      {!gaps && !o.sweep() && o.arrival != "trace" && !o.closed_loop(),
+       arrival + " is not one of trace, poisson, gamma, sweep, closed"},
       {o.closed_loop() && o.rate > 0, "--rate" + cannot + "; use --concurrency"},
-      {(o.closed_loop() || changing) && o.time_scale != 1, "--time_scale" + cannot},
+      {(o.closed_loop() || o.sweep()) && o.time_scale != 1, "--time_scale" + cannot},
       {gaps && o.rate == 0, arrival + " needs --rate"},
-      {o.arrival != "gamma" && !changing && o.burstiness != 1,
-       "--burstiness can be used only with --arrival=gamma, ramp, step or sweep"},
+      {o.arrival != "gamma" && !o.sweep() && o.burstiness != 1,
+       "--burstiness can be used only with --arrival=gamma or sweep"},
       {o.arrival == "trace" && o.trace.empty(), arrival + " needs --trace"},
-      {!ramp && o.rate_to > 0, "--rate_to can be used only with --arrival=ramp"},
-      {!steps && !o.rates.empty(), "--rates can be used only with --arrival=step or sweep"},
-      {changing && o.requests > 0, "--requests" + cannot + ", which ends after a fixed time"},
-      {ramp && o.duration_s == 0, arrival + " needs --duration"},
-      {ramp && o.rate == o.rate_to, arrival + " needs different values of --rate and --rate_to"},
-      {steps && o.rates.empty(), arrival + " needs --rates"},
-      {steps && o.rate > 0, "--rate" + cannot + "; use --rates"},
-      {steps && o.duration_s > 0, "--duration" + cannot + "; use --step_duration"},
-      {o.sweep() && !std::is_sorted(o.rates.begin(), o.rates.end()),
-       "--rates must be in ascending order with --arrival=sweep"},
-      {!o.agents.empty() && changing, "--agents" + cannot},
+      {!o.sweep() && !o.rates.empty(), "--rates can be used only with --arrival=sweep"},
+      {o.sweep() && o.requests > 0, "--requests" + cannot + ", which ends after a fixed time"},
+      {o.sweep() && o.rates.empty(), arrival + " needs --rates"},
+      {o.sweep() && o.rate > 0, "--rate" + cannot + "; use --rates"},
+      {o.sweep() && o.duration_s > 0, "--duration" + cannot + "; use --step_duration"},
+      {!std::is_sorted(o.rates.begin(), o.rates.end()), "--rates must be in ascending order"},
+      {!o.agents.empty() && o.sweep(), "--agents" + cannot},
       {!o.agents.empty() && o.max_new_tokens > 0, "--max_new_tokens cannot be used with --agents"},
       {o.agents.empty() && o.agent_timeout > absl::ZeroDuration(), "--agent_timeout needs --agents"},
       {!o.trace.empty() && !o.profile.empty(), "--trace and --profile cannot be used together"}};

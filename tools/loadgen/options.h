@@ -13,7 +13,7 @@
 #include "common/config/options.h"
 #include "common/net/tls.h"
 #include "tools/loadgen/agents.h"
-#include "tools/loadgen/rate_profile.h"
+#include "tools/loadgen/rates.h"
 #include "tools/loadgen/results.h"
 
 namespace bfio::loadgen {
@@ -30,15 +30,13 @@ struct Options {
   std::string trace;
   std::string profile;
   // "closed": `concurrency` requests at any time, each followed by the next. "trace", "poisson", "gamma":
-  // open loop, requests are sent when they are due, however many are under way. "ramp", "step", "sweep": open
-  // loop with rates that change, see rate_profile.h.
+  // open loop, requests are sent when they are due, however many are under way. "sweep": open loop with each
+  // of `rates` for `step_duration_s`; waits until all requests have ended before the next rate.
   std::string arrival = "closed";
   // Open loop only; see common/workload/arrivals.h.
   double rate = 0;
   double burstiness = 1;
   double time_scale = 1;
-  // Ramp: the rate rises from `rate` to `rate_to`. Step and sweep: the rates, and how long each is held.
-  double rate_to = 0;
   std::vector<double> rates;
   double step_duration_s = 30;
   uint32_t concurrency = 64;
@@ -75,11 +73,6 @@ struct Options {
 
   bool closed_loop() const { return arrival == "closed"; }
   bool sweep() const { return arrival == "sweep"; }
-  // Levels of ramp, step and sweep; empty otherwise. REQUIRES: Validate(*this).ok().
-  std::vector<RateLevel> levels() const;
-  // The latest time at which a request is due; 0 when only the number of requests ends the run, or when the
-  // router's progress does (in a sweep).
-  double due_end_s() const;
 };
 
 // `options` outlives the reading of `table`.

@@ -59,8 +59,8 @@ std::string LevelsText(const Results& r) {
   for (const Level& level : r.levels.levels()) {
     if (level.due() == 0) continue;
     const Verdict verdict = Judge(level, r.goodput.limits().any());
-    absl::StrAppendFormat(&out, "  %10.4g %8d %10d %8s %8s %9.0f %10s %10s %10s  %s\n",
-                          level.plan.mean_rate(), level.due(), level.completed, Percent(verdict.good_share),
+    absl::StrAppendFormat(&out, "  %10.4g %8d %10d %8s %8s %9.0f %10s %10s %10s  %s\n", level.rate,
+                          level.due(), level.completed, Percent(verdict.good_share),
                           Percent(verdict.served_share), level.tokens_per_s(),
                           Milliseconds(level.ttft_s, 0.99), Milliseconds(level.tpot_s, 0.99),
                           Milliseconds(level.e2e_s, 0.99), VerdictName(verdict.kind));

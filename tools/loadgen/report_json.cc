@@ -36,7 +36,6 @@ Json SettingsJson(const Options& o) {
           {"requests", o.requests},
           {"duration", o.duration_s},
           {"seed", o.seed},
-          {"rate_to", o.rate_to},
           {"rates", o.rates},
           {"step_duration", o.step_duration_s},
           {"resume", o.resume},
@@ -101,10 +100,10 @@ Json LevelsJson(const Results& r) {
   for (const Level& level : r.levels.levels()) {
     if (level.due() == 0) continue;
     const Verdict verdict = Judge(level, r.goodput.limits().any());
-    levels.push_back({{"rate", level.plan.mean_rate()},
+    levels.push_back({{"rate", level.rate},
                       {"offered_rate", level.offered_rate()},
                       {"start_s", *level.start_s},
-                      {"length_s", level.plan.length_s},
+                      {"length_s", level.length_s},
                       {"sent", level.sent},
                       {"not_sent", level.not_sent},
                       {"completed", level.completed},

@@ -135,8 +135,8 @@ void Timeline::OnEnded(const EndedRequest& request) {
   if (request.output_tokens > 1) due.tpot_s.Add(request.tpot_s());
 }
 
-Levels::Levels(const std::vector<RateLevel>& plan) {
-  for (const RateLevel& level : plan) levels_.push_back({.plan = level});
+Levels::Levels(const std::vector<double>& rates, double length_s) {
+  for (const double rate : rates) levels_.push_back({.rate = rate, .length_s = length_s});
 }
 
 void Levels::Begin(uint32_t level, double start_s) {
@@ -164,7 +164,7 @@ void Levels::OnEnded(const EndedRequest& request, bool good) {
   level.e2e_s.Add(request.e2e_s);
   if (request.output_tokens == 0) return;
   level.ttft_s.Add(request.ttft_s);
-  HalfLevel& half = level.halves[request.due_s >= *level.start_s + level.plan.length_s / 2];
+  HalfLevel& half = level.halves[request.due_s >= *level.start_s + level.length_s / 2];
   ++half.requests;
   half.due_sum_s += request.due_s;
   half.ttft_sum_s += request.ttft_s;
@@ -175,14 +175,10 @@ void Levels::OnEnded(const EndedRequest& request, bool good) {
 }
 
 void Levels::CountTokens(double when, uint32_t tokens) {
-  const auto end = levels_.begin() + static_cast<std::ptrdiff_t>(begun_);
-  auto after = std::upper_bound(levels_.begin(), end, when,
-                                [](double t, const Level& level) { return t < *level.start_s; });
-  if (after == levels_.begin()) return;
-  Level& level = *--after;
+  // A level's requests have ended when the next one begins.
+  Level& level = levels_[begun_ - 1];
   const double offset = when - *level.start_s;
-  if (offset >= level.plan.length_s / 2 && offset < level.plan.length_s)
-    level.tokens_in_second_half += tokens;
+  if (offset >= level.length_s / 2 && offset < level.length_s) level.tokens_in_second_half += tokens;
 }
 
 namespace {

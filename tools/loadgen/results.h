@@ -16,7 +16,6 @@
 #include "absl/strings/string_view.h"
 #include "common/stats/histogram.h"
 #include "tools/loadgen/agents.h"
-#include "tools/loadgen/rate_profile.h"
 
 namespace bfio::loadgen {
 
@@ -107,7 +106,7 @@ class Goodput {
   uint64_t missed_ttft_ = 0, missed_tpot_ = 0, missed_e2e_ = 0;
 };
 
-// Results of each level of an arrival profile (rate_profile.h).
+// Results of each level of a sweep, which keeps each of --rates for --step_duration.
 //
 // Purpose: the points of the curve on which the knee is searched. A request belongs to the level in which it
 // was due, whenever it ends. Pure; one thread at a time (the runner guards it). Times in seconds after the
@@ -124,7 +123,9 @@ struct HalfLevel {
 };
 
 struct Level {
-  RateLevel plan;
+  // Requests per second as configured, and for how long.
+  double rate = 0;
+  double length_s = 0;
   // Empty before the level has begun.
   std::optional<double> start_s;
   // Requests sent, and requests due but not sent in time.
@@ -143,15 +144,15 @@ struct Level {
 
   uint64_t due() const { return sent + not_sent; }
   // Requests per second that were actually due.
-  double offered_rate() const { return static_cast<double>(due()) / plan.length_s; }
-  double tokens_per_s() const { return static_cast<double>(tokens_in_second_half) * 2 / plan.length_s; }
+  double offered_rate() const { return static_cast<double>(due()) / length_s; }
+  double tokens_per_s() const { return static_cast<double>(tokens_in_second_half) * 2 / length_s; }
 };
 
 class Levels {
  public:
   // Without levels: nothing is counted.
   Levels() = default;
-  explicit Levels(const std::vector<RateLevel>& plan);
+  Levels(const std::vector<double>& rates, double length_s);
 
   // The methods below take levels that have begun, in ascending order.
   void Begin(uint32_t level, double start_s);
@@ -253,7 +254,7 @@ struct Results {
   Levels levels;
   Timeline timeline;
 
-  // `level` is the level of the arrival profile. `lag_s` is empty in a closed loop.
+  // `level` is the level of the sweep. `lag_s` is empty in a closed loop.
   void Sent(double due_s, uint32_t level, std::optional<double> lag_s);
   void NotSent(uint32_t level);
   void Add(const EndedRequest& request);

@@ -46,7 +46,6 @@ function workload(run) {
   if (arrival === 'closed') return `${source}, closed loop of ${run.count('settings/concurrency')} requests`;
   let span = rate > 0 ? `, ${brief(rate)} requests/s` : '';
   if (rates.length) span = `, ${brief(rates[0])} to ${brief(rates.at(-1))} requests/s`;
-  if (arrival === 'ramp') span = `, ${brief(rate)} to ${brief(run.number('settings/rate_to'))} requests/s`;
   return `${source}, ${arrival} arrivals${span}`;
 }
 

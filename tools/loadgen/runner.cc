@@ -39,18 +39,17 @@ Runner::Runner(const Options& options, const Login& login, Schedule& schedule,
       progress_(progress) {
   MutexLock lock(&mutex_);
   results_.goodput = Goodput(options.goodput);
-  results_.levels = Levels(options.levels());
+  results_.levels = Levels(options.rates, options.step_duration_s);
 }
 
 Results Runner::Run() {
   start_ = MonotonicNow();
   origin_ = start_;
-  if (options_.due_end_s() > 0) {
-    send_end_ = start_ + absl::Seconds(options_.due_end_s());
+  if (options_.duration_s > 0) {
+    send_end_ = start_ + absl::Seconds(options_.duration_s);
     if (!options_.closed_loop()) send_end_ += kSendGrace;
   }
   next_ = schedule_.Next();
-  if (!options_.sweep()) BeginLevels();
   for (;;) {
     const absl::Time now = MonotonicNow();
     if (!interrupted_ && stop_requested_()) {
@@ -189,16 +188,6 @@ void Runner::DropUnsent() {
     for (; next_.has_value(); next_ = schedule_.Next()) results_.NotSent(next_->level);
   }
   next_.reset();
-}
-
-void Runner::BeginLevels() {
-  double start_s = 0;
-  uint32_t index = 0;
-  MutexLock lock(&mutex_);
-  for (const RateLevel& level : options_.levels()) {
-    results_.levels.Begin(index++, start_s);
-    start_s += level.length_s;
-  }
 }
 
 void Runner::AdvanceSweep(absl::Time now) {

@@ -72,8 +72,6 @@ class Runner {
   // Sends the next call of an agent under way.
   void SendReady(absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
   void Send(const PlannedRequest& planned, absl::Time due, absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
-  // For ramp and step, whose levels begin at fixed times.
-  void BeginLevels() ABSL_LOCKS_EXCLUDED(mutex_);
   // For a sweep: begins the next level when the current one is over and all its requests have ended, or ends
   // the run after two rates in a row that the group did not hold.
   void AdvanceSweep(absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -14,7 +14,7 @@ constexpr int64_t kProfileSamples = 100000;
 
 uint64_t TotalRequests(const Options& options, const Trace& trace) {
   if (options.requests > 0) return options.requests;
-  if (options.duration_s > 0) return 0;
+  if (options.duration_s > 0 || options.sweep()) return 0;
   const uint64_t requests =
       trace.format == "profile" ? kDefaultProfileRequests : static_cast<uint64_t>(trace.requests.size());
   if (options.agents.empty()) return requests;
@@ -53,29 +53,24 @@ absl::StatusOr<Trace> LoadTrace(const Options& options) {
   return SampleProfile(options.profile.empty() ? "conversation" : options.profile, samples, options.seed);
 }
 
+Schedule::Schedule(const Options& options, Trace trace)
+    : trace_(std::move(trace)),
+      agents_(options.agents),
+      rates_(options.rates),
+      step_duration_s_(options.step_duration_s),
+      total_(TotalRequests(options, trace_)),
+      duration_s_(options.duration_s),
+      max_new_tokens_(options.max_new_tokens) {}
+
 absl::StatusOr<Schedule> Schedule::Create(const Options& options, Trace trace) {
-  const uint64_t total = TotalRequests(options, trace);
-  Schedule schedule(std::move(trace), options.agents, total, options.duration_s);
-  schedule.max_new_tokens_ = options.max_new_tokens;
-  const std::vector<RateLevel> levels = options.levels();
-  if (!levels.empty()) {
-    BFIO_ASSIGN_OR_RETURN(schedule.profile_,
-                          ProfileArrivals::Create(levels, options.burstiness, options.seed));
-    double start = 0;
-    for (const RateLevel& level : levels) {
-      schedule.level_start_s_.push_back(start);
-      if (!options.sweep()) start += level.length_s;
-    }
-    schedule.total_ = 0;
-    // The end of the profile is the end of the run.
-    schedule.duration_s_ = 0;
-  } else if (!options.closed_loop()) {
-    const ArrivalOptions arrival_options = {.kind = options.arrival,
-                                            .rate = options.rate,
-                                            .burstiness = options.burstiness,
-                                            .time_scale = options.time_scale};
+  Schedule schedule(options, std::move(trace));
+  if (!options.closed_loop()) {
+    const ArrivalOptions arrivals = {.kind = options.sweep() ? "gamma" : options.arrival,
+                                     .rate = options.sweep() ? 1 : options.rate,
+                                     .burstiness = options.burstiness,
+                                     .time_scale = options.time_scale};
     BFIO_ASSIGN_OR_RETURN(schedule.arrivals_,
-                          ArrivalProcess::Create(arrival_options, schedule.trace_, options.seed));
+                          ArrivalProcess::Create(arrivals, schedule.trace_, options.seed));
   }
   BFIO_RETURN_IF_ERROR(CheckAgents(options, schedule.trace_));
   return schedule;
@@ -91,15 +86,18 @@ PlannedRequest CallOf(const PlannedRequest& of, uint32_t call) {
 }
 
 bool Schedule::NextArrival(PlannedRequest& planned) {
-  if (profile_.has_value()) {
-    const std::optional<ProfileArrivals::Arrival> arrival = profile_->Next();
-    if (!arrival.has_value()) return false;
-    planned.level = arrival->level;
-    planned.due_s = level_start_s_[arrival->level] + arrival->offset_s;
-    return true;
+  const double arrival = arrivals_.has_value() ? arrivals_->Next() : 0;
+  if (rates_.empty()) {
+    planned.due_s = arrival;
+    return duration_s_ == 0 || arrival < duration_s_;
   }
-  planned.due_s = arrivals_.has_value() ? arrivals_->Next() : 0;
-  return duration_s_ == 0 || planned.due_s < duration_s_;
+  while (arrival >= before_ + rates_[level_] * step_duration_s_) {
+    before_ += rates_[level_] * step_duration_s_;
+    if (++level_ == rates_.size()) return false;
+  }
+  planned.level = level_;
+  planned.due_s = (arrival - before_) / rates_[level_];
+  return true;
 }
 
 std::optional<PlannedRequest> Schedule::Next() {

@@ -15,7 +15,6 @@
 #include "common/workload/trace.h"
 #include "tools/loadgen/agents.h"
 #include "tools/loadgen/options.h"
-#include "tools/loadgen/rate_profile.h"
 
 namespace bfio::loadgen {
 
@@ -25,7 +24,7 @@ struct PlannedRequest {
   // Seconds after the start of the run, in a sweep after the start of the level; 0 in a closed loop, where
   // the end of another request makes it due.
   double due_s = 0;
-  // Level of the arrival profile (rate_profile.h); 0 without one.
+  // Index of the sweep's rate; 0 without a sweep.
   uint32_t level = 0;
   uint32_t prompt_tokens = 0;
   uint32_t output_tokens = 0;
@@ -59,8 +58,7 @@ class Schedule {
   const Trace& trace() const { return trace_; }
 
  private:
-  Schedule(Trace trace, std::vector<AgentShape> agents, uint64_t total, double duration_s)
-      : trace_(std::move(trace)), agents_(std::move(agents)), total_(total), duration_s_(duration_s) {}
+  Schedule(const Options& options, Trace trace);
 
   // Sets due time and level; false after the end.
   bool NextArrival(PlannedRequest& planned);
@@ -69,14 +67,17 @@ class Schedule {
 
   Trace trace_;
   std::vector<AgentShape> agents_;
-  // At most one is set; neither in a closed loop.
+  // Empty in a closed loop. A sweep's has one request per second, on a clock that runs at the level's rate.
   std::optional<ArrivalProcess> arrivals_;
-  std::optional<ProfileArrivals> profile_;
-  // Start of each level of the profile; all 0 in a sweep.
-  std::vector<double> level_start_s_;
+  // Rates of a sweep, and how long each is kept.
+  std::vector<double> rates_;
+  double step_duration_s_;
+  uint32_t level_ = 0;
+  // Arrivals expected in the levels before level_.
+  double before_ = 0;
   uint64_t total_;
   double duration_s_;
-  uint32_t max_new_tokens_ = 0;
+  uint32_t max_new_tokens_;
   // Number of requests or agents so far, and of rows of the trace.
   uint64_t next_ = 0, row_ = 0;
   // An arrival was after the end of the duration.

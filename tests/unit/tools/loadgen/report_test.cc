@@ -89,7 +89,7 @@ class ReportTest : public ::testing::Test {
     trace_.dropped = 3;
     trace_.dropped_examples = {"line 2: x"};
     results_.goodput = Goodput(options_.goodput);
-    results_.levels = Levels(options_.levels());
+    results_.levels = Levels(options_.rates, options_.step_duration_s);
     for (int i = 0; i < 120; ++i) {
       const uint32_t level = i >= 40;
       const double due = level == 0 ? i * 0.05 : 2 + (i - 40) * 0.025;

@@ -72,36 +72,16 @@ TEST(RatesTest, ListsAndRangesAreParsedAndInvalidOnesNamed) {
   }
 }
 
-std::vector<ProfileArrivals::Arrival> Arrivals(const std::vector<RateLevel>& levels, double burstiness) {
-  auto arrivals = ProfileArrivals::Create(levels, burstiness, 7);
-  EXPECT_TRUE(arrivals.ok()) << arrivals.status();
-  std::vector<ProfileArrivals::Arrival> all;
-  while (const auto arrival = arrivals->Next()) all.push_back(*arrival);
-  return all;
-}
-
-// So large a shape of the gamma distribution makes arrivals even: arrival i comes when i + 1 arrivals are
+// So large a shape of the gamma distribution makes arrivals even: request i is due when i + 1 requests are
 // expected, to within a thousandth.
-constexpr double kEven = 1e8;
-
-TEST(ProfileArrivalsTest, StepsHaveTheirRatesAndARampRisesLinearlyOrFalls) {
-  const struct {
-    std::vector<RateLevel> levels;
-    double length_s;
-    // Arrivals expected until a time.
-    double (*expected)(double);
-  } kCases[] = {{StepLevels({10, 40}, 5), 5, [](double t) { return t <= 5 ? 10 * t : 50 + 40 * (t - 5); }},
-                {RampLevels(0, 20, 10), 1, [](double t) { return t * t; }},
-                {RampLevels(20, 0, 10), 1, [](double t) { return 100 - (10 - t) * (10 - t); }}};
-  for (const auto& c : kCases) {
-    const auto all = Arrivals(c.levels, kEven);
-    const double end = c.length_s * static_cast<double>(c.levels.size());
-    ASSERT_NEAR(static_cast<double>(all.size()), c.expected(end), 1);
-    for (size_t i = 0; i < all.size(); ++i) {
-      EXPECT_GE(all[i].offset_s, 0);
-      EXPECT_LE(all[i].offset_s, c.length_s);
-      EXPECT_NEAR(c.expected(all[i].level * c.length_s + all[i].offset_s), static_cast<double>(i + 1), 0.05);
-    }
+TEST(ScheduleTest, ASweepsRequestsComeAtTheRateOfTheirLevel) {
+  const auto all = All({.arrival = "sweep", .burstiness = 1e8, .rates = {10, 40}, .step_duration_s = 5});
+  ASSERT_NEAR(static_cast<double>(all.size()), 250, 1);
+  for (const PlannedRequest& planned : all) {
+    EXPECT_GE(planned.due_s, 0);
+    EXPECT_LE(planned.due_s, 5);
+    const double expected = planned.level == 0 ? 10 * planned.due_s : 50 + 40 * planned.due_s;
+    EXPECT_NEAR(expected, static_cast<double>(planned.index + 1), 0.05);
   }
 }
 
@@ -117,19 +97,14 @@ TEST(OptionsTest, InvalidOptionsNameTheFlag) {
       {{.arrival = "poisson", .rate = 1, .burstiness = 2}, "--burstiness"},
       {{.arrival = "trace"}, "--trace"},
       {{.trace = "x", .profile = "code"}, "--profile"},
-      {{.arrival = "ramp", .rate = 1, .rate_to = 2}, "--duration"},
-      {{.arrival = "ramp", .duration_s = 5}, "--rate_to"},
-      {{.arrival = "ramp", .rate = 2, .rate_to = 2, .duration_s = 5}, "--rate_to"},
-      {{.arrival = "ramp", .rate = 1, .rate_to = 2, .rates = {1}, .duration_s = 5}, "--rates"},
-      {{.arrival = "ramp", .rate = 1, .rate_to = 2, .requests = 9, .duration_s = 5}, "--requests"},
-      {{.arrival = "poisson", .rate = 1, .rate_to = 2}, "--rate_to"},
+      {{.arrival = "sweep", .rates = {1}, .requests = 9}, "--requests"},
       {{.arrival = "closed", .rates = {1}}, "--rates"},
-      {{.arrival = "step"}, "--rates"},
-      {{.arrival = "step", .rate = 1, .rates = {1}}, "--rate "},
-      {{.arrival = "step", .time_scale = 2, .rates = {1}}, "--time_scale"},
-      {{.arrival = "step", .rates = {1}, .duration_s = 3}, "--duration"},
+      {{.arrival = "sweep"}, "--rates"},
+      {{.arrival = "sweep", .rate = 1, .rates = {1}}, "--rate "},
+      {{.arrival = "sweep", .time_scale = 2, .rates = {1}}, "--time_scale"},
+      {{.arrival = "sweep", .rates = {1}, .duration_s = 3}, "--duration"},
       {{.arrival = "sweep", .rates = {2, 1}}, "ascend"},
-      {{.arrival = "step", .rates = {1}, .agents = {{AgentShape::kSequence, 2}}}, "--agents"},
+      {{.arrival = "sweep", .rates = {1}, .agents = {{AgentShape::kSequence, 2}}}, "--agents"},
       {{.max_new_tokens = 1, .agents = {{AgentShape::kSequence, 2}}}, "--max_new_tokens"},
       {{.agent_timeout = absl::Seconds(1)}, "--agent_timeout"},
       {{.target = "router"}, "--target"},
