@@ -255,6 +255,13 @@ def dispatch(ctx):
 # Figures 6 and 7
 
 
+def chosen_c(candidates, goal):
+    """The c whose bound is least, of those that meet the demand at the target load if any do, or whose surrogate is."""
+    key = "surrogate" if goal == "surrogate" else f"{goal}_s"
+    meet = [one for one in candidates if one["meets"]] if goal != "surrogate" else []
+    return min((one for one in meet or candidates if one[key] is not None), key=lambda one: one[key], default={"c": None})["c"]
+
+
 @experiment("which c the surrogate and the bounds choose, and which is best (Figures 6, 7)", name="chain-tuning")
 def tuning(ctx):
     """Small c gives short chains, large c many concurrent jobs. Compares the c that the surrogate (14) and Theorem 3.7's
@@ -268,11 +275,12 @@ def tuning(ctx):
     costs = {goal: [] for goal in goals}
     for demand in demands:
         picked, cost, near, pools = {name: [] for name in ("best", *goals)}, {goal: [] for goal in goals}, 0, 0
-        for candidates, choice in zip(column(runs, demand, "candidates"), column(runs, demand, "picked")):
+        for candidates in column(runs, demand, "candidates"):
             response = {one["c"]: one["response_s"] for one in candidates if one["response_s"] is not None}
             if not response:
                 continue
             pools += 1
+            choice = {goal: chosen_c(candidates, goal) for goal in goals}
             best = min(response, key=response.get)
             picked["best"].append(best)
             for goal in goals:

@@ -20,15 +20,6 @@ int64_t BlocksInPool(absl::Span<const ChainServer> servers, const ChainService& 
   return blocks;
 }
 
-double Value(const ReserveCandidate& candidate, TuningGoal goal) {
-  switch (goal) {
-    case TuningGoal::kSurrogate: return candidate.disjoint_meets ? candidate.surrogate() : kNoTime;
-    case TuningGoal::kLowerBound: return candidate.lower;
-    case TuningGoal::kUpperBound: return candidate.upper;
-  }
-  return kNoTime;
-}
-
 // The properties of a candidate that depend only on its chains and the demand, not on c and the placement.
 ReserveCandidate Judge(absl::Span<const ServerChain> chains, double rate, const Demand& demand) {
   ReserveCandidate judged = {.chains = static_cast<int64_t>(chains.size()),
@@ -98,18 +89,16 @@ std::vector<std::vector<ReserveCandidate>> SweepReserves(absl::Span<const ChainS
   return candidates;
 }
 
-const ReserveCandidate* BestReserve(absl::Span<const ReserveCandidate> candidates, TuningGoal goal) {
-  const bool some_meet = goal != TuningGoal::kSurrogate &&
-                         std::any_of(candidates.begin(), candidates.end(),
+const ReserveCandidate* BestReserve(absl::Span<const ReserveCandidate> candidates) {
+  const bool some_meet = std::any_of(candidates.begin(), candidates.end(),
                                      [](const ReserveCandidate& candidate) { return candidate.meets; });
   const ReserveCandidate* best = nullptr;
   double least = kNoTime;
   for (const ReserveCandidate& candidate : candidates) {
     if (some_meet && !candidate.meets) continue;
-    const double value = Value(candidate, goal);
-    if (!(value < least)) continue;
+    if (!(candidate.lower < least)) continue;
     best = &candidate;
-    least = value;
+    least = candidate.lower;
   }
   return best;
 }

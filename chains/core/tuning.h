@@ -64,15 +64,12 @@ std::vector<std::vector<ReserveCandidate>> SweepReserves(absl::Span<const ChainS
                                                          absl::Span<const double> rates,
                                                          const std::function<bool()>& go_on = {});
 
-enum class TuningGoal { kSurrogate, kLowerBound, kUpperBound };
-
-// The best of the candidates, the smallest c among equals; null if none is feasible. By the surrogate: among
-// those whose disjoint chains meet the demand. By a bound: among those that meet it at the target load or, if
-// there are none, among those that are stable.
-const ReserveCandidate* BestReserve(absl::Span<const ReserveCandidate> candidates, TuningGoal goal);
+// The candidate with the least lower bound, the smallest c among equals: of those that meet the demand at the
+// target load or, if there are none, of those that are stable; null if none is.
+const ReserveCandidate* BestReserve(absl::Span<const ReserveCandidate> candidates);
 
 // Why no composition serves the demand, with the missing amount: FAILED_PRECONDITION, one line. `candidates`
-// are those of SweepReserve. REQUIRES: BestReserve by the lower bound found none.
+// are those of SweepReserve. REQUIRES: BestReserve found none.
 absl::Status WhyImpossible(absl::Span<const ChainServer> servers, const ChainService& service,
                            const Demand& demand, absl::Span<const ReserveCandidate> candidates);
 

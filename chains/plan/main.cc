@@ -61,15 +61,9 @@ void AddOptions(OptionTable& table, Settings& s) {
             "demand in jobs (requests) per second; a list A,B,C or a range FROM:TO:STEP runs a sweep");
   table.Add("target_load", &s.problem.demand.target_load, Within(1e-9, 1),
             "largest share of the composed rate that the demand should use");
-  using core::TuningGoal;
-  table.AddChoice<TuningGoal>(
-      "tune", &s.problem.goal,
-      {{"lower", TuningGoal::kLowerBound},
-       {"upper", TuningGoal::kUpperBound},
-       {"surrogate", TuningGoal::kSurrogate}},
-      "choose c by the least lower bound, upper bound or surrogate of the mean response");
   table.Add("reserve", &s.problem.reserve, Within(0, 1e15),
-            "c: number of jobs for which every hosted block reserves cache; 0: chosen by --tune");
+            "c: number of jobs for which every hosted block reserves cache; 0: the one with the least lower "
+            "bound of the mean response");
   table.Add("use_all", &s.problem.demand.use_all,
             "place blocks on every server; false: stop placement once the chains carry the demand, as GBP-CR "
             "does in the paper");

@@ -12,15 +12,6 @@ ordered_json ResponseJson(const std::optional<Response>& response) {
   return json;
 }
 
-const char* NameOf(core::TuningGoal goal) {
-  switch (goal) {
-    case core::TuningGoal::kSurrogate: return "surrogate";
-    case core::TuningGoal::kLowerBound: return "lower";
-    case core::TuningGoal::kUpperBound: return "upper";
-  }
-  return "";
-}
-
 ordered_json ChainsJson(const Problem& problem, const core::ChainPlan& plan) {
   ordered_json chains = ordered_json::array();
   for (const core::ServerChain& chain : plan.chains) {
@@ -45,7 +36,6 @@ ordered_json PlanJson(const Problem& problem, const Plan& plan, const std::vecto
                        {"block_gb", problem.service.block_size},
                        {"cache_gb", problem.service.cache_size},
                        {"reserve", plan.c()},
-                       {"tuned_by", problem.reserve > 0 ? "reserve" : NameOf(plan.tuned_by)},
                        {"disjoint_chains", chosen.placement.chains.size()},
                        {"capacity", core::TotalCapacity(chosen.chains)},
                        {"rate_per_s", chosen.rate},

@@ -84,8 +84,6 @@ std::string PlanText(const Problem& problem, const Plan& plan, const std::vector
       memory, problem.demand.rate, problem.demand.target_load, plan.c(), chosen.placement.chains.size(),
       chosen.chains.size(), core::TotalCapacity(chosen.chains), chosen.rate,
       100 * problem.demand.rate / chosen.rate);
-  if (problem.reserve == 0 && plan.tuned_by != problem.goal)
-    absl::StrAppend(&text, "no c is feasible for the surrogate; c was chosen by the lower bound\n");
   if (!plan.meets_target) absl::StrAppend(&text, "the load is above the target load\n");
   absl::StrAppend(&text, "mean response ", Seconds(plan.response));
   if (plan.response.exact.has_value())

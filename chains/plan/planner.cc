@@ -63,9 +63,6 @@ constexpr size_t kManyKinds = 40;
 
 std::optional<Plan> BestNearby(const Problem& problem, int64_t present) {
   const int64_t largest = core::LargestReserve(problem.servers, problem.service);
-  const auto value = [&](const Plan& plan) {
-    return problem.goal == core::TuningGoal::kUpperBound ? plan.response.upper : plan.response.lower;
-  };
   std::optional<Plan> best;
   int64_t last = 0;
   const size_t tries = Kinds(problem) > kManyKinds ? 1 : std::size(kNearby);
@@ -80,7 +77,7 @@ std::optional<Plan> BestNearby(const Problem& problem, int64_t present) {
     plan.response = *response;
     const bool better =
         !best.has_value() ||
-        (plan.meets_target != best->meets_target ? plan.meets_target : value(plan) < value(*best));
+        (plan.meets_target != best->meets_target ? plan.meets_target : plan.response.lower < best->response.lower);
     if (better) best = std::move(plan);
   }
   return best;
@@ -142,14 +139,8 @@ namespace {
 // `candidates`: used if the reserve is not given.
 absl::StatusOr<Plan> PlanFrom(const Problem& problem, const std::vector<core::ReserveCandidate>& candidates) {
   int64_t c = problem.reserve;
-  core::TuningGoal goal = problem.goal;
   if (c == 0) {
-    const core::ReserveCandidate* best = core::BestReserve(candidates, goal);
-    // The surrogate is stricter than what can be served.
-    if (best == nullptr) {
-      goal = core::TuningGoal::kLowerBound;
-      best = core::BestReserve(candidates, goal);
-    }
+    const core::ReserveCandidate* best = core::BestReserve(candidates);
     if (best == nullptr)
       return core::WhyImpossible(problem.servers, problem.service, problem.demand, candidates);
     c = best->c;
@@ -159,7 +150,6 @@ absl::StatusOr<Plan> PlanFrom(const Problem& problem, const std::vector<core::Re
         core::LargestReserve(problem.servers, problem.service)));
   }
   Plan plan = PlanWith(problem, c);
-  plan.tuned_by = goal;
   const auto response = ExpectedResponse(plan.chosen.chains, problem.demand.rate);
   if (!response.has_value()) return WhyNotWith(problem, c, plan.chosen.rate);
   plan.response = *response;

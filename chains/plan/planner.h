@@ -18,8 +18,7 @@ struct Problem {
   std::vector<core::ChainServer> servers;
   core::ChainService service;
   core::Demand demand;
-  core::TuningGoal goal = core::TuningGoal::kLowerBound;
-  // c; 0: chosen by the goal.
+  // c; 0: the one with the least lower bound of the mean response.
   int64_t reserve = 0;
 };
 
@@ -36,9 +35,6 @@ std::optional<Response> ExpectedResponse(const std::vector<core::ServerChain>& c
 struct Plan {
   core::ChainPlan chosen;
   Response response;
-  // The goal by which c was chosen; it differs from the requested one if the surrogate finds no feasible c.
-  // Not used with a given reserve.
-  core::TuningGoal tuned_by = core::TuningGoal::kLowerBound;
   // Whether nu carries the demand at the target load.
   bool meets_target = false;
 

@@ -64,7 +64,7 @@ absl::StatusOr<Json> ServeComposed(const PoolRun& run, const std::string& rule) 
   int64_t c = run.reserve;
   if (c == 0) {
     const auto sweep = core::SweepReserve(pool.servers, BloomService(), demand);
-    const core::ReserveCandidate* best = core::BestReserve(sweep, core::TuningGoal::kLowerBound);
+    const core::ReserveCandidate* best = core::BestReserve(sweep);
     if (best == nullptr) {
       AddTimes(std::nullopt, out);
       return out;
@@ -165,13 +165,6 @@ Json RunTuning(const PoolRun& run) {
   const auto candidates = core::SweepReserve(pool.servers, BloomService(), demand);
   Json out = Head(run);
   out["jobs_per_s"] = run.demand;
-  const auto picked = [&](core::TuningGoal goal) -> Json {
-    const core::ReserveCandidate* best = core::BestReserve(candidates, goal);
-    return best == nullptr ? Json(nullptr) : Json(best->c);
-  };
-  out["picked"] = {{"surrogate", picked(core::TuningGoal::kSurrogate)},
-                   {"lower", picked(core::TuningGoal::kLowerBound)},
-                   {"upper", picked(core::TuningGoal::kUpperBound)}};
   Json& by_c = out["candidates"] = Json::array();
   const auto jffc = *core::MakeChainDispatcher("jffc", run.seed);
   for (const core::ReserveCandidate& candidate : candidates) {
@@ -179,6 +172,7 @@ Json RunTuning(const PoolRun& run) {
     one["c"] = candidate.c;
     one["disjoint_chains"] = candidate.disjoint_chains;
     one["surrogate"] = candidate.disjoint_meets ? Json(candidate.surrogate()) : Json(nullptr);
+    one["meets"] = candidate.meets;
     one["lower_s"] = candidate.lower;
     one["upper_s"] = candidate.upper;
     // The same jobs are simulated for every c.

@@ -111,7 +111,7 @@ std::vector<ServedJob> OnChains(const Case& of, const std::vector<core::ServerCh
 // the largest rate.
 core::ChainPlan Tuned(const Case& of, const core::Demand& demand) {
   const auto sweep = core::SweepReserve(of.pool.servers, kLlama, demand);
-  const core::ReserveCandidate* best = core::BestReserve(sweep, core::TuningGoal::kLowerBound);
+  const core::ReserveCandidate* best = core::BestReserve(sweep);
   if (best == nullptr) {
     best = &*std::max_element(
         sweep.begin(), sweep.end(),

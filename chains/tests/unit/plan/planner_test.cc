@@ -22,7 +22,7 @@ Problem Bloom(double demand) {
   return problem;
 }
 
-TEST(MakePlan, TunesByTheGoal) {
+TEST(MakePlan, HasTheLeastLowerBound) {
   Problem problem = Bloom(0.2);
   const Plan lower = *MakePlan(problem);
   for (int64_t c = 1; c < 60; ++c) {
@@ -31,24 +31,6 @@ TEST(MakePlan, TunesByTheGoal) {
     if (!other.ok() || !other->meets_target) continue;
     EXPECT_GE(other->response.lower, lower.response.lower - 1e-12) << c;
   }
-  problem.reserve = 0;
-  problem.goal = core::TuningGoal::kSurrogate;
-  EXPECT_EQ(MakePlan(problem)->c(), 3);
-  problem.goal = core::TuningGoal::kUpperBound;
-  const Plan upper = *MakePlan(problem);
-  EXPECT_EQ(upper.tuned_by, core::TuningGoal::kUpperBound);
-  problem.reserve = lower.c();
-  EXPECT_LE(upper.response.upper, MakePlan(problem)->response.upper);
-}
-
-TEST(MakePlan, ReportsThatTheSurrogateFindsNothing) {
-  Problem problem = Bloom(2);
-  problem.goal = core::TuningGoal::kSurrogate;
-  const auto plan = MakePlan(problem);
-  ASSERT_TRUE(plan.ok());
-  EXPECT_EQ(plan->tuned_by, core::TuningGoal::kLowerBound);
-  EXPECT_THAT(PlanText(problem, *plan, {}), HasSubstr("chosen by the lower bound"));
-  EXPECT_EQ(PlanJson(problem, *plan, {})["tuned_by"], "lower");
 }
 
 TEST(MakePlan, AllServersShortenTheResponse) {
@@ -134,22 +116,18 @@ TEST(Plans, EndOnASignal) {
 
 TEST(SweepDemand, IsAPlanForEveryDemand) {
   for (const bool use_all : {false, true}) {
-    for (const core::TuningGoal goal : {core::TuningGoal::kLowerBound, core::TuningGoal::kSurrogate}) {
-      Problem problem = Bloom(1);
-      problem.goal = goal;
-      problem.demand.use_all = use_all;
-      const auto points = *SweepDemand(problem, *ParseDemands("0.1:3:0.2"));
-      for (const SweepPoint& point : points) {
-        problem.demand.rate = point.demand;
-        const auto plan = MakePlan(problem);
-        ASSERT_EQ(point.plan.has_value(), plan.ok()) << point.demand;
-        if (!plan.ok()) continue;
-        EXPECT_EQ(point.plan->c(), plan->c());
-        EXPECT_EQ(point.plan->tuned_by, plan->tuned_by);
-        EXPECT_EQ(point.plan->meets_target, plan->meets_target);
-        EXPECT_EQ(point.plan->response.lower, plan->response.lower);
-        EXPECT_EQ(point.plan->response.upper, plan->response.upper);
-      }
+    Problem problem = Bloom(1);
+    problem.demand.use_all = use_all;
+    const auto points = *SweepDemand(problem, *ParseDemands("0.1:3:0.2"));
+    for (const SweepPoint& point : points) {
+      problem.demand.rate = point.demand;
+      const auto plan = MakePlan(problem);
+      ASSERT_EQ(point.plan.has_value(), plan.ok()) << point.demand;
+      if (!plan.ok()) continue;
+      EXPECT_EQ(point.plan->c(), plan->c());
+      EXPECT_EQ(point.plan->meets_target, plan->meets_target);
+      EXPECT_EQ(point.plan->response.lower, plan->response.lower);
+      EXPECT_EQ(point.plan->response.upper, plan->response.upper);
     }
   }
 }
