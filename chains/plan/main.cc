@@ -14,6 +14,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
 #include "common/config/program.h"
+#include "common/config/rates.h"
 #include "common/json/json_reader.h"
 
 namespace bfio::plan {
@@ -117,7 +118,7 @@ absl::Status RunSweep(const Problem& problem, const std::vector<double>& demands
 }
 
 absl::Status Run(const Settings& settings) {
-  BFIO_ASSIGN_OR_RETURN(const std::vector<double> demands, ParseDemands(settings.demands));
+  BFIO_ASSIGN_OR_RETURN(const std::vector<double> demands, ParseRates("demand", settings.demands));
   BFIO_ASSIGN_OR_RETURN(Problem problem, ReadProblem(settings));
   if (demands.size() > 1) return RunSweep(problem, demands, settings.json);
   problem.demand.rate = demands[0];

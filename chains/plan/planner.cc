@@ -7,16 +7,13 @@
 #include <tuple>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
 #include "absl/types/span.h"
 
 namespace bfio::plan {
 namespace {
 
-constexpr size_t kMostDemands = 1000;
 // With more states only the bounds are computed.
 constexpr int64_t kMostExactStates = 4'000'000;
 // Times with a smaller relative difference count as equal.
@@ -75,9 +72,9 @@ std::optional<Plan> BestNearby(const Problem& problem, int64_t present) {
     const auto response = ExpectedResponse(plan.chosen.chains, problem.demand.rate);
     if (!response.has_value()) continue;
     plan.response = *response;
-    const bool better =
-        !best.has_value() ||
-        (plan.meets_target != best->meets_target ? plan.meets_target : plan.response.lower < best->response.lower);
+    const bool better = !best.has_value() || (plan.meets_target != best->meets_target
+                                                  ? plan.meets_target
+                                                  : plan.response.lower < best->response.lower);
     if (better) best = std::move(plan);
   }
   return best;
@@ -231,31 +228,6 @@ absl::StatusOr<std::vector<SweepPoint>> SweepDemand(Problem problem, const std::
     if (plan.ok()) points.back().plan = *std::move(plan);
   }
   return points;
-}
-
-absl::StatusOr<std::vector<double>> ParseDemands(absl::string_view text) {
-  const auto wrong = [&](absl::string_view why) {
-    return absl::InvalidArgumentError(absl::StrCat("--demand=", text, ": ", why));
-  };
-  const bool range = absl::StrContains(text, ':');
-  std::vector<double> numbers;
-  for (const absl::string_view part : absl::StrSplit(text, range ? ':' : ',')) {
-    if (!absl::SimpleAtod(part, &numbers.emplace_back()) || !std::isfinite(numbers.back()) ||
-        numbers.back() <= 0)
-      return wrong(absl::StrCat("'", part, "' is not a number above 0"));
-    if (numbers.size() > kMostDemands) return wrong("more than 1,000 demands");
-  }
-  if (!range) {
-    if (!std::is_sorted(numbers.begin(), numbers.end())) return wrong("demands must be in ascending order");
-    return numbers;
-  }
-  if (numbers.size() != 3 || numbers[0] > numbers[1])
-    return wrong("a range must be FROM:TO:STEP with FROM <= TO");
-  const double steps = std::floor((numbers[1] - numbers[0]) / numbers[2] + 1e-9);
-  if (steps >= static_cast<double>(kMostDemands)) return wrong("more than 1,000 demands");
-  std::vector<double> demands;
-  for (double k = 0; k <= steps; ++k) demands.push_back(numbers[0] + k * numbers[2]);
-  return demands;
 }
 
 }  // namespace bfio::plan

@@ -70,8 +70,4 @@ struct SweepPoint {
 absl::StatusOr<std::vector<SweepPoint>> SweepDemand(Problem problem, const std::vector<double>& demands,
                                                     const std::function<bool()>& go_on = {});
 
-// Parses "0.2", "0.1,0.2,0.5" or "FROM:TO:STEP": jobs per second, ascending, at most 1,000 values.
-// INVALID_ARGUMENT.
-absl::StatusOr<std::vector<double>> ParseDemands(absl::string_view text);
-
 }  // namespace bfio::plan

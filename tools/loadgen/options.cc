@@ -1,6 +1,5 @@
 #include "tools/loadgen/options.h"
 
-#include <algorithm>
 #include <fstream>
 #include <string>
 #include <utility>
@@ -9,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/address.h"
 #include "common/base/status_macros.h"
+#include "common/config/rates.h"
 #include "common/workload/trace.h"
 
 namespace bfio::loadgen {
@@ -52,7 +52,7 @@ void AddTraffic(OptionTable& table, Options& o) {
             "open loop: divides the send times of all requests; 2 sends twice as fast");
   table.AddParsed("rates", &o.rates, "",
                   "--arrival=sweep: requests per second, ascending, such as 5,10,20 or FROM:TO:STEP",
-                  ParseRates);
+                  [](const std::string& text) { return ParseRates("rates", text); });
   table.Add("step_duration", &o.step_duration_s, Within(1e-3, 1e6),
             "--arrival=sweep: seconds for each rate; use several times a request's duration");
   table.AddParsed("goodput", &o.goodput, "",
@@ -129,7 +129,6 @@ absl::Status Validate(const Options& o) {
       {o.sweep() && o.rates.empty(), arrival + " needs --rates"},
       {o.sweep() && o.rate > 0, "--rate" + cannot + "; use --rates"},
       {o.sweep() && o.duration_s > 0, "--duration" + cannot + "; use --step_duration"},
-      {!std::is_sorted(o.rates.begin(), o.rates.end()), "--rates must be in ascending order"},
       {!o.agents.empty() && o.sweep(), "--agents" + cannot},
       {!o.agents.empty() && o.max_new_tokens > 0, "--max_new_tokens cannot be used with --agents"},
       {o.agents.empty() && o.agent_timeout > absl::ZeroDuration(), "--agent_timeout needs --agents"},

@@ -13,7 +13,6 @@
 #include "common/config/options.h"
 #include "common/net/tls.h"
 #include "tools/loadgen/agents.h"
-#include "tools/loadgen/rates.h"
 #include "tools/loadgen/results.h"
 
 namespace bfio::loadgen {

@@ -6,6 +6,7 @@
 #include "chains/plan/input.h"
 #include "chains/plan/output.h"
 #include "chains/plan/planner.h"
+#include "common/config/rates.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace {
@@ -34,10 +35,10 @@ void PlanAndPrint(bfio::plan::Problem problem) {
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const absl::string_view text = bfio::fuzz::Text(data, size);
-  if (const auto demands = bfio::plan::ParseDemands(text.substr(0, 64)); demands.ok()) {
-    bfio::fuzz::Check(!demands->empty() && demands->size() <= 1000, "1 to 1,000 demands");
-    for (const double demand : *demands)
-      bfio::fuzz::Check(std::isfinite(demand) && demand > 0, "demands are above 0");
+  if (const auto rates = bfio::ParseRates("demand", text.substr(0, 64)); rates.ok()) {
+    bfio::fuzz::Check(!rates->empty() && rates->size() <= bfio::kMostRates, "1 to 1,000 demands");
+    for (const double rate : *rates)
+      bfio::fuzz::Check(std::isfinite(rate) && rate > 0, "demands are above 0");
   }
   const size_t end = text.find('\0');
   const auto model = bfio::plan::ParseModel(end == text.npos ? text : text.substr(end + 1), "model", {});

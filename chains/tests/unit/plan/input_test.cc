@@ -7,7 +7,6 @@
 namespace bfio::plan {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 std::string ModelError(const char* text) {
@@ -112,14 +111,6 @@ TEST(ParsePool, Mistakes) {
   EXPECT_THAT(PoolError(R"({"memory_gb": 1e300, "block_ms": 1, "rtt_ms": 1})"), HasSubstr("holds more than"));
   EXPECT_THAT(std::string(ParsePool(R"({"server": []})", "p.json", {}, {}).status().message()),
               HasSubstr("the list 'servers'"));
-}
-
-TEST(ParseDemands, ListsAndRanges) {
-  EXPECT_THAT(*ParseDemands("0.2"), ElementsAre(0.2));
-  EXPECT_THAT(*ParseDemands("0.1,0.5"), ElementsAre(0.1, 0.5));
-  EXPECT_THAT(*ParseDemands("1:2:0.5"), ElementsAre(1, 1.5, 2));
-  for (const char* wrong : {"", "x", "0", "-1", "nan", "2,1", "1:2", "2:1:1", "1:2:0", "1:1e9:0.001"})
-    EXPECT_EQ(ParseDemands(wrong).status().code(), absl::StatusCode::kInvalidArgument) << wrong;
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "chains/plan/output.h"
+#include "common/config/rates.h"
 
 namespace bfio::plan {
 namespace {
@@ -118,7 +119,7 @@ TEST(SweepDemand, IsAPlanForEveryDemand) {
   for (const bool use_all : {false, true}) {
     Problem problem = Bloom(1);
     problem.demand.use_all = use_all;
-    const auto points = *SweepDemand(problem, *ParseDemands("0.1:3:0.2"));
+    const auto points = *SweepDemand(problem, *ParseRates("demand", "0.1:3:0.2"));
     for (const SweepPoint& point : points) {
       problem.demand.rate = point.demand;
       const auto plan = MakePlan(problem);
@@ -133,7 +134,7 @@ TEST(SweepDemand, IsAPlanForEveryDemand) {
 }
 
 TEST(SweepDemand, NeverFewerJobsPerSecondThanDemanded) {
-  const auto points = *SweepDemand(Bloom(1), *ParseDemands("0.1:3:0.1"));
+  const auto points = *SweepDemand(Bloom(1), *ParseRates("demand", "0.1:3:0.1"));
   ASSERT_EQ(points.size(), 30u);
   bool carried = true;
   for (const SweepPoint& point : points) {

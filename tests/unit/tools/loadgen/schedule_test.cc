@@ -9,7 +9,6 @@
 namespace bfio::loadgen {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 Trace ThreeRows() {
@@ -57,21 +56,6 @@ TEST(ScheduleTest, RequestsOrDurationEndAnOpenLoopWhicheverIsFirst) {
   EXPECT_TRUE(All({.arrival = "poisson", .rate = 1e-6, .requests = 7, .duration_s = 1}).empty());
 }
 
-TEST(RatesTest, ListsAndRangesAreParsedAndInvalidOnesNamed) {
-  EXPECT_THAT(*ParseRates("5"), ElementsAre(5));
-  EXPECT_THAT(*ParseRates("5,2.5,20"), ElementsAre(5, 2.5, 20));
-  EXPECT_THAT(*ParseRates("10:40:15"), ElementsAre(10, 25, 40));
-  EXPECT_THAT(*ParseRates("10:39:15"), ElementsAre(10, 25));
-  EXPECT_EQ(ParseRates("0.1:0.3:0.1")->size(), 3u) << "rounding must not lose the end";
-  EXPECT_EQ(ParseRates("1:200:1")->size(), kMostLevels);
-  for (const char* text : {"", "x", "1,", "0", "-1", "nan", "inf", "1:2", "1:2:3:4", "2:1:1", "1:2:0",
-                           "1:201:1", "1:1e300:1e-300"}) {
-    const auto rates = ParseRates(text);
-    EXPECT_EQ(rates.status().code(), absl::StatusCode::kInvalidArgument) << text;
-    EXPECT_THAT(std::string(rates.status().message()), HasSubstr("--rates")) << text;
-  }
-}
-
 // So large a shape of the gamma distribution makes arrivals even: request i is due when i + 1 requests are
 // expected, to within a thousandth.
 TEST(ScheduleTest, ASweepsRequestsComeAtTheRateOfTheirLevel) {
@@ -103,7 +87,6 @@ TEST(OptionsTest, InvalidOptionsNameTheFlag) {
       {{.arrival = "sweep", .rate = 1, .rates = {1}}, "--rate "},
       {{.arrival = "sweep", .time_scale = 2, .rates = {1}}, "--time_scale"},
       {{.arrival = "sweep", .rates = {1}, .duration_s = 3}, "--duration"},
-      {{.arrival = "sweep", .rates = {2, 1}}, "ascend"},
       {{.arrival = "sweep", .rates = {1}, .agents = {{AgentShape::kSequence, 2}}}, "--agents"},
       {{.max_new_tokens = 1, .agents = {{AgentShape::kSequence, 2}}}, "--max_new_tokens"},
       {{.agent_timeout = absl::Seconds(1)}, "--agent_timeout"},
