@@ -1,5 +1,4 @@
 // bfio_plan: distributes a model that is too large for one server over a pool of unequal servers.
-#include <fstream>
 #include <iostream>
 #include <string>
 #include <vector>
@@ -10,6 +9,7 @@
 #include "chains/plan/input.h"
 #include "chains/plan/output.h"
 #include "chains/plan/planner.h"
+#include "common/base/read_file.h"
 #include "common/base/shutdown.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
@@ -32,13 +32,9 @@ constexpr char kUsage[] =
 
 constexpr size_t kLargestFile = size_t{16} << 20;
 
-absl::StatusOr<std::string> ReadFile(const char* flag, const std::string& path) {
+absl::StatusOr<std::string> TextOf(const char* flag, const std::string& path) {
   if (path.empty()) return absl::InvalidArgumentError(absl::StrCat("--", flag, "=FILE is required"));
-  std::ifstream in(path, std::ios::binary);
-  std::string text(kLargestFile + 1, '\0');
-  if (!in.read(text.data(), static_cast<std::streamsize>(text.size())) && in.gcount() == 0)
-    return absl::NotFoundError(absl::StrCat("--", flag, "=", path, ": cannot be read or is empty"));
-  text.resize(static_cast<size_t>(in.gcount()));
+  BFIO_ASSIGN_OR_RETURN(std::string text, ReadFile(path, kLargestFile));
   if (text.size() > kLargestFile)
     return absl::InvalidArgumentError(absl::StrCat("--", flag, "=", path, ": larger than 16 MiB"));
   return text;
@@ -88,8 +84,8 @@ void AddOptions(OptionTable& table, Settings& s) {
 
 // Everything except the demand.
 absl::StatusOr<Problem> ReadProblem(const Settings& s) {
-  BFIO_ASSIGN_OR_RETURN(const std::string pool, ReadFile("pool", s.pool));
-  BFIO_ASSIGN_OR_RETURN(const std::string text, ReadFile("model", s.model));
+  BFIO_ASSIGN_OR_RETURN(const std::string pool, TextOf("pool", s.pool));
+  BFIO_ASSIGN_OR_RETURN(const std::string text, TextOf("model", s.model));
   BFIO_ASSIGN_OR_RETURN(const ModelSizes model, ParseModel(text, s.model, s.storage));
   Problem problem = s.problem;
   BFIO_ASSIGN_OR_RETURN(problem.servers, ParsePool(pool, s.pool, model, s.job));

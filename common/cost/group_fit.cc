@@ -196,7 +196,7 @@ void GroupFit::Take(absl::Span<const BatchLoad> ranks, double seconds, std::opti
     terms[kContext] = timed.decode_context;
     terms[kPrompts] = options_.prices && mode.prompts ? 1 : 0;
     terms[kEager] = options_.prices && mode.eager ? 1 : 0;
-    terms[kPairs] = options_.pairs ? timed.prefill_pairs : 0;
+    terms[kPairs] = timed.prefill_pairs;
     terms[kStepTime] = seconds;
     hypothesis.moments.Add(x, weight);
   }

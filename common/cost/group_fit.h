@@ -37,8 +37,8 @@ class GroupFit {
   struct Options {
     // Steps after which the weight of an old one is 1/e.
     double memory_steps = 4096;
-    // Whether there are K1, and E and E'.
-    bool pairs = true, prices = true;
+    // Whether there are E and E'.
+    bool prices = true;
     // S.
     int64_t captured_rows = GroupTerms().captured_rows;
   };

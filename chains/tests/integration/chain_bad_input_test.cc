@@ -32,7 +32,7 @@ TEST(ChainBadInput, FlagsOfRouterAndWorker) {
 
 TEST(ChainBadInput, Planner) {
   ExpectOneLine("bfio_plan", {"--demand=much"}, 2, "'much' is not a number above 0");
-  ExpectOneLine("bfio_plan", {"--pool=/nonexistent"}, 2, "--pool=/nonexistent: cannot be read");
+  ExpectOneLine("bfio_plan", {"--pool=/nonexistent"}, 2, "cannot read /nonexistent");
 }
 
 TEST(ChainBadInput, InfeasiblePlans) {

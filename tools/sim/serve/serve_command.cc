@@ -82,13 +82,10 @@ void AddServeOptions(OptionTable& table, ServeOptions& options, bool& json) {
   table.Add("closed", &options.closed,
             "closed loop: a request arrives whenever one ends, and --load is the number of requests in the "
             "system as a share of all slots");
-  table.AddChoice(
-      "known_cost", &options.known_cost,
-      std::vector<std::pair<std::string, KnownCost>>{{"true", KnownCost::kTrue},
-                                                     {"fitted", KnownCost::kFitted},
-                                                     {"fitted_without_k1", KnownCost::kFittedWithoutK1}},
-      "step cost that the rule plans with and ranks fill their steps by: true, fitted (to the measured "
-      "steps, as workers do) or fitted_without_k1");
+  table.AddChoice<bool>(
+      "known_cost", &options.fitted_cost, {{"true", false}, {"fitted", true}},
+      "step cost that the rule plans with and ranks fill their steps by: true, or fitted to "
+      "the measured steps, as workers do");
   AddJson(table, json);
 }
 

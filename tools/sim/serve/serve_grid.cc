@@ -30,7 +30,7 @@ std::vector<ServeOptions> RunsOf(const ServeGridOptions& options, const ServeEng
     run.rule = std::string(rule);
     run.budget = budget;
     run.lag = 0;
-    run.known_cost = KnownCost::kTrue;
+    run.fitted_cost = false;
   };
   if (!options.against.empty()) add(options.against, cell.budget);
   for (const ServeRuleInfo& rule : ServeRules()) {

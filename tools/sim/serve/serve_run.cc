@@ -79,8 +79,7 @@ class Run final : public Traffic {
         trace_(trace),
         longest_output_(LongestOutput(trace)),
         known_(options.cost),
-        fit_({.pairs = options.known_cost != KnownCost::kFittedWithoutK1,
-              .captured_rows = options.cost.terms.captured_rows}),
+        fit_({.captured_rows = options.cost.terms.captured_rows}),
         rng_(Rng(options.seed).Fork(kArrivalStream)),
         group_({.ranks = options.workers,
                 .prefill_ranks = options.prefill_ranks,
@@ -96,8 +95,7 @@ class Run final : public Traffic {
                 .drift = Drift::Steady(options.tokens_per_step),
                 .decode_rows = static_cast<int64_t>(std::ceil(options.tokens_per_step))},
                &requests_) {
-    if (options.known_cost != KnownCost::kTrue)
-      known_.terms = {.captured_rows = options.cost.terms.captured_rows};
+    if (options.fitted_cost) known_.terms = {.captured_rows = options.cost.terms.captured_rows};
     const LengthMoments moments =
         options.prefill_ranks > 0 ? WithoutPrompts(MomentsOf(trace)) : MomentsOf(trace);
     result_.capacity = CapacityOf(moments, options.cost.batch, options.workers, options.slots);
@@ -251,7 +249,7 @@ class Run final : public Traffic {
   bool IsCounted(const ServeRequest& request) const { return Counts(request.arrival_s); }
 
   void Learn(const ServeStep& step) {
-    if (options_.known_cost == KnownCost::kTrue) return;
+    if (!options_.fitted_cost) return;
     // As workers report them, one rank of each step in turn.
     const size_t rank = static_cast<size_t>(fitted_steps_) % step.loads.size();
     fit_.Add(step.loads, step.rank_s[rank], rank);

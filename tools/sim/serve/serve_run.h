@@ -75,10 +75,6 @@ std::optional<ServeFloor> FloorOf(const LengthMoments& moments, const BatchCost&
 // standard deviation `jitter`. Computed by numerical integration, with an error below 1e-6.
 double MeanOfLargestFactor(int32_t ranks, double jitter);
 
-// The step cost that the rule uses: the true one, or one fitted to the times of whole steps, with or
-// without the term for the attention of prompts (K1).
-enum class KnownCost { kTrue, kFitted, kFittedWithoutK1 };
-
 struct ServeOptions {
   std::string rule = "bf_io";
   int32_t workers = 8;
@@ -101,7 +97,8 @@ struct ServeOptions {
   double load = 0.7;
   bool closed = false;
   GroupCost cost;
-  KnownCost known_cost = KnownCost::kTrue;
+  // The rule plans with a cost that is fitted to the times of steps, not the true one.
+  bool fitted_cost = false;
   // A plan of bfio made from the reports of step k is for step k + lag. 2 is the router's pipelined mode;
   // with 1 or 0 the group waits for its plan. The engines' own rules decide when a step begins.
   int32_t lag = 0;
