@@ -1,5 +1,5 @@
-// The effect of one faulty request, one misconfigured worker, an unauthenticated client or a log that no
-// process reads. Real programs over loopback.
+// The effect of one faulty request, an unauthenticated client or a log that no process reads. Real programs
+// over loopback.
 #include <gmock/gmock.h>
 #include <signal.h>
 
@@ -8,8 +8,6 @@
 #include <fstream>
 #include <limits>
 #include <memory>
-#include <set>
-#include <thread>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -25,11 +23,9 @@
 namespace bfio::testing {
 namespace {
 
-using ::testing::AnyOf;
 using ::testing::HasSubstr;
-using ::testing::Not;
 
-constexpr char kLlama[] = "tests/golden/llama", kQwen3[] = "tests/golden/qwen3";
+constexpr char kLlama[] = "tests/golden/llama";
 constexpr absl::Duration kAttackPatience = absl::Seconds(60 * kSlowdown);
 
 ClusterOptions CpuWorkers(int workers, const std::string& model) {
@@ -119,40 +115,6 @@ TEST(QueryOfDeath, EndsWithInternalAndAffectsNoOtherRequest) {
   TokenClients later(cluster, harmless.requests);
   later.ExpectTokens(harmless.tokens);
   cluster.StopCleanly();
-}
-
-// --- two models in one group ---
-
-TEST(TwoModels, NeverServeInOneGroup) {
-  ClusterOptions options = CpuWorkers(0, kLlama);
-  options.router_flags = {"--workers=2"};
-  options.more_flags = {{}, {absl::StrCat("--model=", kQwen3)}, {}};
-  Cluster cluster(options);
-  ASSERT_TRUE(cluster.ok());
-  cluster.StartWorker();
-  cluster.StartWorker();
-  ASSERT_TRUE(Eventually([&] { return CountOf(cluster.router().Stderr(), " attached ") == 2; }))
-      << cluster.router().Stderr();
-  cluster.StartWorker();
-  ASSERT_TRUE(cluster.WaitFor("a group of two", [](const v1::ClusterState& s) { return Serving(s) >= 2; }));
-  // The worker with another model may serve alone, but not in a group with the others.
-  const std::string odd = cluster.workers()[1].Stderr();
-  EXPECT_THAT(odd, Not(AnyOf(HasSubstr("rank 0 of 2"), HasSubstr("rank 1 of 2")))) << odd;
-  v1::GenerateRequest request;
-  for (uint32_t id = 10; id < 30; ++id) request.mutable_token_ids()->add_ids(id);
-  request.set_max_new_tokens(20);
-  request.set_ignore_eos(true);
-  std::vector<std::thread> threads;
-  std::vector<GenerateResult> results(8);
-  for (GenerateResult& result : results)
-    threads.emplace_back([&] { result = Generate(cluster.inference(), request, kAttackPatience); });
-  for (std::thread& thread : threads) thread.join();
-  std::set<std::vector<uint32_t>> answers;
-  for (const GenerateResult& result : results) {
-    EXPECT_TRUE(result.status.ok()) << result.status.error_message();
-    answers.insert(result.tokens);
-  }
-  EXPECT_EQ(answers.size(), 1u) << "one prompt, greedy, has several answers";
 }
 
 // --- memory before authentication ---
