@@ -15,6 +15,7 @@
 #include "chains/pipeline/stage.h"
 #include "chains/worker/peer_pings.h"
 #include "common/base/address.h"
+#include "common/base/backoff.h"
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/base/shutdown.h"
@@ -27,7 +28,7 @@
 #include "grpcpp/grpcpp.h"
 #include "worker/engine/cpu/cpu_engine.h"
 #include "worker/link/rank.h"
-#include "worker/link/refusal_delay.h"
+#include "worker/link/router_link.h"
 
 namespace bfio::worker {
 
@@ -303,7 +304,7 @@ class Member {
   bool joined_ = false;
   bool ever_joined_ = false;
   absl::Time next_try_ = absl::InfinitePast();
-  RefusalDelay refusals_{std::hash<std::string>()(options_.worker_id)};
+  Backoff refusals_{kFirstRefusal, kLastRefusal, std::hash<std::string>()(options_.worker_id)};
   // The deadline for leaving, once a signal has arrived.
   std::optional<absl::Time> leaving_;
 };

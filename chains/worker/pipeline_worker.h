@@ -26,7 +26,7 @@ class PipelineWorker final : public PartServer {
 
   absl::Status Check(const WorkerOptions& options) const override;
   // Every chain with its head here has a separate rank. If the pool has another model, the server does not
-  // exit but retries (refusal_delay.h).
+  // exit but tries again (kFirstRefusal).
   absl::Status Run(const WorkerOptions& options, std::shared_ptr<grpc::Channel> router,
                    MakePartRank make_rank) const override;
 

@@ -357,7 +357,7 @@ TEST(ClientLibrary, FindsTokensMissingRepeatedOrMiscounted) {
 }
 
 TEST(Backoff, HonoursRetryInfoAndGrowsWithinItsBounds) {
-  client::Backoff backoff({.first_pause = absl::Milliseconds(10), .last_pause = absl::Milliseconds(40)}, 1);
+  Backoff backoff(absl::Milliseconds(10), absl::Milliseconds(40), 1);
   absl::Duration longest;
   for (int i = 0; i < 200; ++i) {
     const absl::Duration told = backoff.Next(absl::Seconds(1));

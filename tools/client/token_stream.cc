@@ -91,19 +91,13 @@ bool MayGoOn(const absl::Status& status, bool was_live) {
 
 }  // namespace
 
-absl::Duration Backoff::Next(std::optional<absl::Duration> told) {
-  if (told.has_value()) return *told * (1 + rng_.Uniform() / 2);
-  bound_ = std::clamp(2 * bound_, options_.first_pause, options_.last_pause);
-  return bound_ * rng_.Uniform();
-}
-
 TokenStream::TokenStream(Link& link, v1::GenerateRequest request, CallOptions options)
     : link_(link),
       options_(std::move(options)),
       deadline_(MonotonicNow() + std::min(options_.timeout, kLongestTimeout)),
       request_(std::move(request)),
       own_id_(request_.request_id().empty()),
-      backoff_(options_.retry, RandomBits()) {
+      backoff_(options_.retry.first_pause, options_.retry.last_pause, RandomBits()) {
   if (own_id_) request_.set_request_id(absl::StrCat("c-", absl::Hex(RandomBits(), absl::kZeroPad16)));
   if (absl::Status status = CheckMetadata(WithToken(options_)); !status.ok()) end_ = std::move(status);
   if (!options_.resume) return;

@@ -18,8 +18,8 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "bfio/v1/inference.pb.h"
+#include "common/base/backoff.h"
 #include "common/base/mutex.h"
-#include "common/base/rng.h"
 
 namespace bfio::client {
 
@@ -36,25 +36,6 @@ struct RetryOptions {
   absl::Duration resume_patience = absl::Seconds(30);
   absl::Duration first_pause = absl::Milliseconds(50);
   absl::Duration last_pause = absl::Seconds(2);
-};
-
-// The router's RetryInfo is a lower bound of the pause before a retry. Without it the bound of the pause
-// doubles from try to try, and the pause is uniform between 0 and the bound ("full jitter"), so that clients
-// that were refused together do not return together.
-class Backoff {
- public:
-  Backoff(const RetryOptions& options, uint64_t seed) : options_(options), rng_(seed) {}
-
-  // The pause before the next try. With `told` (the delay from RetryInfo) it is between `told` and 1.5 times
-  // `told`.
-  absl::Duration Next(std::optional<absl::Duration> told);
-  // Called after progress: the next pause starts at the first bound.
-  void Reset() { bound_ = absl::ZeroDuration(); }
-
- private:
-  const RetryOptions options_;
-  absl::Duration bound_;
-  Rng rng_;
 };
 
 struct CallOptions {

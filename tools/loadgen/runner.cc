@@ -18,8 +18,7 @@ constexpr absl::Duration kSendGrace = absl::Seconds(1);
 constexpr uint32_t kMaxRetries = 5;
 // Pause of a closed loop after the router could not be reached.
 constexpr absl::Duration kUnavailablePause = absl::Milliseconds(100);
-// Bounds of the pause before a broken stream is resumed. The bound doubles from the first value to the last;
-// the pause is uniform between 0 and the bound (full jitter).
+// Bounds of the pause before a broken stream is resumed.
 constexpr absl::Duration kFirstResumePause = absl::Milliseconds(50);
 constexpr absl::Duration kLastResumePause = absl::Seconds(1);
 
@@ -34,7 +33,6 @@ Runner::Runner(const Options& options, const Login& login, Schedule& schedule,
       stub_(v1::Inference::NewStub(channel)),
       run_id_(std::move(run_id)),
       resume_token_(options.resume ? absl::StrCat("secret-", run_id_) : ""),
-      rng_(options.seed),
       stop_requested_(std::move(stop_requested)),
       progress_(progress) {
   MutexLock lock(&mutex_);
@@ -143,10 +141,11 @@ void Runner::Send(const PlannedRequest& planned, absl::Time due, absl::Time now)
     MutexLock lock(&mutex_);
     results_.Sent(absl::ToDoubleSeconds(due - start_), planned.level,
                   closed ? std::nullopt : std::optional<double>(absl::ToDoubleSeconds(now - due)));
-    Open& open = open_[planned.index];
-    open.planned = planned;
-    open.due = due;
-    open.give_up = now + options_.timeout;
+    open_.try_emplace(planned.index, Open{.planned = planned,
+                                          .due = due,
+                                          .give_up = now + options_.timeout,
+                                          .resumes = Backoff(kFirstResumePause, kLastResumePause,
+                                                             options_.seed + planned.index)});
   }
   StartAttempt(planned.index);
 }
@@ -212,7 +211,7 @@ void Runner::CancelAll() {
     MutexLock lock(&mutex_);
     cancelling_ = true;
     for (const auto& [when, index] : retries_) {
-      const PlannedRequest& planned = open_[index].planned;
+      const PlannedRequest& planned = open_.at(index).planned;
       if (planned.agent != nullptr) agents_.OnEnded(*planned.agent, planned.call, false, 0);
       open_.erase(index);
       results_.Add({.code = "CANCELLED", .interrupted = true});
@@ -232,7 +231,7 @@ void Runner::CancelAll() {
 void Runner::OnAttemptDone(uint64_t index, AttemptResult result) {
   MutexLock lock(&mutex_);
   changed_ = true;
-  Open& open = open_[index];
+  Open& open = open_.at(index);
   if (ScheduleResume(open, index, result) || ScheduleRetry(open, index, result)) return;
   if (result.status.error_code() == grpc::StatusCode::UNAVAILABLE)
     hold_until_ = result.end + kUnavailablePause;
@@ -268,8 +267,7 @@ bool Runner::ScheduleResume(Open& open, uint64_t index, const AttemptResult& res
       result.status.error_code() != grpc::StatusCode::UNAVAILABLE) {
     return false;
   }
-  open.resume_pause = std::clamp(open.resume_pause * 2, kFirstResumePause, kLastResumePause);
-  const absl::Time when = result.end + open.resume_pause * rng_.Uniform();
+  const absl::Time when = result.end + open.resumes.Next();
   if (when >= open.give_up) return false;
   if (!open.resume) ++results_.resumed;
   open.resume = true;

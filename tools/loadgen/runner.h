@@ -18,8 +18,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
 #include "bfio/v1/inference.grpc.pb.h"
+#include "common/base/backoff.h"
 #include "common/base/mutex.h"
-#include "common/base/rng.h"
 #include "common/net/login.h"
 #include "grpcpp/channel.h"
 #include "tools/client/stream_call.h"
@@ -54,7 +54,7 @@ class Runner {
     std::shared_ptr<Received> received = std::make_shared<Received>();
     // The request's stream broke, and the next attempt resumes it.
     bool resume = false;
-    absl::Duration resume_pause = absl::ZeroDuration();
+    Backoff resumes;
     // The attempt under way; null while a retry waits.
     std::shared_ptr<client::StreamCall> call;
   };
@@ -92,8 +92,6 @@ class Runner {
   const std::string run_id_;
   // Secret for resuming; empty: requests are not resumable.
   const std::string resume_token_;
-  // For the pauses before resumes.
-  Rng rng_ ABSL_GUARDED_BY(mutex_);
   const std::function<bool()> stop_requested_;
   Progress& progress_;
 

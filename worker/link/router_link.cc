@@ -187,9 +187,8 @@ RouterLink::RouterLink(RouterLinkOptions options, std::shared_ptr<grpc::Channel>
       channel_(std::move(channel)),
       state_(std::make_shared<State>()),
       tokenizer_(options_.tokenizer),
-      backoff_(options_.first_backoff),
-      rng_(options_.seed),
-      refusals_(options_.seed, options_.first_refusal) {}
+      backoff_(options_.first_backoff, options_.last_backoff, options_.seed),
+      refusals_(options_.first_refusal, kLastRefusal, options_.seed) {}
 
 RouterLink::~RouterLink() = default;
 
@@ -225,7 +224,7 @@ absl::Status RouterLink::Loop(Inbox& inbox) {
 
 absl::Duration RouterLink::PauseAfter(const absl::Status& ended, bool heard) {
   if (heard) {
-    backoff_ = options_.first_backoff;
+    backoff_.Reset();
     refusals_.Reset();
   }
   if (absl::IsFailedPrecondition(ended)) {
@@ -236,9 +235,7 @@ absl::Duration RouterLink::PauseAfter(const absl::Status& ended, bool heard) {
     return pause;
   }
   spdlog::warn("{}: lost the stream to the router: {}", options_.worker_id, ended.ToString());
-  const absl::Duration now = backoff_ * rng_.Uniform();
-  backoff_ = std::min(backoff_ * 2, options_.last_backoff);
-  return now;
+  return backoff_.Next();
 }
 
 bool RouterLink::Connect(bool first, absl::Status& status) {

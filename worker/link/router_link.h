@@ -11,10 +11,9 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "common/base/rng.h"
+#include "common/base/backoff.h"
 #include "worker/link/inbox.h"
 #include "worker/link/rank_recorder.h"
-#include "worker/link/refusal_delay.h"
 #include "worker/link/step_loop.h"
 #include "worker/link/tokenizer_offer.h"
 
@@ -24,24 +23,28 @@ class Channel;
 
 namespace bfio::worker {
 
+// Bounds of the pause after FAILED_PRECONDITION: this worker does not fit the group or the router's settings
+// at present. That may change without the worker: the others are replaced, the router is started with other
+// flags, a wrong worker that came first leaves. So the worker keeps its requests and tries again: it serves
+// within a minute of a correction.
+inline constexpr absl::Duration kFirstRefusal = absl::Seconds(1), kLastRefusal = absl::Minutes(1);
+
 struct RouterLinkOptions {
   // The router's address, for log lines and errors.
   std::string router;
   std::string worker_id;
   // How long the first connection may take; later reconnections have no limit.
   absl::Duration connect_timeout = absl::Seconds(60);
-  // Pause before a lost stream is opened again: random between 0 and a bound that doubles from the first to
-  // the last (full jitter), so that a group's workers do not reconnect all at once. At most a second: a
-  // restarted router waits for the last worker of a group, and its ranks do not step until then.
+  // Bounds of the pause before a lost stream is opened again. At most a second: a restarted router waits for
+  // the last worker of a group, and its ranks do not step until then.
   absl::Duration first_backoff = absl::Milliseconds(100);
   absl::Duration last_backoff = absl::Seconds(1);
-  // The same after a temporary refusal (refusal_delay.h).
-  absl::Duration first_refusal = RefusalDelay::kFirst;
+  absl::Duration first_refusal = kFirstRefusal;
   // Messages waiting to be written, and how long a step waits for space in the queue. A router that frees
   // none in that time has stopped reading: the stream is closed.
   size_t max_queued = 1024;
   absl::Duration send_patience = absl::Seconds(1);
-  // Seed of the jitter; different for each rank.
+  // Seed of the pauses; different for each rank.
   uint64_t seed = 0;
   // Notified of events; borrowed, may be null.
   RankRecorder* recorder = nullptr;
@@ -96,9 +99,7 @@ class RouterLink final : public StepLink {
 
   // Used by Run's thread only.
   uint64_t last_stream_ = 0;
-  absl::Duration backoff_;
-  Rng rng_;
-  RefusalDelay refusals_;
+  Backoff backoff_, refusals_;
 };
 
 }  // namespace bfio::worker

@@ -166,20 +166,6 @@ TEST(RouterLinkTest, ARefusalIsFinalAndInTheRoutersWords) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("slots is 0"));
 }
 
-TEST(RefusalDelay, GrowsToAMinuteAndResets) {
-  RefusalDelay delay(1);
-  absl::Duration bound = RefusalDelay::kFirst;
-  for (int i = 0; i < 12; ++i) {
-    const absl::Duration pause = delay.Next();
-    EXPECT_GE(pause, bound / 2);
-    EXPECT_LE(pause, bound);
-    bound = std::min(2 * bound, RefusalDelay::kLast);
-  }
-  EXPECT_EQ(bound, absl::Minutes(1));
-  delay.Reset();
-  EXPECT_LE(delay.Next(), RefusalDelay::kFirst);
-}
-
 TEST(RouterLinkTest, NoRouterIsAnErrorAfterTheTimeout) {
   const absl::Status status = RunRank("127.0.0.1:1", {}, absl::Milliseconds(500));
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
