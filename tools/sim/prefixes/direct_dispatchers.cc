@@ -1,43 +1,216 @@
-// Rules of other routers, as far as they are public. Each sends a request to a rank as soon as it arrives.
+// Rules of other routers, as their sources and documentation of November 2026 define them. Each sends a
+// request to a rank as soon as it arrives, where it queues; a rule is a function of what its router knows.
 //
-//   direct_least_requests  to the rank with the fewest requests.
-//   sglang_cache_aware     SGLang's gateway: if ranks' requests differ by more than 64 and a factor of 1.5,
-//                          to the rank with the fewest; otherwise to the rank whose earlier prompts match
-//                          most of this one, if that is more than 30 %; otherwise to the rank with the
-//                          smallest tree of prompts. The tree's bound of 2^26 characters is 2^24 tokens here.
-//   dynamo_kv              NVIDIA Dynamo's KV router at temperature 0: to the rank with the smallest sum of
-//                          prompt blocks to compute and blocks of active requests' prompts, where each block
-//                          counts once. The contents of the ranks' caches are known exactly.
+//   direct_least_requests, direct_least_tokens  fewest requests, or prompt and generated tokens of requests.
+//   direct_vllm       vLLM 0.33's balancer: requests, and KV use where requests queue.
+//   direct_trtllm     TensorRT-LLM's balancer of ranks: of those with fewer requests than the mean with this
+//   one,
+//                     rounded up, that with fewest tokens.
+//   smg_cache_aware   SMG 1.14: among the ranks to which the longest matching prompt went, if more than 30 %
+//   of
+//                     the prompt match, the one with fewest requests, unless it has 64 and half the mean more
+//                     than the mean; otherwise the rank with fewest requests. Its tree holds 2^26 tokens.
+//   smg_least_load    SMG 1.14: queued tokens, polled every 10 s, and those sent since, over 2,000 tokens/s,
+//   and
+//                     0.15 s k / (1 - k) for the share k of KV in use.
+//   router_power_of_two, router_kv_aware  vllm-router 0.1.17: fewer requests of two random ranks, polled
+//   every
+//                     5 s plus own; most tokens in the cache, or the fewest requests where there are none.
+//   llmd_prefix_load  llm-d 0.10: ranks to which 80 % of the prompt went before, unless an other one would
+//                     begin 18 s earlier at 15,928 tokens/s; the one with the fewest uncached tokens in work.
+//   dynamo_kv         Dynamo 1.6's KV router at temperature 0: prompt blocks to compute and blocks of active
+//                     requests' prompts, where each block counts once.
 //
-// Threads: one.
+// The caches' contents are known exactly to router_kv_aware and dynamo_kv. Threads: one.
 #include <algorithm>
+#include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "common/base/rng.h"
 #include "router/core/prefix/prefix_caches.h"
 #include "tools/sim/prefixes/prefix_run.h"
 
 namespace bfio::sim {
 namespace {
 
-class DirectDispatcher : public EngineDispatcher {
+constexpr double kNoCost = std::numeric_limits<double>::infinity();
+
+struct RankState {
+  explicit RankState(int64_t tree_tokens) : sent(tree_tokens, tree_tokens / core::kPrefixBlockTokens) {}
+  // Requests that have not ended, and the uncached tokens of their prompts until their first tokens.
+  int64_t requests = 0, prompt_tokens = 0;
+  // Prompts sent there.
+  core::PrefixCache sent;
+  // Number of active requests that use each prompt block.
+  absl::flat_hash_map<uint64_t, int32_t> blocks;
+  // As of the last poll; and the prompt tokens sent since.
+  int64_t polled_requests = 0, polled_queue = 0, since_poll = 0;
+  double polled_kv = 0;
+};
+
+// What a rule sees when a request arrives.
+struct Arrival {
+  const ServeGroup& group;
+  const std::vector<RankState>& ranks;
+  const ServeRequest& request;
+  Rng& rng;
+
+  const ServeRank& engine(size_t rank) const { return group.ranks()[rank]; }
+  int64_t Cached(size_t rank) const { return group.Cached(static_cast<int32_t>(rank), request); }
+  // Share of the prompt that begins prompts sent to the rank.
+  double Sent(size_t rank) const {
+    if (request.prefix == nullptr) return 0;
+    return static_cast<double>(ranks[rank].sent.Find(*request.prefix)) / static_cast<double>(request.prompt);
+  }
+  // By rank.
+  template <typename Of>
+  std::vector<double> Each(const Of& of) const {
+    std::vector<double> each;
+    for (size_t g = 0; g < ranks.size(); ++g) each.push_back(static_cast<double>(of(g)));
+    return each;
+  }
+  std::vector<double> Requests() const {
+    return Each([this](size_t g) { return ranks[g].requests; });
+  }
+};
+
+using Costs = std::vector<double>;
+
+Costs LeastRequests(const Arrival& at) {
+  return at.Requests();
+}
+
+Costs LeastTokens(const Arrival& at) {
+  return at.Each([&](size_t g) { return at.engine(g).resident_tokens(); });
+}
+
+Costs Vllm(const Arrival& at) {
+  return at.Each([&](size_t g) {
+    const auto waiting = static_cast<double>(at.engine(g).queued());
+    return static_cast<double>(at.ranks[g].requests) +
+           6 * waiting * std::max(0.0, at.group.KvUse(static_cast<int32_t>(g)) - 0.5);
+  });
+}
+
+Costs Trtllm(const Arrival& at) {
+  const Costs requests = at.Requests(), tokens = LeastTokens(at);
+  const double all = std::accumulate(requests.begin(), requests.end(), 1.0);
+  const double most = std::ceil(all / static_cast<double>(requests.size()));
+  return at.Each([&](size_t g) { return requests[g] < most ? tokens[g] : kNoCost; });
+}
+
+Costs SmgCacheAware(const Arrival& at) {
+  const Costs requests = at.Requests(), sent = at.Each([&](size_t g) { return at.Sent(g); });
+  const double longest = *std::max_element(sent.begin(), sent.end());
+  const double mean =
+      std::accumulate(requests.begin(), requests.end(), 0.0) / static_cast<double>(requests.size());
+  if (longest <= 0.3) return requests;
+  Costs costs = at.Each([&](size_t g) { return sent[g] == longest ? requests[g] : kNoCost; });
+  const double least = *std::min_element(costs.begin(), costs.end());
+  return least > 1.5 * mean && least > mean + 64 ? requests : costs;
+}
+
+Costs SmgLeastLoad(const Arrival& at) {
+  return at.Each([&](size_t g) {
+    const RankState& rank = at.ranks[g];
+    const double kv = std::min(rank.polled_kv, 0.999);
+    return static_cast<double>(rank.polled_queue + rank.since_poll) / 2'000 + 0.15 * kv / (1 - kv);
+  });
+}
+
+Costs PowerOfTwo(const Arrival& at) {
+  const uint64_t ranks = at.ranks.size(), one = at.rng.Below(ranks);
+  const uint64_t two = (one + 1 + at.rng.Below(std::max<uint64_t>(1, ranks - 1))) % ranks;
+  return at.Each([&](size_t g) {
+    return g == one || g == two ? static_cast<double>(at.ranks[g].polled_requests + at.ranks[g].requests)
+                                : kNoCost;
+  });
+}
+
+Costs KvAware(const Arrival& at) {
+  Costs costs = at.Each([&](size_t g) { return -at.Cached(g); });
+  return *std::min_element(costs.begin(), costs.end()) < 0 ? costs : at.Requests();
+}
+
+Costs PrefixThenLoad(const Arrival& at) {
+  const Costs tokens = at.Each([&](size_t g) { return at.ranks[g].prompt_tokens; });
+  const Costs sticky = at.Each([&](size_t g) { return at.Sent(g) >= 0.8 ? tokens[g] : kNoCost; });
+  const double least = *std::min_element(tokens.begin(), tokens.end()),
+               of_sticky = *std::min_element(sticky.begin(), sticky.end());
+  return of_sticky - least <= 18 * 15'928 ? sticky : tokens;
+}
+
+size_t BlocksOf(const ServeRequest& request) {
+  return static_cast<size_t>(request.prompt / kEngineBlockTokens);
+}
+
+Costs DynamoKv(const Arrival& at) {
+  return at.Each([&](size_t g) {
+    const RankState& rank = at.ranks[g];
+    const int64_t prompts = rank.prompt_tokens + at.request.prompt - at.Cached(g);
+    size_t blocks = rank.blocks.size() + BlocksOf(at.request);
+    for (size_t i = 0; i < BlocksOf(at.request) && rank.blocks.contains(at.request.blocks[i]); ++i) --blocks;
+    return static_cast<double>(prompts) / kEngineBlockTokens + static_cast<double>(blocks);
+  });
+}
+
+struct Rule {
+  const char* name;
+  // By rank; the least is chosen.
+  Costs (*costs)(const Arrival&);
+  double poll_s = kNoCost;
+  bool counts_blocks = false;
+};
+
+constexpr Rule kRules[] = {
+    {"direct_least_requests", LeastRequests},
+    {"direct_least_tokens", LeastTokens},
+    {"direct_vllm", Vllm},
+    {"direct_trtllm", Trtllm},
+    {"smg_cache_aware", SmgCacheAware},
+    {"smg_least_load", SmgLeastLoad, 10},
+    {"router_power_of_two", PowerOfTwo, 5},
+    {"router_kv_aware", KvAware},
+    {"llmd_prefix_load", PrefixThenLoad},
+    {"dynamo_kv", DynamoKv, kNoCost, true},
+};
+
+class DirectDispatcher final : public EngineDispatcher {
  public:
-  DirectDispatcher(int64_t token_budget, ServeGroup* group, const std::vector<ServeRequest>* all)
-      : token_budget_(token_budget), group_(group), all_(all), requests_(group->ranks().size()) {}
+  DirectDispatcher(const Rule& rule, int64_t token_budget, ServeGroup* group,
+                   const std::vector<ServeRequest>* all)
+      : rule_(rule),
+        token_budget_(token_budget),
+        group_(group),
+        all_(all),
+        ranks_(group->ranks().size(), RankState(kTreeTokens / std::ssize(group->ranks()))) {}
 
   void Arrived(ServeRequestIndex index) override {
-    const int32_t rank = Choose((*all_)[index]);
-    ++requests_[static_cast<size_t>(rank)];
-    next_ = (rank + 1) % static_cast<int32_t>(requests_.size());
-    Sent(rank, index);
-    group_->Bind(index, rank);
+    const ServeRequest& request = (*all_)[index];
+    if (request.arrival_s >= next_poll_s_) Poll(request.arrival_s);
+    const Costs costs = rule_.costs({*group_, ranks_, request, rng_});
+    // Ranks of equal cost take turns.
+    size_t best = next_;
+    for (size_t turn = 1; turn < ranks_.size(); ++turn) {
+      if (const size_t rank = (next_ + turn) % ranks_.size(); costs[rank] < costs[best]) best = rank;
+    }
+    next_ = (best + 1) % ranks_.size();
+    Send(request, index, best);
   }
 
   void Stepped(int32_t stepper, const ServeStep& step, double now_s) override {
-    for (const auto& [index, rank] : step.first_tokens) Computed(rank, index);
-    for (const auto& [index, rank] : step.ended) {
-      Ended(rank, (*all_)[index]);
-      --requests_[static_cast<size_t>(rank)];
+    for (const auto& [index, g] : step.first_tokens) ranks_[g].prompt_tokens -= left_.extract(index).mapped();
+    for (const auto& [index, g] : step.ended) {
+      RankState& rank = ranks_[g];
+      --rank.requests;
+      const ServeRequest& request = (*all_)[index];
+      for (size_t i = 0; rule_.counts_blocks && i < BlocksOf(request); ++i) {
+        const auto it = rank.blocks.find(request.blocks[i]);
+        if (--it->second == 0) rank.blocks.erase(it);
+      }
     }
   }
 
@@ -46,146 +219,50 @@ class DirectDispatcher : public EngineDispatcher {
     return group_->HasWork(stepper);
   }
 
- protected:
-  virtual int32_t Choose(const ServeRequest& request) = 0;
-  virtual void Sent(int32_t rank, ServeRequestIndex index) {}
-  virtual void Computed(int32_t rank, ServeRequestIndex index) {}
-  virtual void Ended(int32_t rank, const ServeRequest& request) {}
+ private:
+  static constexpr int64_t kTreeTokens = int64_t{1} << 26;
 
-  // The rank with the least cost; ranks of equal cost take turns.
-  template <typename Cost>
-  int32_t Least(const Cost& cost) const {
-    const auto ranks = static_cast<int32_t>(requests_.size());
-    int32_t best = 0;
-    double least = std::numeric_limits<double>::infinity();
-    for (int32_t turn = 0; turn < ranks; ++turn) {
-      const int32_t rank = (next_ + turn) % ranks;
-      const auto at = static_cast<double>(cost(static_cast<size_t>(rank)));
-      if (at >= least) continue;
-      least = at;
-      best = rank;
+  void Poll(double now_s) {
+    next_poll_s_ = now_s + rule_.poll_s;
+    for (size_t g = 0; g < ranks_.size(); ++g) {
+      RankState& rank = ranks_[g];
+      rank.polled_requests = rank.requests;
+      rank.polled_queue = group_->ranks()[g].prompt_tokens;
+      rank.polled_kv = group_->KvUse(static_cast<int32_t>(g));
+      rank.since_poll = 0;
     }
-    return best;
   }
 
+  void Send(const ServeRequest& request, ServeRequestIndex index, size_t g) {
+    RankState& rank = ranks_[g];
+    ++rank.requests;
+    rank.since_poll += request.prompt;
+    rank.prompt_tokens += left_[index] = request.prompt - group_->Cached(static_cast<int32_t>(g), request);
+    if (request.prefix != nullptr) rank.sent.Touch(*request.prefix);
+    for (size_t i = 0; rule_.counts_blocks && i < BlocksOf(request); ++i) ++rank.blocks[request.blocks[i]];
+    group_->Bind(index, static_cast<int32_t>(g));
+  }
+
+  const Rule& rule_;
   const int64_t token_budget_;
   ServeGroup* const group_;
   const std::vector<ServeRequest>* const all_;
-  // Number of requests by rank.
-  std::vector<int64_t> requests_;
-
- private:
-  int32_t next_ = 0;
-};
-
-class DirectLeastRequests final : public DirectDispatcher {
- public:
-  using DirectDispatcher::DirectDispatcher;
-
- private:
-  int32_t Choose(const ServeRequest&) override {
-    return Least([this](size_t rank) { return requests_[rank]; });
-  }
-};
-
-class SglangCacheAware final : public DirectDispatcher {
- public:
-  SglangCacheAware(int64_t token_budget, ServeGroup* group, const std::vector<ServeRequest>* all)
-      : DirectDispatcher(token_budget, group, all),
-        trees_(group->ranks().size(),
-               core::PrefixCache(kTreeTokens, kTreeTokens / core::kPrefixBlockTokens)) {}
-
- private:
-  static constexpr int64_t kTreeTokens = int64_t{1} << 24;
-  static constexpr int64_t kBalanceAbs = 64;
-  static constexpr double kBalanceRel = 1.5, kCacheThreshold = 0.3;
-
-  static absl::Span<const uint64_t> Prefix(const ServeRequest& request) {
-    return request.prefix == nullptr ? absl::Span<const uint64_t>()
-                                     : absl::Span<const uint64_t>(*request.prefix);
-  }
-
-  int32_t Choose(const ServeRequest& request) override {
-    const auto [fewest, most] = std::minmax_element(requests_.begin(), requests_.end());
-    if (*most - *fewest > kBalanceAbs &&
-        static_cast<double>(*most) > kBalanceRel * static_cast<double>(*fewest))
-      return Least([this](size_t rank) { return requests_[rank]; });
-    const auto found = [&](size_t rank) { return trees_[rank].Find(Prefix(request)); };
-    const int32_t best = Least([&](size_t rank) { return -found(rank); });
-    const auto share =
-        static_cast<double>(found(static_cast<size_t>(best))) / static_cast<double>(request.prompt);
-    if (share > kCacheThreshold) return best;
-    return Least([this](size_t rank) { return trees_[rank].tokens(); });
-  }
-  void Sent(int32_t rank, ServeRequestIndex index) override {
-    trees_[static_cast<size_t>(rank)].Touch(Prefix((*all_)[index]));
-  }
-
-  std::vector<core::PrefixCache> trees_;
-};
-
-class DynamoKv final : public DirectDispatcher {
- public:
-  DynamoKv(int64_t token_budget, ServeGroup* group, const std::vector<ServeRequest>* all)
-      : DirectDispatcher(token_budget, group, all), loads_(group->ranks().size()) {}
-
- private:
-  static constexpr double kOverlapWeight = 1;
-  struct Load {
-    // Uncached tokens of prompts that have no first token yet.
-    int64_t prompt_tokens = 0;
-    // Number of active requests that use each prompt block.
-    absl::flat_hash_map<uint64_t, int32_t> blocks;
-  };
-
-  static size_t BlocksOf(const ServeRequest& request) {
-    return static_cast<size_t>(request.prompt / kEngineBlockTokens);
-  }
-
-  int32_t Choose(const ServeRequest& request) override {
-    return Least([&](size_t rank) {
-      const Load& load = loads_[rank];
-      const int64_t prompts =
-          load.prompt_tokens + request.prompt - group_->Cached(static_cast<int32_t>(rank), request);
-      auto decodes = static_cast<int64_t>(load.blocks.size() + BlocksOf(request));
-      for (size_t i = 0; i < BlocksOf(request) && load.blocks.contains(request.blocks[i]); ++i) --decodes;
-      return kOverlapWeight * static_cast<double>(prompts) / kEngineBlockTokens +
-             static_cast<double>(decodes);
-    });
-  }
-  void Sent(int32_t rank, ServeRequestIndex index) override {
-    const ServeRequest& request = (*all_)[index];
-    Load& load = loads_[static_cast<size_t>(rank)];
-    load.prompt_tokens += left_[index] = request.prompt - group_->Cached(rank, request);
-    for (size_t i = 0; i < BlocksOf(request); ++i) ++load.blocks[request.blocks[i]];
-  }
-  void Computed(int32_t rank, ServeRequestIndex index) override {
-    loads_[static_cast<size_t>(rank)].prompt_tokens -= left_[index];
-    left_.erase(index);
-  }
-  void Ended(int32_t rank, const ServeRequest& request) override {
-    Load& load = loads_[static_cast<size_t>(rank)];
-    for (size_t i = 0; i < BlocksOf(request); ++i) {
-      const auto it = load.blocks.find(request.blocks[i]);
-      if (--it->second == 0) load.blocks.erase(it);
-    }
-  }
-
-  std::vector<Load> loads_;
+  std::vector<RankState> ranks_;
+  // Uncached tokens of prompts when they were sent, until their first tokens.
   absl::flat_hash_map<ServeRequestIndex, int64_t> left_;
+  Rng rng_{1};
+  double next_poll_s_ = 0;
+  size_t next_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<EngineDispatcher> MakeDirectDispatcher(const std::string& rule, int64_t token_budget,
+std::unique_ptr<EngineDispatcher> MakeDirectDispatcher(const std::string& name, int64_t token_budget,
                                                        ServeGroup* group,
                                                        const std::vector<ServeRequest>* requests) {
-  const auto make = [&]<class Rule>() -> std::unique_ptr<EngineDispatcher> {
-    return std::make_unique<Rule>(token_budget, group, requests);
-  };
-  if (rule == "direct_least_requests") return make.operator()<DirectLeastRequests>();
-  if (rule == "sglang_cache_aware") return make.operator()<SglangCacheAware>();
-  if (rule == "dynamo_kv") return make.operator()<DynamoKv>();
+  for (const Rule& rule : kRules) {
+    if (rule.name == name) return std::make_unique<DirectDispatcher>(rule, token_budget, group, requests);
+  }
   return nullptr;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <numeric>
 #include <queue>
 #include <tuple>
 #include <utility>
@@ -115,6 +116,8 @@ class SessionTraffic final : public Traffic {
   }
 
   void Stepped(const ServeStep& step, double now_s) override {
+    if (now_s >= kWarmupShare * end_s_ && now_s < end_s_)
+      busy_s_ = std::accumulate(step.rank_s.begin(), step.rank_s.end(), busy_s_);
     for (const auto& [index, rank] : step.ended) {
       ServeRequest& request = requests_[index];
       request.blocks = {};
@@ -141,7 +144,9 @@ class SessionTraffic final : public Traffic {
       prompt_tokens += request.prompt;
       cached_tokens += request.cached;
     }
-    result_.throughput_per_s = static_cast<double>(ended_) / ((1 - kWarmupShare) * end_s_);
+    const double counted_s = (1 - kWarmupShare) * end_s_;
+    result_.throughput_per_s = static_cast<double>(ended_) / counted_s;
+    result_.idle_share = 1 - busy_s_ / (options_.ranks * counted_s);
     if (prompt_tokens > 0)
       result_.hit_share = static_cast<double>(cached_tokens) / static_cast<double>(prompt_tokens);
     result_.queue_mean = queue_samples_ > 0 ? queue_sum_ / static_cast<double>(queue_samples_) : 0;
@@ -161,7 +166,7 @@ class SessionTraffic final : public Traffic {
   // Sessions before this number were under way at time 0.
   int64_t under_way_ = 0;
   absl::flat_hash_map<int64_t, PrefixWorkload::Session> sessions_;
-  double end_s_ = 0, queue_sum_ = 0;
+  double end_s_ = 0, queue_sum_ = 0, busy_s_ = 0;
   int64_t queue_samples_ = 0, ended_ = 0;
   PrefixRunResult result_;
 };
@@ -178,8 +183,8 @@ absl::StatusOr<PrefixRunResult> RunPrefixes(const PrefixRunOptions& options) {
 }
 
 BFIO_JSON_OF(PrefixRunOptions, workload, ranks, barrier, load, policy, seed, ttft_objective_s)
-BFIO_JSON_OF(PrefixRunResult, capacity_per_s, throughput_per_s, hit_share, found_share, queue_mean, queue_max,
-             preemptions)
+BFIO_JSON_OF(PrefixRunResult, capacity_per_s, throughput_per_s, hit_share, idle_share, found_share,
+             queue_mean, queue_max, preemptions)
 
 nlohmann::ordered_json PrefixRunJson(const PrefixRunOptions& options, const PrefixRunResult& result) {
   nlohmann::ordered_json json = options;

@@ -44,6 +44,8 @@ struct PrefixRunResult {
   double throughput_per_s = 0;
   // Share of the counted prompts' tokens that were found in a cache.
   double hit_share = 0;
+  // Share of the ranks' time in the counted part in which they compute nothing.
+  double idle_share = 0;
   // Share of the tokens that the router expected in a rank's cache that were there; 1 without expectations.
   double found_share = 1;
   // Number of requests waiting in the router and the engines, sampled at each arrival.

@@ -107,6 +107,9 @@ PrefixWorkload::PrefixWorkload(const Trace* trace, int64_t longest, uint64_t see
     shape_.think_s += trace->requests[i].think_s / static_cast<double>(trace->requests.size());
   }
   shape_.turns = static_cast<double>(trace->requests.size()) / static_cast<double>(first_.size());
+  constexpr double kGoldenRatio = 0.618033988749895;
+  begin_ =
+      static_cast<size_t>(kGoldenRatio * static_cast<double>((seed - 1) * first_.size())) % first_.size();
 }
 
 int64_t PrefixWorkload::Draw(const WorkloadShape::Length& length, Rng& rng, int64_t most) const {
@@ -121,7 +124,7 @@ PrefixWorkload::Session PrefixWorkload::NewSession(int64_t number) const {
   session.rng = rng_.Fork(static_cast<uint64_t>(number) + 1);
   session.texts = Mix64(static_cast<uint64_t>(number) << 20);
   if (trace_ != nullptr) {
-    session.next = first_[trace_->has_arrivals ? static_cast<size_t>(number) % first_.size()
+    session.next = first_[trace_->has_arrivals ? (begin_ + static_cast<size_t>(number)) % first_.size()
                                                : session.rng.Below(first_.size())];
     return session;
   }
@@ -186,9 +189,16 @@ std::vector<double> PrefixWorkload::Arrivals(double sessions_per_s, int64_t sess
   std::vector<double> arrivals;
   if (trace_ == nullptr || !trace_->has_arrivals) return arrivals;
   const auto count = std::min<size_t>(first_.size(), static_cast<size_t>(sessions));
-  const double span_s = trace_->requests[first_[count - 1]].arrival_s;
-  const double slower = span_s > 0 ? static_cast<double>(count) / span_s / sessions_per_s : 1;
-  for (size_t i = 0; i < count; ++i) arrivals.push_back(trace_->requests[first_[i]].arrival_s * slower);
+  // A trace that ends begins again.
+  const double all_s = trace_->requests[first_.back()].arrival_s;
+  for (size_t i = begin_; i < begin_ + count; ++i) {
+    const double turns = i < first_.size() ? 0 : all_s;
+    arrivals.push_back(turns + trace_->requests[first_[i % first_.size()]].arrival_s -
+                       trace_->requests[first_[begin_]].arrival_s);
+  }
+  const double slower =
+      arrivals.back() > 0 ? static_cast<double>(count) / arrivals.back() / sessions_per_s : 1;
+  for (double& at_s : arrivals) at_s *= slower;
   return arrivals;
 }
 

@@ -104,6 +104,8 @@ class PrefixWorkload {
   const Trace* trace_ = nullptr;
   int64_t longest_ = 0;
   std::vector<size_t> first_;
+  // The first of them, where the trace has times: each seed has another part of it.
+  size_t begin_ = 0;
 };
 
 }  // namespace bfio::sim

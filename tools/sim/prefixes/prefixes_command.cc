@@ -15,14 +15,14 @@ namespace {
 constexpr char kPrefixColumns[] =
     "workload:-14 ranks:2 load:5.2 seed:4 policy:-21 ttft_s_mean:6.3 ttft_s_p50:6.3 ttft_s_p99:7.3 "
     "tpot_s_mean:8.2m e2e_s_mean:6.2 e2e_s_p99:7.2 throughput_per_s:7.2 hit_share:5.1% found_share:5% "
-    "queue_mean:5.1 queue_max:5";
+    "idle_share:5.1% queue_mean:5.1 queue_max:5";
 
 }  // namespace
 
 absl::Status RunPrefixesCommand(const ReadOptions& read) {
   PrefixRunOptions options;
   std::vector<std::string> workloads,
-      policies = {"least_requests", "least_work", "vllm", "sglang_cache_aware", "dynamo_kv"};
+      policies = {"least_work", "direct_least_tokens", "smg_cache_aware", "dynamo_kv"};
   for (const WorkloadShape& shape : WorkloadShapes()) workloads.emplace_back(shape.name);
   std::vector<int32_t> ranks = {8};
   std::vector<double> loads = {0.5, 0.7, 0.9, 1.2};
@@ -37,9 +37,11 @@ absl::Status RunPrefixesCommand(const ReadOptions& read) {
             "instead of --workloads: trace files with the hashes of their blocks (Mooncake, Bailian), or "
             "folders of agents' sessions, separated by commas. A session that does not fit a rank's KV cache "
             "ends");
-  table.Add("policies", &policies,
-            "policies, separated by commas: those of the router, or direct_least_requests, "
-            "sglang_cache_aware and dynamo_kv, with which requests queue in the engines");
+  table.Add(
+      "policies", &policies,
+      "policies, separated by commas: those of the router, or rules of other routers, with which requests "
+      "queue in the engines: direct_least_requests, direct_least_tokens, direct_vllm, direct_trtllm, "
+      "smg_cache_aware, smg_least_load, router_power_of_two, router_kv_aware, llmd_prefix_load, dynamo_kv");
   AddNumbers(table, "ranks", &ranks, Within(1, 1024), "numbers of engine ranks, separated by commas");
   table.Add("barrier", &options.barrier,
             "ranks meet in a barrier after every step, as with expert parallelism");

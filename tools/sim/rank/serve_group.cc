@@ -442,6 +442,11 @@ int64_t ServeGroup::UsedTokens(int32_t rank) const {
   return pool ? (pool->size() - pool->free_blocks()) * kEngineBlockTokens : 0;
 }
 
+double ServeGroup::KvUse(int32_t rank) const {
+  const std::optional<BlockPool>& pool = hidden_[rank].pool;
+  return pool ? 1 - static_cast<double>(pool->free_blocks()) / static_cast<double>(pool->size()) : 0;
+}
+
 BlockPool::BlockPool(int64_t blocks, bool cache) : cache_(cache), blocks_(static_cast<size_t>(blocks)) {
   for (int64_t block = 0; block < blocks; ++block)
     blocks_[static_cast<size_t>(block)].at = free_.insert(free_.end(), static_cast<Block>(block));

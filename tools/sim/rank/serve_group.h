@@ -252,6 +252,8 @@ class ServeGroup {
   int64_t Cached(int32_t rank, const ServeRequest& request) const;
   // Tokens of the KV blocks in use on a rank.
   int64_t UsedTokens(int32_t rank) const;
+  // Their share of the rank's memory.
+  double KvUse(int32_t rank) const;
   int64_t preemptions() const { return preemptions_; }
 
  private:

@@ -184,6 +184,15 @@ class DirectDispatchersTest : public ::testing::Test {
     dispatcher_->Arrived(static_cast<ServeRequestIndex>(requests_.size()) - 1);
     return group_.ranks()[0].prompts.size() > before ? 0 : 1;
   }
+  // Until the rank is idle.
+  void Run(int32_t rank) {
+    while (!group_.ranks()[static_cast<size_t>(rank)].idle()) {
+      std::vector<RankOrder> orders;
+      dispatcher_->Order(rank, orders);
+      group_.Begin(rank, orders);
+      dispatcher_->Stepped(rank, group_.End(rank, 0), 0);
+    }
+  }
   void Finish(int32_t rank, ServeRequestIndex request) {
     ServeStep step;
     step.first_tokens = {{request, rank}};
@@ -196,25 +205,55 @@ class DirectDispatchersTest : public ::testing::Test {
   std::unique_ptr<EngineDispatcher> dispatcher_;
 };
 
-TEST_F(DirectDispatchersTest, LeastRequests) {
-  Make("direct_least_requests");
-  EXPECT_EQ(Send(Text(1, 64)), 0);
-  EXPECT_EQ(Send(Text(1, 64)), 1);
-  Finish(1, 1);
-  EXPECT_EQ(Send(Text(1, 64)), 1);
+TEST_F(DirectDispatchersTest, LeastRequestsOrTokens) {
+  for (const char* rule : {"direct_least_requests", "router_power_of_two", "direct_vllm"}) {
+    Make(rule);
+    EXPECT_NE(Send(Text(1, 64)), Send(Text(1, 64))) << rule;
+    Finish(1, group_.ranks()[1].prompts.back().request);
+    EXPECT_EQ(Send(Text(1, 64)), 1) << rule;
+  }
   Make("least_work");
   EXPECT_EQ(dispatcher_, nullptr) << "unknown";
 }
 
-TEST_F(DirectDispatchersTest, SglangGoesWhereThePromptMatchesUntilRequestsAreFarApart) {
-  Make("sglang_cache_aware");
+TEST_F(DirectDispatchersTest, LeastTokensAtArrivalOrSinceThePoll) {
+  for (const char* rule : {"direct_least_tokens", "smg_least_load"}) {
+    SCOPED_TRACE(rule);
+    Make(rule);
+    const int32_t large = Send(Text(1, 6'400));
+    EXPECT_NE(Send(Text(2, 64)), large);
+    EXPECT_NE(Send(Text(1, 6'400)), large);
+    EXPECT_EQ(Send(Text(3, 64)), large);
+  }
+}
+
+TEST_F(DirectDispatchersTest, TensorRtLlmEvensRequestsFirst) {
+  Make("direct_trtllm");
   EXPECT_EQ(Send(Text(1, 640)), 0);
-  EXPECT_EQ(Send(Text(2, 64)), 1) << "the smallest tree";
-  EXPECT_EQ(Send(Text(3, 64)), 1) << "still";
+  EXPECT_EQ(Send(Text(2, 64)), 1);
+  EXPECT_EQ(Send(Text(3, 64)), 1) << "fewest tokens";
+  EXPECT_EQ(Send(Text(4, 64)), 0) << "fewest requests";
+}
+
+TEST_F(DirectDispatchersTest, SmgGoesWhereThePromptMatchesUntilTheRankHasManyMoreRequests) {
+  Make("smg_cache_aware");
+  EXPECT_EQ(Send(Text(1, 640)), 0);
+  EXPECT_EQ(Send(Text(2, 64)), 1);
+  EXPECT_EQ(Send(Text(3, 64)), 0);
   EXPECT_EQ(Send(Text(1, 192) + Text(4, 500)), 1) << "28 % match";
-  // The ranks have 1 and 3 requests, then up to 66 and 3.
-  for (int i = 0; i < 67; ++i) EXPECT_EQ(Send(Text(1, 640)), 0) << i;
-  EXPECT_EQ(Send(Text(1, 640)), 1) << "68 and 3 are far apart";
+  for (int i = 2; i < 131; ++i) EXPECT_EQ(Send(Text(1, 640)), 0) << i;
+  EXPECT_EQ(Send(Text(1, 640)), 1) << "131 and 2 are 64 from the mean";
+  EXPECT_EQ(Send(Text(1, 640)), 1) << "now both have the prefix";
+}
+
+TEST_F(DirectDispatchersTest, LlmDStaysWithThePrefixUntilThePromptsThereAreLong) {
+  Make("llmd_prefix_load");
+  EXPECT_EQ(Send(Text(1, 640)), 0);
+  EXPECT_EQ(Send(Text(2, 64)), 1);
+  EXPECT_EQ(Send(Text(1, 640)), 0);
+  EXPECT_EQ(Send(Text(1, 320) + Text(3, 320)), 1) << "half is not enough";
+  EXPECT_EQ(Send(Text(4, 290'000)), 1);
+  EXPECT_EQ(Send(Text(4, 290'000)), 0) << "18 seconds of prompts";
 }
 
 TEST_F(DirectDispatchersTest, DynamoWeighsPromptBlocksAndActiveBlocks) {
@@ -224,14 +263,18 @@ TEST_F(DirectDispatchersTest, DynamoWeighsPromptBlocksAndActiveBlocks) {
   Finish(0, 0);
   EXPECT_EQ(Send(Text(2, 160)), 0) << "nothing is active there";
   // Rank 1's cache has the prompt.
-  while (!group_.ranks()[1].idle()) {
-    std::vector<RankOrder> orders;
-    dispatcher_->Order(1, orders);
-    group_.Begin(1, orders);
-    dispatcher_->Stepped(1, group_.End(1, 0), 0);
-  }
+  Run(1);
   Finish(0, 2);
   EXPECT_EQ(Send(Text(1, 160)), 1);
+}
+
+TEST_F(DirectDispatchersTest, KvAwareGoesWhereMostIsCached) {
+  Make("router_kv_aware");
+  EXPECT_EQ(Send(Text(1, 160)), 0);
+  EXPECT_EQ(Send(Text(1, 160)), 1) << "not computed yet";
+  Run(1);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(Send(Text(1, 160)), 1) << "whatever the load";
+  EXPECT_EQ(Send(Text(2, 160)), 0);
 }
 
 }  // namespace

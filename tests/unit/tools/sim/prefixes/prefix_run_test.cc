@@ -101,6 +101,11 @@ TEST(PrefixWorkloadTest, ATracesRequestsShareTheBlocksThatItSays) {
   const std::vector<double> arrivals = workload.Arrivals(/*sessions_per_s=*/10, 1'000);
   EXPECT_NEAR(arrivals.back(), 10.1, 1e-9);
   EXPECT_NEAR(arrivals[50], 5.05, 1e-9) << "evenly, as in the trace";
+  // The second seed begins after 0.618 of the trace, and goes on with its beginning.
+  const PrefixWorkload later(&trace, 1'420, 2);
+  EXPECT_NEAR(later.Arrivals(10, 1'000)[50], 5, 0.1);
+  EXPECT_EQ(later.NewSession(0).next, 62u);
+  EXPECT_EQ(later.NewSession(39).next, 0u);
   PrefixWorkload::Session longer = workload.NewSession(0);
   EXPECT_FALSE(workload.NextTurn(longer)) << "fits no rank";
 }
@@ -126,7 +131,7 @@ std::string Outcome(const PrefixRunOptions& options) {
 }
 
 TEST(PrefixRunTest, ASeedDeterminesTheRun) {
-  for (const char* policy : {"least_work", "sglang_cache_aware", "bf_io_auto"}) {
+  for (const char* policy : {"least_work", "smg_cache_aware", "bf_io_auto"}) {
     PrefixRunOptions options = RunWith("chat", policy, 2, std::string(policy) == "bf_io_auto");
     const std::string once = Outcome(options);
     EXPECT_EQ(Outcome(options), once);
@@ -142,8 +147,9 @@ TEST(PrefixRunTest, WithOneRankAllRulesAreAlike) {
     // At this load no request waits in the router.
     options.load = 0.3;
     const std::string alone = Outcome(options);
-    for (const char* policy : {"least_requests", "least_work", "vllm", "round_robin", "least_tokens",
-                               "sglang_cache_aware", "dynamo_kv"}) {
+    for (const char* policy : {"least_requests", "least_work", "vllm", "round_robin", "direct_least_tokens",
+                               "direct_vllm", "direct_trtllm", "smg_cache_aware", "smg_least_load",
+                               "router_power_of_two", "router_kv_aware", "llmd_prefix_load", "dynamo_kv"}) {
       options.policy = policy;
       EXPECT_EQ(Outcome(options), alone) << policy << " on " << workload;
     }
@@ -154,7 +160,7 @@ TEST(PrefixRunTest, WithOneRankAllRulesAreAlike) {
 
 TEST(PrefixRunTest, HitsAreFoundWhereTextsAreSharedAndCached) {
   EXPECT_EQ(RunPrefixes(RunWith("none", "least_work"))->hit_share, 0);
-  const double sessions = RunPrefixes(RunWith("agents", "sglang_cache_aware"))->hit_share;
+  const double sessions = RunPrefixes(RunWith("agents", "smg_cache_aware"))->hit_share;
   EXPECT_TRUE(sessions > 0.8 && sessions < 1) << sessions << ": turns go where the earlier ones were";
   PrefixRunOptions options = RunWith("system_prompts", "least_work");
   EXPECT_GT(RunPrefixes(options)->found_share, 0.9);
@@ -179,7 +185,7 @@ TEST(PrefixRunTest, ATracesSharedBlocksAreFoundInTheRanks) {
 }
 
 // In a barrier every step takes as long as the slowest. bf_io_auto uses waves and prefixes; vllm uses
-// neither, sglang_cache_aware only prefixes. Ranks that follow levels get prompts of which they hold the
+// neither, smg_cache_aware only prefixes. Ranks that follow levels get prompts of which they hold the
 // prefix.
 TEST(PrefixRunTest, InABarrierPromptsGoTogetherAndToTheirPrefixes) {
   PrefixRunOptions options = RunWith("none", "direct_least_requests", 4);
@@ -195,7 +201,7 @@ TEST(PrefixRunTest, InABarrierPromptsGoTogetherAndToTheirPrefixes) {
   EXPECT_GT(levels->hit_share, 0.4) << "a third without regard to prefixes";
   EXPECT_LT(levels->times.ttft_s.mean, 0.8 * waves->times.ttft_s.mean);
   EXPECT_LT(levels->times.e2e_s.mean, 0.9 * waves->times.e2e_s.mean);
-  for (const char* other : {"vllm", "sglang_cache_aware"})
+  for (const char* other : {"vllm", "smg_cache_aware"})
     EXPECT_LT(waves->times.e2e_s.mean,
               0.9 * RunPrefixes(RunWith("documents", other, 4, true))->times.e2e_s.mean)
         << other;
