@@ -44,6 +44,11 @@ class PolicyCase {
     waiting_.push_back(view);
     return *this;
   }
+  // The decision is made so many steps later.
+  PolicyCase& Later(int64_t steps) {
+    step_ += steps;
+    return *this;
+  }
   PolicyCase& WaitingAll(const std::vector<int64_t>& prefills) {
     for (int64_t prefill : prefills) Waiting(prefill);
     return *this;
@@ -150,7 +155,7 @@ class PolicyCase {
 
   Snapshot View() const {
     Snapshot view = {
-        kStep, workers_, waiting_, 0, {horizon_, load_, curves_}, {times_, ways_, capacity_, need_}};
+        step_, workers_, waiting_, 0, {horizon_, load_, curves_}, {times_, ways_, capacity_, need_}};
     view.first_come = first_come_;
     view.prefill = prefill_;
     view.prefixes = prefixes_ == nullptr ? nullptr : &prefixes_->view;
@@ -178,6 +183,7 @@ class PolicyCase {
     PrefixView view;
   };
   static constexpr int64_t kStep = 1'000'000;
+  int64_t step_ = kStep;
   std::vector<WorkerView> workers_;
   std::vector<WaitingView> waiting_;
   int32_t horizon_ = 0;

@@ -222,6 +222,8 @@ class Planner {
                     outcome.prompts * (outcome.prompts + 1) / (2 * traffic_.arrivals_per_s));
   }
 
+  // Only the time that company took: without room there was no choice.
+  double Held(int32_t i) const { return Waited(i) - waiting_[i].crowded_s; }
   double Waited(int32_t i) const { return waiting_[i].waited_s + traffic_.step_s; }
   double HeldAtMost(double cost_s) const { return kHeldSteps * traffic_.step_s + kHeldTimes * cost_s; }
 
@@ -327,7 +329,7 @@ class Planner {
       candidates.push_back({added_s, added_s - ranks_[g].Added(), pays_s, i});
       const double early_s = prompt.due_s - added_s - takes_s;
       const bool due = early_s >= 0 && early_s < kDueSteps * traffic_.step_s;
-      if (slots_short_ || (!due && Waited(i) <= HeldAtMost(added_s + pays_s))) continue;
+      if (slots_short_ || (!due && Held(i) <= HeldAtMost(added_s + pays_s))) continue;
       overdue_s = std::max(overdue_s, added_s);
     }
     std::sort(candidates.begin(), candidates.end());
@@ -340,7 +342,7 @@ class Planner {
     double best_s = -1, most = 0;
     Outcome outcome;
     for (const Candidate& candidate : candidates) {
-      outcome.waited_s += Waited(candidate.waiting);
+      outcome.waited_s += Held(candidate.waiting);
       ++outcome.prompts;
       filled_s += candidate.more_s;
       price_s = std::max(price_s, candidate.price_s);

@@ -6,6 +6,7 @@
 //
 //   sum over prompts of the share computed times the wait so far - N (added step time - c work / ranks)
 //
+// where only the wait counts in which there was room for the prompt, unless ranks follow a level.
 // docs/design/prompts.md derives this, c, the order of prompts, objectives for first tokens, and prefixes.
 // Where the engines follow a level, an extent is a step time. Otherwise (PrefillSettings::step_tokens) an
 // engine computes what it holds, and an extent is a set of prompts that are released together.
@@ -98,6 +99,8 @@ struct WaitingPrompt {
   // By rank: how many of `tokens` its prefix cache is expected to hold; fewer than `tokens`. Empty: no cache
   // holds any.
   absl::Span<const int64_t> cached;
+  // The part of waited_s in which no rank had room for it.
+  double crowded_s = 0;
 
   // The prompt if so many of `tokens` are found in a cache.
   PromptLeft Without(int64_t found) const { return {tokens - found, done + found}; }

@@ -41,6 +41,7 @@ double MeteredPolicy::Bind(const Snapshot& snapshot) {
   refusals_.Reset(snapshot.kv);
   for (size_t g = 0; g < ranks_.size(); ++g)
     ranks_[g].free_slots = free_[static_cast<WorkerIndex>(g)].free_slots;
+  still_held_.clear();
   double level_s = 0;
   size_t first = 0;
   do {
@@ -55,6 +56,7 @@ double MeteredPolicy::Bind(const Snapshot& snapshot) {
     if (bindings_.size() - before < order_.size()) break;
     first = end;
   } while (first < snapshot.waiting.size());
+  held_since_.swap(still_held_);
   return level_s;
 }
 
@@ -68,10 +70,20 @@ double MeteredPolicy::BindClass(const Snapshot& snapshot, size_t first, size_t e
   for (const int32_t i : order_) {
     const WaitingView& request = waiting[static_cast<size_t>(i)];
     const int64_t steps = std::max<int64_t>(0, snapshot.step - request.senior_step());
+    // Only the next ones have room.
+    int64_t held = 0;
+    if (std::ssize(waiting_) < free_.free_slots()) {
+      const auto before = held_since_.find(request.id);
+      const int64_t since = before == held_since_.end() ? snapshot.step : before->second;
+      still_held_[request.id] = since;
+      held = std::min(steps, snapshot.step - since);
+    }
     waiting_.push_back(
-        {request.prefill_tokens - request.computed_tokens, static_cast<double>(steps) * traffic.step_s,
-         DueIn(request.ttft_objective_s, snapshot.step - request.enqueued_step, traffic.step_s),
-         request.computed_tokens});
+        {.tokens = request.prefill_tokens - request.computed_tokens,
+         .waited_s = static_cast<double>(steps) * traffic.step_s,
+         .due_s = DueIn(request.ttft_objective_s, snapshot.step - request.enqueued_step, traffic.step_s),
+         .done = request.computed_tokens,
+         .crowded_s = static_cast<double>(steps - held) * traffic.step_s});
   }
   FindCached(snapshot, waiting);
   const int32_t priority = first < end ? snapshot.waiting[first].priority : 0;

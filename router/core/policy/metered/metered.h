@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/types/span.h"
 #include "router/core/model/free_capacity.h"
 #include "router/core/model/snapshot.h"
@@ -58,6 +59,8 @@ class MeteredPolicy final : public Policy {
   // The bindings of the present decision.
   std::vector<Assignment> bindings_;
   std::vector<PrefillRank> ranks_;
+  // Of the requests for which there was room: since which step.
+  absl::flat_hash_map<RequestId, int64_t> held_since_, still_held_;
   // Scratch.
   std::vector<WaitingPrompt> waiting_;
   // For each of waiting_, the prompts that may be bound: its index within its class.

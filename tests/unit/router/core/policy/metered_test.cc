@@ -32,16 +32,17 @@ class Engines : public PolicyCase {
     Prefill(&view_);
   }
   // Every rank decodes that many requests.
-  void Busy(int64_t decodes) {
+  void Busy(int64_t decodes, const BatchCost& cost = {},
+            PrefillTraffic traffic = {.arrivals_per_s = 10, .mean_prompt_tokens = 100 * kPrompt}) {
     for (PrefillRank& rank : view_.ranks) {
+      rank.cost = cost;
       rank.decodes = decodes;
       rank.decode_context = 1000 * static_cast<double>(decodes);
     }
-    view_.traffic = {.arrivals_per_s = 10,
-                     .mean_prompt_tokens = 100 * kPrompt,
-                     .mean_prefill_s = 1,
-                     .mean_output_tokens = 100,
-                     .step_s = 0.1};
+    traffic.mean_prefill_s = 1;
+    traffic.mean_output_tokens = 100;
+    traffic.step_s = 0.1;
+    view_.traffic = traffic;
   }
   std::vector<int32_t> Decide() const { return PolicyCase::Decide("bf_io_auto"); }
 
@@ -102,6 +103,18 @@ TEST(MeteredPolicyTest, WhereMoreWaitThanSlotsAreFreeTheirLoadsDecide) {
   Engines at({1, 1}, /*releases_only=*/true, {1000, 100});
   at.Waiting(900).ComputedElsewhere().Waiting(20).ComputedElsewhere().Waiting(20).ComputedElsewhere();
   EXPECT_THAT(at.Decide(), ElementsAre(1, 0, -1));
+}
+
+// A prompt of 0.1 s on one of two ranks delays 1,000 decodes by 0.05 s that they could avoid. Both prompts
+// have waited longer, without a slot; now there is one.
+TEST(MeteredPolicyTest, APromptWaitsForCompanySinceThereIsRoomForIt) {
+  const auto policy = PolicyNamed("bf_io_auto");
+  for (const int64_t steps : {0, 400, 500}) {
+    Engines at({1, 0});
+    at.Busy(/*decodes=*/500, {.a_s_per_token = 1e-4}, {.arrivals_per_s = 1, .mean_prompt_tokens = 1'000});
+    at.Later(steps).Waiting(1'000, 1'000).Waiting(1'000, 1'000);
+    EXPECT_EQ(at.PolicyCase::Decide(*policy), (std::vector<int32_t>{steps < 500 ? -1 : 0, -1})) << steps;
+  }
 }
 
 TEST(MeteredPolicyTest, AMoreUrgentClassGoesFirstWhateverItsTenantHasHad) {
