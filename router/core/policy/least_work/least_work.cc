@@ -7,8 +7,9 @@
 namespace bfio::core {
 namespace {
 
-// Number of the oldest requests that are compared where capacity is short. With 512, waits are equally long.
-constexpr int32_t kLook = 64;
+// Where capacity is short, as many of the oldest requests are compared as this number of look-ups permits,
+// and at least as many as these: about a millisecond.
+constexpr int32_t kMostFinds = 1 << 12, kLeastLook = 16;
 // In units of the 99th percentile of waits under first come, first served. Requests with a popular prefix
 // wait longer than others. With 1.15 they go to workers without the prefix so often that all requests wait
 // twice as long.
@@ -16,6 +17,9 @@ constexpr double kLongestWait = 2;
 // Tokens that an engine computes in the time in which it reads its weights, which is the least time of a
 // decode step: operations per second over bytes per second, 150 on an A100, 300 on an H100.
 constexpr double kStepTokens = 256;
+// Tokens that it computes in the time in which it reads all of its KV memory, which is about as large as the
+// weights, and half of it: the requests on a worker are on average half done.
+constexpr double kMemoryTokens = kStepTokens / 2;
 // Requests whose prefix is looked up on all workers between two checks of the deadline: about 0.5 ms with 256
 // workers.
 constexpr int32_t kStopEvery = 8;
@@ -35,6 +39,11 @@ double AgeOf(const Snapshot& snapshot, const WaitingView& request) {
   return static_cast<double>(snapshot.step - request.senior_step());
 }
 
+// How long it lets others go first.
+double LongestWait(const Snapshot& snapshot, const WaitingView& request) {
+  return kLongestWait * static_cast<double>(snapshot.FirstCome(request.priority).p99);
+}
+
 }  // namespace
 
 void LeastWorkPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
@@ -48,11 +57,13 @@ void LeastWorkPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
   elsewhere_.assign(snapshot.waiting.size(), 0);
   looked_up_ = 0;
   planned_.clear();
-  int32_t looks = caches_ != nullptr ? kLook : 0;
+  const int32_t looks = std::max(kLeastLook, kMostFinds / std::max(1, free_.workers()));
   // A lower class of priority gets the capacity that a higher one leaves.
   for (int32_t first = 0, end = 0; first < waiting && free_.free_slots() > 0; first = end) {
     while (end < waiting && snapshot.waiting[end].priority == snapshot.waiting[first].priority) ++end;
-    for (int32_t i = first; i < end && looks > 0 && free_.free_slots() > 0; ++i, --looks) {
+    Order(snapshot, first, std::min(end, first + looks), decision);
+    for (const auto& [left, i] : order_) {
+      if (free_.free_slots() <= 0) break;
       if (Refused(snapshot.waiting[i])) continue;
       ReadDeadline(decision);
       elsewhere_[i] = MoreElsewhere(snapshot, snapshot.waiting[i]);
@@ -64,6 +75,30 @@ void LeastWorkPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
       if (!may_wait || !WaitsForPrefix(snapshot, i)) Place(snapshot, i, decision);
     }
   }
+}
+
+void LeastWorkPolicy::Order(const Snapshot& snapshot, int32_t first, int32_t end, Decision& decision) {
+  order_.clear();
+  const absl::Span<const WaitingView> waiting = snapshot.waiting;
+  // Tenants come in fair order.
+  const bool chooses = free_.free_slots() < std::ssize(waiting) - first &&
+                       std::all_of(waiting.begin() + first, waiting.begin() + end,
+                                   [&](const WaitingView& of) { return of.tenant == waiting[first].tenant; });
+  for (int32_t i = first; i < end; ++i) {
+    double left = 0;
+    if (chooses && AgeOf(snapshot, waiting[i]) > LongestWait(snapshot, waiting[i])) {
+      left = -std::numeric_limits<double>::infinity();
+    } else if (chooses && !Refused(waiting[i]) && !free_.FitsSomewhere(waiting[i])) {
+      refusals_.Note(waiting[i].kv_need, waiting[i].kv_reserve_tokens);
+    } else if (chooses && !Refused(waiting[i])) {
+      if (!waiting[i].prefix.empty()) ReadDeadline(decision);
+      const int64_t prompt = waiting[i].prefill_tokens - waiting[i].computed_tokens;
+      // A token that is found is one less to compute, and one that would be evicted meanwhile.
+      left = static_cast<double>(prompt - 2 * MostCached(waiting[i]));
+    }
+    order_.emplace_back(left, i);
+  }
+  std::ranges::stable_sort(order_, {}, &std::pair<double, int32_t>::first);
 }
 
 void LeastWorkPolicy::ReadDeadline(Decision& decision) {
@@ -93,12 +128,17 @@ void LeastWorkPolicy::Plan(const WaitingView& request, WorkerIndex worker) {
   for (const uint64_t block : request.prefix.subspan(before)) planned_.insert({worker, block});
 }
 
+int64_t LeastWorkPolicy::MostCached(const WaitingView& request) const {
+  int64_t most = 0;
+  for (WorkerIndex g = 0; caches_ != nullptr && !request.prefix.empty() && g < free_.workers(); ++g) {
+    if (free_.Fits(request, g)) most = std::max(most, CachedOn(request, g));
+  }
+  return most;
+}
+
 int64_t LeastWorkPolicy::MoreElsewhere(const Snapshot& snapshot, const WaitingView& request) const {
   if (caches_ == nullptr || request.prefix.empty()) return 0;
-  int64_t here = 0;
-  for (WorkerIndex g = 0; g < free_.workers(); ++g) {
-    if (free_.Fits(request, g)) here = std::max(here, CachedOn(request, g));
-  }
+  const int64_t here = MostCached(request);
   // A worker that holds the next block holds more.
   const auto next = static_cast<size_t>(here / kPrefixBlockTokens);
   if (next >= request.prefix.size()) return 0;
@@ -113,9 +153,8 @@ int64_t LeastWorkPolicy::MoreElsewhere(const Snapshot& snapshot, const WaitingVi
 
 bool LeastWorkPolicy::LetsOthersGoFirst(const Snapshot& snapshot, int32_t index) const {
   const WaitingView& request = snapshot.waiting[index];
-  const double first_come = kLongestWait * static_cast<double>(snapshot.FirstCome(request.priority).p99);
   return elsewhere_[index] > 0 &&
-         AgeOf(snapshot, request) <= std::max(first_come, StepsOf(elsewhere_[index]));
+         AgeOf(snapshot, request) <= std::max(LongestWait(snapshot, request), StepsOf(elsewhere_[index]));
 }
 
 bool LeastWorkPolicy::WaitsForPrefix(const Snapshot& snapshot, int32_t index) const {
@@ -145,7 +184,7 @@ void LeastWorkPolicy::Place(const Snapshot& snapshot, int32_t index, Decision& d
 WorkerIndex LeastWorkPolicy::Choose(const Snapshot& snapshot, const WaitingView& request) {
   const int64_t prompt = request.prefill_tokens - request.computed_tokens;
   const double output = snapshot.prefixes == nullptr ? 0 : snapshot.prefixes->output_tokens;
-  const double per_token = 1 + (snapshot.prefixes == nullptr ? 0 : snapshot.prefixes->hit_share);
+  const double hits = snapshot.prefixes == nullptr ? 0 : snapshot.prefixes->hit_share;
   WorkerIndex best = kNoWorker;
   double least = std::numeric_limits<double>::infinity();
   int64_t best_left = 0;
@@ -153,8 +192,11 @@ WorkerIndex LeastWorkPolicy::Choose(const Snapshot& snapshot, const WaitingView&
     const WorkerIndex g = (next_ + turn) % free_.workers();
     if (!free_.Fits(request, g)) continue;
     const int64_t left = std::max<int64_t>(0, prompt - CachedOn(request, g));
-    const double work =
-        static_cast<double>(pending_[g]) + per_token * static_cast<double>(left) + free_[g].active * output;
+    const double context = static_cast<double>(free_[g].load_tokens) +
+                           static_cast<double>(free_[g].active) * static_cast<double>(request.prefill_tokens);
+    const double work = static_cast<double>(pending_[g]) +
+                        (1 + hits + free_[g].active) * static_cast<double>(left) +
+                        output * kMemoryTokens * context / static_cast<double>(free_[g].total_kv_tokens);
     if (work > least || (work == least && free_[g].active >= free_[best].active)) continue;
     best = g;
     least = work;
