@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/clock.h"
 #include "common/base/spdlog.h"
 #include "common/base/status_macros.h"
 #include "common/net/tls.h"
@@ -36,13 +35,13 @@ void RecordRefusal(const SSL*, int where, int result) {
 
 absl::StatusOr<std::unique_ptr<ReloadedTls>> ReloadedTls::Load(std::string cert, std::string key,
                                                                std::string ca) {
-  std::unique_ptr<ReloadedTls> result(new ReloadedTls(std::move(cert), std::move(key), std::move(ca)));
+  std::unique_ptr<ReloadedTls> result(
+      new ReloadedTls(FollowTlsFiles({std::move(cert), std::move(key), std::move(ca)})));
   std::string stamp = result->Stamp();
   BFIO_ASSIGN_OR_RETURN(Context context, result->Read());
   MutexLock lock(&result->mutex_);
   result->context_ = std::move(context);
   result->stamp_ = std::move(stamp);
-  result->looked_ = MonotonicNow();
   return result;
 }
 
@@ -84,7 +83,7 @@ absl::StatusOr<ReloadedTls::Context> ReloadedTls::Read() const {
 
 std::string ReloadedTls::Stamp() const {
   std::string stamp;
-  for (const std::string& path : {cert_, key_, ca_}) {
+  for (const std::string& path : {cert_, ca_}) {
     struct stat file = {};
     if (stat(path.c_str(), &file) != 0) continue;
     absl::StrAppend(&stamp, file.st_dev, ":", file.st_ino, ":", file.st_size, ":", file.st_ctim.tv_sec, ".",
@@ -95,18 +94,12 @@ std::string ReloadedTls::Stamp() const {
 
 ReloadedTls::Context ReloadedTls::Current() {
   MutexLock lock(&mutex_);
-  const absl::Time now = MonotonicNow();
-  if (now - looked_ < kTlsReload) return context_;
-  looked_ = now;
   std::string stamp = Stamp();
   if (stamp == stamp_) return context_;
   if (absl::StatusOr<Context> context = Read(); context.ok()) {
     context_ = *std::move(context);
     stamp_ = std::move(stamp);
-    told_.clear();
-    spdlog::info("reloaded the certificate {}", cert_);
   } else if (stamp != told_) {
-    // Retried at each check after any error, and logged once for each version of the files.
     told_ = std::move(stamp);
     spdlog::error("{}; the previous certificate remains in use", std::string(context.status().message()));
   }

@@ -1,6 +1,5 @@
-// A server's TLS settings, from files that may be replaced while it runs. OpenSSL and httplib read their
-// files only once. Here the files are checked when connections arrive, at most every kTlsReload. While they
-// are unusable (half a pair, not PEM) the previous ones stay in force, and that is logged. TLS 1.2 and 1.3. A
+// A server's TLS settings, from files that may be replaced while it runs (FollowTlsFiles). OpenSSL and
+// httplib read their files only once; here they are checked when connections arrive. TLS 1.2 and 1.3. A
 // failed handshake is logged (RefusalLog). Threads: any.
 #pragma once
 
@@ -11,8 +10,8 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "common/base/mutex.h"
+#include "common/config/tls_files.h"
 
 namespace bfio {
 
@@ -29,8 +28,8 @@ class ReloadedTls {
   Context Current();
 
  private:
-  ReloadedTls(std::string cert, std::string key, std::string ca)
-      : cert_(std::move(cert)), key_(std::move(key)), ca_(std::move(ca)) {}
+  explicit ReloadedTls(TlsFiles files)
+      : cert_(std::move(files.cert)), key_(std::move(files.key)), ca_(std::move(files.ca)) {}
   absl::StatusOr<Context> Read() const;
   // Sets what a connection takes from the context that it starts with.
   void SetRules(SSL_CTX& context) const;
@@ -43,7 +42,6 @@ class ReloadedTls {
   std::string stamp_ ABSL_GUARDED_BY(mutex_);
   // Version of the files that could not be used and were logged.
   std::string told_ ABSL_GUARDED_BY(mutex_);
-  absl::Time looked_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace bfio

@@ -1,8 +1,8 @@
 // TLS for both ends of a link, from files that may be replaced while the program runs. Certificates are
 // renewed and CAs replaced without a restart: the files are checked every kTlsReload, and new connections use
-// the last version read. While the files are unusable (half a pair, not PEM), new connections fail and that
-// is logged (grpc_log.h): no connection is accepted by mistake. Open connections are not affected. TLS 1.2
-// and 1.3, otherwise OpenSSL's defaults. Threads: any; gRPC has a thread for each set of files.
+// the last version that is usable. While the files are not (half a pair, not PEM, a pipe), that is logged.
+// Open connections are not affected. TLS 1.2 and 1.3, otherwise OpenSSL's defaults. Threads: any; gRPC has a
+// thread for each set of files, and all sets together have one.
 #pragma once
 
 #include <memory>
@@ -28,6 +28,10 @@ enum class TlsEnd { kServer, kClient };
 // PEM, and key and certificate match. Warns of keys that all users may read and of certificates that expire
 // soon.
 absl::Status CheckTlsFiles(const TlsFiles& files, absl::string_view flag, TlsEnd end);
+
+// Paths of this process that lead to the last usable version of the files. They are opened and read without
+// waiting.
+TlsFiles FollowTlsFiles(const TlsFiles& files);
 
 // When the first certificate of a PEM file expires; absent when none can be read.
 std::optional<absl::Time> CertificateExpiry(const std::string& path);

@@ -314,8 +314,10 @@ absl::Status RouterServer::OpenPorts(const RouterOptions& options) {
   const auto open = [this](const char* name, const PortSpec& spec, Port& port) {
     BFIO_ASSIGN_OR_RETURN(port, OpenPort(spec));
     MutexLock lock(&ports_mutex_);
-    opened_.push_back(
-        {name, port.listener.get(), {spec.authenticators.begin(), spec.authenticators.end()}, spec.tls.cert});
+    opened_.push_back({name,
+                       port.listener.get(),
+                       {spec.authenticators.begin(), spec.authenticators.end()},
+                       FollowTlsFiles(spec.tls).cert});
     return absl::OkStatus();
   };
   absl::Status status = open(kClientPort, client, client_);
