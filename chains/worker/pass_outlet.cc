@@ -8,13 +8,14 @@
 #include "chains/worker/convert_batch.h"
 #include "common/base/mutex.h"
 #include "common/net/channel.h"
+#include "common/net/client_reactor.h"
 #include "common/net/status.h"
 #include "common/net/tsan_edge.h"
 #include "grpcpp/grpcpp.h"
 
 namespace bfio::worker {
 
-class PassOutlet::Call final : public grpc::ClientBidiReactor<v1::PassMessage, v1::PassReply> {
+class PassOutlet::Call final : public ClientReactor<grpc::ClientBidiReactor<v1::PassMessage, v1::PassReply>> {
  public:
   Call(const PassTarget& target, const std::shared_ptr<grpc::ChannelCredentials>& credentials,
        std::function<void(const absl::Status&)> on_lost)

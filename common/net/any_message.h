@@ -6,6 +6,7 @@
 #include <google/protobuf/message.h>
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <limits>
 #include <memory>
@@ -68,7 +69,10 @@ class SerializationTraits<bfio::AnyMessage, void> {
   }
   static Status Deserialize(ByteBuffer* bytes, bfio::AnyMessage* message) {
     // Not an error: gRPC would report one as the end of the messages, with the call still open.
-    if (bytes->Length() > message->most_bytes() || !bfio::ParseBounded(*bytes, **message))
+    // A small message has few parts.
+    const size_t parts = std::min<size_t>(bfio::kMaxMessageParts, message->most_bytes() / 128);
+    if (bytes->Length() > message->most_bytes() ||
+        !bfio::ParseBounded(*bytes, **message, static_cast<int64_t>(parts)))
       *message = bfio::AnyMessage();
     return Status::OK;
   }

@@ -4,13 +4,14 @@
 #include <grpcpp/grpcpp.h>
 
 #include "common/base/mutex.h"
+#include "common/net/client_reactor.h"
 #include "common/net/tsan_edge.h"
 
 namespace bfio {
 
 // `Reactor` is a reactor of grpc for clients.
 template <typename Reactor>
-class AwaitedCall : public Reactor {
+class AwaitedCall : public ClientReactor<Reactor> {
  public:
   // gRPC has ended the call, and uses this object no longer.
   bool done() {

@@ -46,12 +46,12 @@ bool CountParts(google::protobuf::io::CodedInputStream& in, const Descriptor& ty
 
 }  // namespace
 
-bool ParseBounded(grpc::ByteBuffer& bytes, google::protobuf::Message& message) {
+bool ParseBounded(grpc::ByteBuffer& bytes, google::protobuf::Message& message, int64_t most_parts) {
   // A part takes at least 2 bytes.
-  if (static_cast<int64_t>(bytes.Length()) > 2 * kMaxMessageParts) {
+  if (static_cast<int64_t>(bytes.Length()) > 2 * most_parts) {
     grpc::ProtoBufferReader reader(&bytes);
     google::protobuf::io::CodedInputStream in(&reader);
-    int64_t left = kMaxMessageParts;
+    int64_t left = most_parts;
     if (!reader.status().ok() || !CountParts(in, *message.GetDescriptor(), left)) return false;
   }
   grpc::ProtoBufferReader reader(&bytes);

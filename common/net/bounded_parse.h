@@ -14,8 +14,9 @@ namespace bfio {
 // More than any message of our protocols has: lists are as long as a worker's slots.
 inline constexpr int64_t kMaxMessageParts = 1 << 18;
 
-// False: the bytes are no message of this type, or have too many parts. The bytes are used up.
-bool ParseBounded(grpc::ByteBuffer& bytes, google::protobuf::Message& message);
+// False: the bytes are no message of this type, or have more than `most_parts`. The bytes are used up.
+bool ParseBounded(grpc::ByteBuffer& bytes, google::protobuf::Message& message,
+                  int64_t most_parts = kMaxMessageParts);
 
 // In one piece: gRPC's own serialisation writes a stream of pieces, which costs more for small messages.
 grpc::ByteBuffer Serialized(const google::protobuf::Message& message);

@@ -1,4 +1,6 @@
 // bfio_router: reads its options, then runs a RouterServer until a signal arrives.
+#include <malloc.h>
+
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
@@ -97,6 +99,9 @@ int PrintCheck(const EngineCheck& check) {
 }
 
 int Main(int argc, char** argv) {
+  // Otherwise one large message of a peer would raise the threshold, and later ones would leave holes in
+  // the heap: up to half as much again.
+  mallopt(M_MMAP_THRESHOLD, 128 << 10);
   const ProgramInfo info = Info();
   RouterSettings settings;
   RouterOptions& options = settings.router;

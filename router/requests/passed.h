@@ -15,28 +15,38 @@ class Passed {
   virtual ~Passed() = default;
   // Size of the message on the wire.
   int64_t bytes() const { return bytes_; }
+  // Memory that it takes, in bytes; a small message may take a hundred times its size on the wire.
+  int64_t memory() const { return memory_; }
+  // What its sender may have of the router's memory holds it until this is released: when it is written.
+  const std::shared_ptr<const void>& share() const { return share_; }
   // Whether tokens come through the router. Otherwise it only learns that the request has ended.
   virtual bool brings_tokens() const { return true; }
 
  protected:
-  explicit Passed(int64_t bytes) : bytes_(bytes) {}
+  explicit Passed(int64_t bytes, int64_t memory = 0, std::shared_ptr<const void> share = nullptr)
+      : bytes_(bytes), memory_(memory), share_(std::move(share)) {}
 
  private:
-  const int64_t bytes_;
+  const int64_t bytes_, memory_;
+  const std::shared_ptr<const void> share_;
 };
 using PassedPtr = std::shared_ptr<const Passed>;
 
 template <typename Message>
 class PassedMessage final : public Passed {
  public:
-  static PassedPtr Make(Message message) { return std::make_shared<PassedMessage>(std::move(message)); }
+  static PassedPtr Make(Message message, std::shared_ptr<const void> share = nullptr) {
+    return std::make_shared<PassedMessage>(std::move(message), std::move(share));
+  }
   // Null: the message has another type.
   static const Message* In(const Passed* passed) {
     const auto* const found = dynamic_cast<const PassedMessage*>(passed);
     return found == nullptr ? nullptr : &found->message_;
   }
-  explicit PassedMessage(Message message)
-      : Passed(static_cast<int64_t>(message.ByteSizeLong())), message_(std::move(message)) {}
+  PassedMessage(Message message, std::shared_ptr<const void> share)
+      : Passed(static_cast<int64_t>(message.ByteSizeLong()), static_cast<int64_t>(message.SpaceUsedLong()),
+               std::move(share)),
+        message_(std::move(message)) {}
 
  private:
   const Message message_;

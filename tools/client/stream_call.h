@@ -21,6 +21,7 @@
 #include "absl/time/time.h"
 #include "bfio/v1/inference.grpc.pb.h"
 #include "common/base/mutex.h"
+#include "common/net/client_reactor.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/support/client_callback.h"
 
@@ -39,7 +40,7 @@ Metadata BearerToken(const std::string& token);
 absl::Status CheckMetadata(const Metadata& metadata);
 
 class StreamCall : public std::enable_shared_from_this<StreamCall>,
-                   private grpc::ClientReadReactor<v1::GenerateResponse> {
+                   private ClientReactor<grpc::ClientReadReactor<v1::GenerateResponse>> {
  public:
   ~StreamCall() override = default;
 

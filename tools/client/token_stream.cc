@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
+#include "common/net/client_reactor.h"
 #include "common/net/status.h"
 #include "common/net/tsan_edge.h"
 #include "tools/client/link.h"
@@ -42,7 +43,7 @@ class Attempt final : public StreamReader {
 
 // An Abort RPC for which no caller waits: ends a resumable request at the router when its caller has finished
 // with it. Best effort: a router that the RPC does not reach ends the request after its --client_timeout.
-class AbortCall final : public grpc::ClientUnaryReactor {
+class AbortCall final : public ClientReactor<grpc::ClientUnaryReactor> {
  public:
   AbortCall(Link& link, const v1::AbortRequest& request, const Metadata& metadata)
       : use_(link), request_(request) {

@@ -10,6 +10,7 @@
 #include "common/base/mutex.h"
 #include "common/base/router_instance.h"
 #include "common/base/spdlog.h"
+#include "common/net/client_reactor.h"
 #include "common/net/connection_wait.h"
 #include "common/net/tsan_edge.h"
 #include "common/telemetry/log_fields.h"
@@ -72,7 +73,8 @@ struct RouterLink::State {
 
 // One RPC. Made and deleted by Run's thread, deleted after OnDone has been seen; the link's channel reference
 // outlives it, so its own is never the last one.
-class RouterLink::Call final : public grpc::ClientBidiReactor<v1::WorkerMessage, v1::RouterMessage> {
+class RouterLink::Call final
+    : public ClientReactor<grpc::ClientBidiReactor<v1::WorkerMessage, v1::RouterMessage>> {
  public:
   // `worker_id` outlives the call.
   Call(std::shared_ptr<State> state, const std::string& worker_id, Inbox& inbox,

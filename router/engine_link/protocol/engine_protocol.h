@@ -80,8 +80,8 @@ class EngineProtocol {
                                const std::string& name) const = 0;
   virtual EngineOutput Read(const Message& response) const = 0;
   // The response, for the client; uses it up. `before`: tokens of earlier placements, which are part of the
-  // prompt here and of the output for the client.
-  virtual PassedPtr Pass(Message& response, uint32_t before) const = 0;
+  // prompt here and of the output for the client. `share`: as Passed::share.
+  virtual PassedPtr Pass(Message& response, uint32_t before, std::shared_ptr<const void> share) const = 0;
   // Takes RequestHandOff::parameters out of the response that ends a prompt computed for another server.
   virtual std::string TakeHandOff(Message&) const { return {}; }
   // The request that ends a request. Null: the engine ends it when its call is cancelled.
@@ -155,7 +155,7 @@ class EngineProtocolOf : public EngineProtocol {
     }
     return output;
   }
-  PassedPtr Pass(Message& message, uint32_t before) const final {
+  PassedPtr Pass(Message& message, uint32_t before, std::shared_ptr<const void> share) const final {
     auto& response = static_cast<Response&>(message);
     const auto fewer = [before](uint32_t tokens) { return tokens - std::min(tokens, before); };
     if (before > 0 && response.has_chunk()) {
@@ -171,7 +171,7 @@ class EngineProtocolOf : public EngineProtocol {
           complete.completion_tokens() == static_cast<uint32_t>(complete.output_ids_size());
       if (!of_last_chunk) complete.set_completion_tokens(complete.completion_tokens() + before);
     }
-    return PassedMessage<Response>::Make(std::move(response));
+    return PassedMessage<Response>::Make(std::move(response), std::move(share));
   }
 
   void DescribeServer(const Message& server, EngineDescription& description) const final {

@@ -17,10 +17,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "common/base/clock.h"
+#include "common/base/fair_share.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/net/any_message.h"
 #include "common/net/channel.h"
+#include "common/net/client_reactor.h"
 #include "common/net/status.h"
 #include "common/net/tls.h"
 #include "common/net/tsan_edge.h"
@@ -37,12 +39,17 @@ namespace common_pb = ::smg::grpc::common;
 
 // Bounds of one message: with log-probabilities, perhaps of a whole prompt; of load records, which events
 // may accompany; and any other, besides 10 bytes for each token that may come.
-constexpr int kMaxEngineMessageBytes = 32 << 20;
+constexpr int kMaxEngineMessageBytes = 8 << 20;
 constexpr size_t kMaxRecordBytes = 4 << 20, kMaxControlBytes = 1 << 20;
 constexpr int kMaxEngineHeaderBytes = 1 << 20;
 constexpr absl::Duration kAbortTimeout = absl::Seconds(5);
-// Bound of what a server has sent and nobody has read. Beyond it gRPC ends calls of this server.
-constexpr size_t kMaxEngineUnreadBytes = 128 << 20;
+// Bound of what a server has sent and gRPC has not passed on. Beyond it gRPC ends calls of this server.
+constexpr size_t kMaxEngineUnreadBytes = 24 << 20;
+// Bound of the server's large messages until their clients have read them, each counted twice: as it is
+// written, it is copied.
+constexpr int64_t kMaxEngineKeptBytes = 32 << 20;
+// Larger ones take part in it. The memory of smaller ones is used again.
+constexpr size_t kLargeBytes = 4 << 10;
 // The type of requests without fields, and of responses that are not read.
 const google::protobuf::Message& Nothing() {
   return google::protobuf::Empty::default_instance();
@@ -77,6 +84,7 @@ struct Link {
 
   const EngineProtocol& protocol;
   const std::shared_ptr<grpc::Channel> channel;
+  const std::shared_ptr<SharedCapacity> kept = std::make_shared<SharedCapacity>(kMaxEngineKeptBytes);
   mutable EngineSizes sizes;
 };
 using LinkPtr = std::shared_ptr<const Link>;
@@ -134,7 +142,7 @@ void Add(const EngineLoad& load, EngineLoad& sum) {
 }
 
 // A subscription to KV events, of which only the load records are used; keeps itself until it is over.
-class RecordStream final : public EngineRecords, public grpc::ClientReadReactor<AnyMessage> {
+class RecordStream final : public EngineRecords, public ClientReactor<grpc::ClientReadReactor<AnyMessage>> {
  public:
   RecordStream(LinkPtr link, EngineClient::RecordCallbacks callbacks)
       : link_(std::move(link)), callbacks_(std::move(callbacks)) {
@@ -228,7 +236,7 @@ class RecordStream final : public EngineRecords, public grpc::ClientReadReactor<
 };
 
 // Keeps itself until the call is over.
-class ProtocolStream final : public EngineStream, public grpc::ClientReadReactor<AnyMessage> {
+class ProtocolStream final : public EngineStream, public ClientReactor<grpc::ClientReadReactor<AnyMessage>> {
  public:
   ProtocolStream(LinkPtr link, const EngineCall& call, std::optional<int32_t> rank, const std::string& name,
                  EngineClient::StreamCallbacks callbacks)
@@ -271,6 +279,8 @@ class ProtocolStream final : public EngineStream, public grpc::ClientReadReactor
       Cancel();
       return;
     }
+    if (!passes_ && (*response_).SpaceUsedLong() > kLargeBytes)
+      response_ = AnyMessage::Of(protocol().types.output, response_.most_bytes());
     GrpcHandOver(this);
     StartRead(&response_);
   }
@@ -311,6 +321,11 @@ class ProtocolStream final : public EngineStream, public grpc::ClientReadReactor
     if (ended_) return absl::OkStatus();
     const EngineOutput output = protocol().Read(*response_);
     if (output.index != 0) return WrongOutput(output.index);
+    std::shared_ptr<CapacityShare> share;
+    if (const size_t bytes = passes_ ? (*response_).SpaceUsedLong() : 0; bytes > kLargeBytes) {
+      share = std::make_shared<CapacityShare>(link_->kept);
+      if (!share->Take({name_, ""}, 2 * static_cast<int64_t>(bytes))) return TooMuch();
+    }
     if (output.ends) {
       BFIO_RETURN_IF_ERROR(
           counts_.OnComplete(output.ids, output.completion_tokens, output.prompt_tokens, output.finish));
@@ -321,7 +336,7 @@ class ProtocolStream final : public EngineStream, public grpc::ClientReadReactor
         end.hand_off = std::make_shared<const RequestHandOff>(std::move(hand_off));
       } else {
         if (first_) callbacks_.on_tokens(*std::exchange(first_, std::nullopt));
-        end.message = Message();
+        end.message = Message(std::move(share));
       }
       // The end is reported now and not at the end of the stream, which a server may leave open.
       ended_ = true;
@@ -333,7 +348,7 @@ class ProtocolStream final : public EngineStream, public grpc::ClientReadReactor
     EngineTokens tokens;
     tokens.ids.assign(output.ids.begin(), output.ids.end());
     tokens.cached_prompt_tokens = output.cached_tokens;
-    tokens.message = Message();
+    tokens.message = Message(std::move(share));
     if (hands_over_) {
       first_ = std::move(tokens);
     } else {
@@ -343,7 +358,9 @@ class ProtocolStream final : public EngineStream, public grpc::ClientReadReactor
   }
 
   // The response, for the client; null where the call does not pass.
-  PassedPtr Message() { return passes_ ? protocol().Pass(*response_, before_) : nullptr; }
+  PassedPtr Message(std::shared_ptr<const void> share) {
+    return passes_ ? protocol().Pass(*response_, before_, std::move(share)) : nullptr;
+  }
 
   void TakeTrailers(absl::Status& end) const {
     // gRPC's clients refuse 8 KiB of metadata.
@@ -364,6 +381,9 @@ class ProtocolStream final : public EngineStream, public grpc::ClientReadReactor
            absl::StrContains(status.error_message(), "message larger than max");
   }
 
+  static absl::Status TooMuch() {
+    return absl::OutOfRangeError("messages of the engine that clients have not read take too much memory");
+  }
   static absl::Status WrongOutput(uint32_t index) {
     return absl::DataLossError(
         absl::StrCat("the engine sent output ", index, " of a request that has only output 0"));

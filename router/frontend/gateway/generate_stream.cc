@@ -8,11 +8,6 @@
 namespace bfio::router::gateway {
 namespace {
 
-// Memory that the message takes, in multiples of a token id's size; at least 1.
-int64_t WordsOf(const PassedPtr& message) {
-  return 1 + message->bytes() / 4;
-}
-
 // A call's reservation grows by at least as many words.
 constexpr int64_t kReserve = 1024;
 
@@ -129,6 +124,10 @@ bool GenerateStream::Reserve(int64_t words) {
   return shape_.stream || waiting_ + words <= kept_.held() || kept_.Take(peer(), std::max(words, kReserve));
 }
 
+int64_t GenerateStream::WordsOf(const PassedPtr& message) const {
+  return 1 + (shape_.stream ? std::max(message->bytes(), message->memory() / 8) : message->memory()) / 4;
+}
+
 bool GenerateStream::GiveUp() {
   SetEnd({grpc::StatusCode::RESOURCE_EXHAUSTED,
           "the outputs of the caller's calls are too large in total to be kept until they end: set stream: "
@@ -162,10 +161,10 @@ TokenSink::Delivery GenerateStream::Pass(uint32_t index, absl::Span<const Passed
                                          absl::Time now) {
   using Delivery = TokenSink::Delivery;
   int64_t words = 0;
-  for (const PassedPtr& message : messages) words += WordsOf(message);
   bool flush = false;
   {
     MutexLock lock(&mutex_);
+    for (const PassedPtr& message : messages) words += WordsOf(message);
     if (ended() || broken() || outputs_[index].ended) return Delivery::kTaken;
     if (TooSlow(waiting_, words, options_.limits, now)) return Delivery::kTooSlow;
     if (Reserve(words)) return Keep(outputs_[index], messages);
@@ -297,10 +296,12 @@ void GenerateStream::FillPassed(uint32_t index, Message& response) {
   const PassedPtr message = std::move(output.passed.front());
   output.passed.pop_front();
   if (shape_.stream) waiting_ -= WordsOf(message);
+  share_ = message->share();
   options_.protocol->FillPassed(*message, shape_.request_id, index, response);
 }
 
 bool GenerateStream::Next(AnyMessage& response) {
+  if (std::exchange(share_, nullptr) != nullptr) response = AnyMessage();
   // Without a stream all outputs are written together, in order: gateways rely on the order.
   if (!shape_.stream && live_ > 0) return false;
   for (size_t i = 0; i < outputs_.size(); ++i) {

@@ -116,6 +116,9 @@ class GenerateStream final : public RequestCall<GenerateStream, AnyMessage, AnyM
   void StartOver(uint32_t index);
   // Reserves `words` more for a call without a stream; false beyond the peer's share.
   bool Reserve(int64_t words) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What the message counts, in multiples of a token id's size: in a stream its bytes, or an eighth of its
+  // memory, for StreamLimits::buffer_tokens; otherwise its memory.
+  int64_t WordsOf(const PassedPtr& message) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Ends a call that may keep no more. REQUIRES: the caller then cancels its requests. Returns MarkDirty.
   bool GiveUp() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   TokenSink::Delivery Keep(Output& output, absl::Span<const uint32_t> tokens, const LogprobsView& logprobs)
@@ -147,6 +150,8 @@ class GenerateStream final : public RequestCall<GenerateStream, AnyMessage, AnyM
   // same units (WordsOf). Number of outputs that have not ended.
   int64_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;
   CapacityShare kept_ ABSL_GUARDED_BY(mutex_);
+  // Of the message that is being written.
+  std::shared_ptr<const void> share_ ABSL_GUARDED_BY(mutex_);
   size_t live_ ABSL_GUARDED_BY(mutex_) = 0;
   // The output whose end ended the call; empty before that, or when the call ended otherwise.
   std::optional<uint32_t> ends_call_ ABSL_GUARDED_BY(mutex_);

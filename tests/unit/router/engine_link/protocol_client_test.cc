@@ -9,8 +9,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/base/address.h"
@@ -18,6 +20,7 @@
 #include "gtest/gtest.h"
 #include "tests/testing/engine_protocols.h"
 #include "tests/testing/latch.h"
+#include "tests/testing/sockets.h"
 
 namespace bfio::router {
 namespace {
@@ -41,9 +44,11 @@ class ProtocolClientTest : public ::testing::Test {
   // A stream of the client that has brought its first message, until it ends.
   class Running {
    public:
-    explicit Running(EngineClient& client) {
+    // `passes`: keeps its messages.
+    explicit Running(EngineClient& client, bool passes = false) {
       EngineClient::StreamCallbacks callbacks;
-      callbacks.on_tokens = [this](const EngineTokens&) {
+      callbacks.on_tokens = [this](const EngineTokens& tokens) {
+        kept_.push_back(tokens.message);
         if (!begun_.try_wait()) begun_.count_down();
       };
       callbacks.on_end = [this](absl::StatusOr<EngineEnd> end) {
@@ -54,7 +59,10 @@ class ProtocolClientTest : public ::testing::Test {
         }
         done_.count_down();
       };
-      stream_ = client.Generate(Call(), std::nullopt, "name", std::move(callbacks));
+      EngineCall call = Call();
+      call.passed.on = passes;
+      stream_ = client.Generate(call, std::nullopt, absl::StrCat("name", reinterpret_cast<uintptr_t>(this)),
+                                std::move(callbacks));
     }
     ~Running() {
       stream_->Cancel();
@@ -72,6 +80,7 @@ class ProtocolClientTest : public ::testing::Test {
 
    private:
     testing::Latch begun_{1}, done_{1};
+    std::vector<PassedPtr> kept_;
     // It has ended before its first message.
     bool failed_ = false;
     absl::StatusOr<EngineEnd> ended_ = absl::UnknownError("");
@@ -164,7 +173,7 @@ TYPED_TEST(ProtocolClientTest, AnOutputEndsWithItsLastMessageAndNotWithItsStream
 // gRPC's own RESOURCE_EXHAUSTED must not look like a full engine: the request would be placed forever.
 TYPED_TEST(ProtocolClientTest, AResponseThatIsTooLargeIsNotResourceExhausted) {
   typename TypeParam::GenerateResponse large;
-  large.mutable_complete()->set_finish_reason(std::string((32 << 20) + 1, 'x'));
+  large.mutable_complete()->set_finish_reason(std::string((8 << 20) + 1, 'x'));
   EXPECT_EQ(typename TestFixture::Engine(std::move(large)).End().status().code(),
             absl::StatusCode::kOutOfRange);
 }
@@ -187,6 +196,27 @@ TYPED_TEST(ProtocolClientTest, ALongRefusalEndsOnlyItsCallAndIsCut) {
     EXPECT_TRUE(typename TestFixture::Running(*client).Begins()) << "the same connection";
     EXPECT_TRUE(other.running()) << bytes;
   }
+}
+
+// gRPC 1.51 would abort the process.
+TYPED_TEST(ProtocolClientTest, AConnectionMayEndWithinHeaders) {
+  const int listener = testing::BoundTo("127.0.0.1:0");
+  ASSERT_EQ(listen(listener, 1), 0);
+  std::thread server([listener] {
+    const int fd = accept(listener, nullptr, nullptr);
+    const auto write = [fd](absl::string_view frame) { send(fd, frame.data(), frame.size(), MSG_NOSIGNAL); };
+    write({"\0\0\0\4\0\0\0\0\0", 9});
+    std::string got;
+    char byte;
+    while (!absl::StrContains(got, "/Generate") && recv(fd, &byte, 1, 0) == 1) got += byte;
+    // :status 200 and a: b, and more to come.
+    write({"\0\0\6\1\0\0\0\0\1\x88\0\1a\1b", 15});
+    close(fd);
+    close(listener);
+  });
+  const auto client = this->ClientOf(absl::StrCat("127.0.0.1:", testing::PortOf(listener)));
+  EXPECT_EQ(typename TestFixture::Running(*client).End().status().code(), absl::StatusCode::kUnavailable);
+  server.join();
 }
 
 // 2 bytes each on the wire, and 100 in memory.
@@ -214,6 +244,25 @@ TYPED_TEST(ProtocolClientTest, AMessageHasABoundByItsKind) {
   });
   done.wait();
   EXPECT_EQ(described.code(), absl::StatusCode::kDataLoss) << described;
+}
+
+TYPED_TEST(ProtocolClientTest, LargeMessagesThatAreKeptHaveABoundTogether) {
+  typename TypeParam::GenerateResponse tokens;
+  tokens.mutable_chunk()->add_token_ids(7);
+  tokens.mutable_chunk()->set_completion_tokens(1);
+  for (int i = 0; i < 1 << 18; ++i) tokens.mutable_chunk()->mutable_output_logprobs()->add_token_logprobs(-1);
+  typename TestFixture::Engine engine(std::move(tokens));
+  const std::unique_ptr<EngineClient> client = this->ClientOf(engine.address());
+  std::vector<std::unique_ptr<typename TestFixture::Running>> streams;
+  const auto begins = [&] {
+    streams.push_back(std::make_unique<typename TestFixture::Running>(*client, /*passes=*/true));
+    return streams.back()->Begins();
+  };
+  while (begins()) ASSERT_LT(streams.size(), 32u) << "of 1 MiB each";
+  EXPECT_EQ(streams.back()->End().status().code(), absl::StatusCode::kOutOfRange);
+  EXPECT_TRUE(streams.front()->running());
+  streams.clear();
+  EXPECT_TRUE(begins());
 }
 
 TYPED_TEST(ProtocolClientTest, AProxyOfTheEnvironmentDoesNotHideTheEngine) {

@@ -169,6 +169,30 @@ TEST_F(UnboundCall, UnreadMessagesAreBounded) {
   EXPECT_EQ(sinks_[0]->Pass({Chunk(1)}, kNow + absl::Seconds(11)), Delivery::kTooSlow);
 }
 
+// A message of many small parts takes a hundred times its bytes.
+PassedPtr Parts(size_t parts, std::shared_ptr<const void> share = nullptr) {
+  Response response;
+  for (size_t i = 0; i < parts; ++i) response.mutable_chunk()->mutable_output_logprobs()->add_top_logprobs();
+  return PassedMessage<Response>::Make(std::move(response), std::move(share));
+}
+
+TEST_F(UnboundCall, AMessageHoldsItsShareUntilItIsWritten) {
+  Begin(1, /*stream=*/true);
+  auto share = std::make_shared<int>();
+  ASSERT_EQ(sinks_[0]->Pass({Parts(1, share)}, kNow), Delivery::kFlush);
+  sinks_[0]->Flush();
+  EXPECT_EQ(share.use_count(), 2) << "it is being written";
+  stream_->OnWriteDone(true);
+  EXPECT_EQ(share.use_count(), 1);
+}
+
+TEST_F(UnboundCall, AWholeResponseCountsByItsMemory) {
+  Begin(1, /*stream=*/false);
+  EXPECT_EQ(sinks_[0]->Pass({Parts(50)}, kNow), Delivery::kTaken);
+  EXPECT_EQ(sinks_[0]->Pass({Parts(500)}, kNow), Delivery::kFlush) << "1 KiB on the wire";
+  EXPECT_THAT(cancelled_, ElementsAre(100));
+}
+
 // Two of these messages are within the caller's share of kept_.
 TEST_F(UnboundCall, AWholeResponseIsBounded) {
   Begin(128, /*stream=*/false);
