@@ -82,6 +82,8 @@ void ConfigureServer(grpc::ServerBuilder& builder, int max_streams) {
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, max_streams);
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxTransportHeaderBytes);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // Keeps HTTP/2's initial windows of 64 KiB: with bandwidth probing, a caller could widen them.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   for (const auto algorithm : {GRPC_COMPRESS_GZIP, GRPC_COMPRESS_DEFLATE})
     builder.SetCompressionAlgorithmSupportStatus(algorithm, false);
   builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);

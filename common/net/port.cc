@@ -15,13 +15,6 @@ namespace {
 
 constexpr int kMaxReflectionThreads = 8;
 
-// gRPC's memory for callers before authentication.
-void ConfigurePort(grpc::ServerBuilder& builder, int max_streams) {
-  ConfigureServer(builder, max_streams);
-  // Keeps HTTP/2's initial windows of 64 KiB: with bandwidth probing, a caller could widen them.
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-}
-
 class WithReflection final : public grpc::ServerBuilderOption {
  public:
   void UpdateArguments(grpc::ChannelArguments*) override {}
@@ -51,7 +44,7 @@ absl::StatusOr<Port> OpenPort(const PortSpec& spec) {
         [raw = listener.get()](const std::string& peer, int64_t bytes) { raw->Arrived(peer, bytes); });
   }
   grpc::ServerBuilder builder;
-  ConfigurePort(builder, spec.max_streams);
+  ConfigureServer(builder, spec.max_streams);
   builder.SetMaxReceiveMessageSize(spec.max_message_bytes);
   // Reflection, the only synchronous service, occupies a thread per open stream.
   builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
