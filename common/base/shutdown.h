@@ -1,6 +1,6 @@
-// SIGTERM and SIGINT as an event to wait for. Lets programs stop cleanly. Threads: call Install once from
-// main before other threads start (the signals are blocked in all threads and received by a dedicated one);
-// the other functions may be called from any thread.
+// SIGTERM, SIGINT and SIGHUP as an event to wait for. Lets programs stop cleanly. Threads: call Install once
+// from main before other threads start (the signals are blocked in all threads and received by a dedicated
+// one); the other functions may be called from any thread.
 #pragma once
 
 #include "absl/time/time.h"
