@@ -69,7 +69,7 @@ class SerializationTraits<bfio::AnyMessage, void> {
   }
   static Status Deserialize(ByteBuffer* bytes, bfio::AnyMessage* message) {
     // Not an error: gRPC would report one as the end of the messages, with the call still open.
-    // A small message has few parts.
+    // A part takes about 100 bytes of memory: all together no more than the bytes may.
     const size_t parts = std::min<size_t>(bfio::kMaxMessageParts, message->most_bytes() / 128);
     if (bytes->Length() > message->most_bytes() ||
         !bfio::ParseBounded(*bytes, **message, static_cast<int64_t>(parts)))

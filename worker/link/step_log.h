@@ -1,8 +1,7 @@
-// A line per step and rank. Records the content of each step and the
-// duration of its parts, as CSV with a header, in the background (common/base/background_writer.h). The file
-// is bounded: at half the bound PATH is renamed to PATH.1, replacing an earlier PATH.1. When the disk fails,
-// or is too slow, this log ends; the steps continue. Threads: AddRank from one thread before any Append; each
-// Rank is used by its step loop.
+// A line per step and rank, with the content of each step and the duration of its parts: CSV with a header,
+// written in the background (common/base/background_writer.h). The file is bounded: at half the bound PATH is
+// renamed to PATH.1, replacing an earlier PATH.1. When the disk fails, or is too slow, this log ends; the
+// steps continue. Threads: AddRank from one thread before any Append; each Rank is used by its step loop.
 #pragma once
 
 #include <cstdint>

@@ -1,12 +1,13 @@
 // Decides what the next step of an engine contains, the same for the sim, CPU and CUDA engines: one decode of
 // every decoding request, then prompt tokens up to the token budget, the last chunk cut where it ends
-// (chunked prefill, Sarathi). The step is work conserving: it contains min(budget, available) tokens, which
-// makes the engine throughput-optimal ("Throughput-Optimal Scheduling Algorithms for LLM Inference and AI
-// Agents"). The budget never excludes a decode, and prompts get kMinPrefillRows. Prompts are in the order of
-// the router's pool: priority, then the longest wait, which for an agent's call counts from the agent's
-// arrival. The router may also set a level, a step time up to which all ranks fill their steps with prompt
-// tokens (worker.proto, Plan.level_s), according to the measured cost of the engine's own steps. A step has
-// at most MaxRows(requests, token_budget) rows. Does not own requests. Pure; belongs to its caller's thread.
+// (chunked prefill, Sarathi). Without a level the step is work conserving: it contains min(budget, available)
+// tokens, which makes the engine throughput-optimal ("Throughput-Optimal Scheduling Algorithms for LLM
+// Inference and AI Agents"). The budget never excludes a decode, and prompts get kMinPrefillRows. Prompts are
+// in the order of the router's pool: priority, then the longest wait, which for an agent's call counts from
+// the agent's arrival. The router may also set a level, a step time up to which all ranks fill their steps
+// with prompt tokens (worker.proto, Plan.level_s), according to the measured cost of the engine's own steps.
+// A step has at most MaxRows(requests, token_budget) rows. Does not own requests. Pure; belongs to its
+// caller's thread.
 #pragma once
 
 #include <cstdint>

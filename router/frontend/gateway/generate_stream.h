@@ -116,8 +116,9 @@ class GenerateStream final : public RequestCall<GenerateStream, AnyMessage, AnyM
   void StartOver(uint32_t index);
   // Reserves `words` more for a call without a stream; false beyond the peer's share.
   bool Reserve(int64_t words) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // What the message counts, in multiples of a token id's size: in a stream its bytes, or an eighth of its
-  // memory, for StreamLimits::buffer_tokens; otherwise its memory.
+  // What the message counts, in multiples of a token id's size. In a stream, for StreamLimits::buffer_tokens,
+  // its bytes, or an eighth of its memory if that is more: usual messages take 7 to 11 times their bytes.
+  // Otherwise its memory.
   int64_t WordsOf(const PassedPtr& message) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Ends a call that may keep no more. REQUIRES: the caller then cancels its requests. Returns MarkDirty.
   bool GiveUp() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -1,25 +1,21 @@
 // Rules of other routers, as their sources and documentation of November 2026 define them. Each sends a
 // request to a rank as soon as it arrives, where it queues; a rule is a function of what its router knows.
 //
-//   direct_least_requests, direct_least_tokens  fewest requests, or prompt and generated tokens of requests.
-//   direct_vllm       vLLM 0.33's balancer: requests, and KV use where requests queue.
-//   direct_trtllm     TensorRT-LLM's balancer of ranks: of those with fewer requests than the mean with this
-//   one,
-//                     rounded up, that with fewest tokens.
-//   smg_cache_aware   SMG 1.14: among the ranks to which the longest matching prompt went, if more than 30 %
-//   of
-//                     the prompt match, the one with fewest requests, unless it has 64 and half the mean more
-//                     than the mean; otherwise the rank with fewest requests. Its tree holds 2^26 tokens.
-//   smg_least_load    SMG 1.14: queued tokens, polled every 10 s, and those sent since, over 2,000 tokens/s,
-//   and
-//                     0.15 s k / (1 - k) for the share k of KV in use.
-//   router_power_of_two, router_kv_aware  vllm-router 0.1.17: fewer requests of two random ranks, polled
-//   every
-//                     5 s plus own; most tokens in the cache, or the fewest requests where there are none.
-//   llmd_prefix_load  llm-d 0.10: ranks to which 80 % of the prompt went before, unless an other one would
-//                     begin 18 s earlier at 15,928 tokens/s; the one with the fewest uncached tokens in work.
-//   dynamo_kv         Dynamo 1.6's KV router at temperature 0: prompt blocks to compute and blocks of active
-//                     requests' prompts, where each block counts once.
+// - direct_least_requests, direct_least_tokens: fewest requests; fewest prompt and generated tokens.
+// - direct_vllm: vLLM 0.33's balancer: requests, and KV use where requests queue.
+// - direct_trtllm: TensorRT-LLM's balancer: the fewest tokens, of the ranks with fewer requests than the mean
+//   with this one, rounded up.
+// - smg_cache_aware: SMG 1.14. If more than 30 % of the prompt match a prompt sent before, the fewest
+//   requests of the ranks to which the longest match went, unless that is 64 and half the mean more than the
+//   mean; otherwise the fewest requests. Its tree holds 2^26 tokens.
+// - smg_least_load: SMG 1.14: queued tokens, polled every 10 s, and those sent since, over 2,000 tokens/s,
+//   and 0.15 s k / (1 - k) for the share k of KV in use.
+// - router_power_of_two: vllm-router 0.1.17: fewer requests of two random ranks, polled every 5 s, plus own.
+// - router_kv_aware: vllm-router 0.1.17: most tokens in the cache; fewest requests where there are none.
+// - llmd_prefix_load: llm-d 0.10: the fewest uncached tokens in work, of the ranks to which 80 % of the
+//   prompt went before, unless another would begin 18 s earlier at 15,928 tokens/s.
+// - dynamo_kv: Dynamo 1.6's KV router at temperature 0: prompt blocks to compute, and blocks of active
+//   requests' prompts, where each block counts once.
 //
 // The caches' contents are known exactly to router_kv_aware and dynamo_kv. Threads: one.
 #include <algorithm>

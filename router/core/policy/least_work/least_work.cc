@@ -194,9 +194,9 @@ WorkerIndex LeastWorkPolicy::Choose(const Snapshot& snapshot, const WaitingView&
     const int64_t left = std::max<int64_t>(0, prompt - CachedOn(request, g));
     const double context = static_cast<double>(free_[g].load_tokens) +
                            static_cast<double>(free_[g].active) * static_cast<double>(request.prefill_tokens);
-    const double work = static_cast<double>(pending_[g]) +
-                        (1 + hits + free_[g].active) * static_cast<double>(left) +
-                        output * kMemoryTokens * context / static_cast<double>(free_[g].total_kv_tokens);
+    const double work =
+        static_cast<double>(pending_[g]) + (1 + hits + free_[g].active) * static_cast<double>(left) +
+        output * kMemoryTokens * context / std::max(1.0, static_cast<double>(free_[g].total_kv_tokens));
     if (work > least || (work == least && free_[g].active >= free_[best].active)) continue;
     best = g;
     least = work;

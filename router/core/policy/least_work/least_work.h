@@ -11,9 +11,9 @@
 // if they have waited for more than twice the 99th percentile of waits under first come, first served
 // (Snapshot::first_come), or if there are several tenants. A request whose prefix is on a full worker lets
 // others of its class go first as long. It also waits, although a busy worker has free capacity, as long as
-// that worker would take to compute the missing
-// tokens. Only requests of the lowest waiting class wait in this way. Ties: fewest requests, then the workers
-// in turn. After a deadline prefixes are ignored. Threads: as Policy.
+// that worker would take to compute the missing tokens. Only requests of the lowest waiting class wait in
+// this way. Ties: fewest requests, then the workers in turn. After a deadline prefixes are ignored. Threads:
+// as Policy.
 #pragma once
 
 #include <cstdint>
