@@ -401,63 +401,6 @@ def drift(ctx):
     )
 
 
-@experiment("gain of recomposing all chains when the demand drifts, over a day", name="chain-retune", seeds=3,
-            check="--shorten=4 --seeds=1")
-def retune(ctx):
-    """The router's rule for a new composition (chains/core/tuning.h) against two fixed compositions: the demand is 20 % of
-    the largest rate for nine hours, rises for three, is 90 % for nine and falls for three."""
-    hours = 3600 / ctx.shorten
-    ctx.parameter("day", f"{9 * hours:g} s low, {3 * hours:g} s up, {9 * hours:g} s high, {3 * hours:g} s down")
-    cases = [(pool, tuning, seed) for pool in LARGEST for tuning in ("low", "high", "retuned") for seed in range(1, ctx.seeds + 1)]
-    ran = ctx.json_lines([
-        ctx.command(
-            "bfio_chain_sim", "drift", servers=pool[0], fast=pool[1], tuning=tuning, seed=seed, hold=9 * hours, ramp=3 * hours,
-            cycles=1,
-        ) + ctx.extra
-        for pool, tuning, seed in cases
-    ])
-    got = {case: objects[0] for case, objects in zip(cases, ran)}
-
-    def mean(pool, tuning, key):
-        return estimate([got[pool, tuning, seed][key] for seed in range(1, ctx.seeds + 1)]).mean
-
-    def above(pool, tuning, key):
-        """Per cent by which the mean response is above that of the fixed chains for the high demand."""
-        return 100 * (mean(pool, tuning, key) / mean(pool, "high", key) - 1)
-
-    rows = []
-    for pool in LARGEST:
-        for tuning in ("low", "high", "retuned"):
-            rows.append({
-                "servers": pool[0], "share fast": pool[1], "composition": tuning,
-                "response, s": mean(pool, tuning, "response_s"), "low demand, s": mean(pool, tuning, "low_response_s"),
-                "high demand, s": mean(pool, tuning, "high_response_s"), "change-overs": mean(pool, tuning, "changes"),
-                "pauses, s": mean(pool, tuning, "pauses_s"),
-            })
-    ctx.table(
-        "Mean response over a day", rows,
-        """Composition: for the low demand, for the high demand, or recomposed by the router's rule, first for the low one.
-        A recomposition waits until all running requests have ended, then 60 s for blocks to load. Low and high: below and
-        above the middle.""",
-    )
-    all_hours = [above(pool, "retuned", "response_s") for pool in LARGEST]
-    low = [above(pool, "retuned", "low_response_s") for pool in LARGEST]
-    against_low = [mean(pool, "low", "response_s") / mean(pool, "retuned", "response_s") for pool in LARGEST]
-    high = [above(pool, "retuned", "high_response_s") for pool in LARGEST]
-    ctx.expect("composed anew, the day: above chains for the high demand, least over the mixes, %", min(all_hours), -3.8, -1.8,
-               small=(-30, 10), ours=-2.8)
-    ctx.expect("composed anew, the day: above chains for the high demand, most over the mixes, %", max(all_hours), -1, 0.5,
-               small=(-10, 30), ours=-0.1)
-    ctx.expect("composed anew, low demand: above chains for the high demand, least over the mixes, %", min(low), -20, -16,
-               small=(-40, 0), ours=-18)
-    ctx.expect("composed anew, low demand: above chains for the high demand, most over the mixes, %", max(low), -10, -7,
-               small=(-20, 15), ours=-8.4)
-    ctx.expect("composed anew, high demand: above chains for the high demand, most over the mixes, %", max(high), 0.7, 2.7,
-               small=(-5, 40), ours=1.7)
-    ctx.expect("chains for the low demand over composed anew, the day, least over the mixes", min(against_low), 90, 120,
-               small=(3, 1e6), ours=107)
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Figure 8
 

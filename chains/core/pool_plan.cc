@@ -9,6 +9,9 @@
 namespace bfio::core {
 namespace {
 
+// The share of the largest rate for which chains are composed.
+constexpr double kLoad = 0.9;
+
 ChainServer ServerOf(const PoolServer& from) {
   // WholeUnits may round up by a billionth of a unit, but a plan must not exceed the memory by a byte.
   return {from.name, static_cast<double>(from.memory - from.memory / 1'000'000'000), from.times.communication,
@@ -47,22 +50,20 @@ std::vector<ServerChain> OverlappingChains(absl::Span<const PoolServer> pool,
   return chains;
 }
 
-}  // namespace
-
-Response ResponseOf(absl::Span<const ServerChain> chains, absl::Span<const ExistingChain> standing,
-                    double demand) {
+// The rates of `chains` and of those of `standing` that have one.
+std::vector<ChainRate> AllRates(absl::Span<const ServerChain> chains,
+                                absl::Span<const ExistingChain> standing) {
   std::vector<ChainRate> all = Rates(chains);
   for (const ExistingChain& chain : standing) {
     if (chain.rate > 0) all.push_back({chain.rate, chain.slots});
   }
-  Response response;
-  response.rate = TotalRate(all);
-  if (response.rate > demand) response.bound = OccupancyBounds(all, demand).lower / demand;
-  return response;
+  return all;
 }
 
+}  // namespace
+
 absl::StatusOr<PoolPlan> PlanChains(absl::Span<const PoolServer> pool, const BlockSizes& sizes,
-                                    int64_t max_slots, double demand,
+                                    int64_t max_slots, bool measured,
                                     absl::Span<const ExistingChain> standing) {
   const ChainService service = ServiceOf(sizes);
   std::vector<ChainServer> servers, free;
@@ -75,8 +76,8 @@ absl::StatusOr<PoolPlan> PlanChains(absl::Span<const PoolServer> pool, const Blo
     servers.push_back(ServerOf(server));
   }
   if (absl::Status status = CheckPool(servers, service); !status.ok()) return status;
-  PoolPlan best;
-  Response least;
+  std::vector<PoolPlan> plans;
+  double most = 0;
   // Every small c; larger ones in steps of a sixteenth.
   for (int64_t c = max_slots; c >= 1; c -= std::max<int64_t>(1, c / 16)) {
     const BlockPlacement placed = GreedyPlacement(free, service, c, Demand());
@@ -88,14 +89,21 @@ absl::StatusOr<PoolPlan> PlanChains(absl::Span<const PoolServer> pool, const Blo
     for (size_t i = 0; i < free.size(); ++i) plan.placement[free_places[i]] = placed.ranges[i];
     plan.chains = OverlappingChains(pool, servers, service, plan.placement, max_slots, standing);
     if (plan.chains.empty()) continue;
-    if (demand <= 0) return plan;
-    const Response response = ResponseOf(plan.chains, standing, demand);
-    if (best.chains.empty() || response < least) {
-      best = std::move(plan);
-      least = response;
-    }
+    if (!measured) return plan;
+    most = std::max(most, TotalRate(AllRates(plan.chains, standing)));
+    plans.push_back(std::move(plan));
   }
-  if (!best.chains.empty()) return best;
+  PoolPlan* best = nullptr;
+  double least = 0;
+  for (PoolPlan& plan : plans) {
+    const std::vector<ChainRate> rates = AllRates(plan.chains, standing);
+    if (TotalRate(rates) <= kLoad * most) continue;
+    const double jobs = OccupancyBounds(rates, kLoad * most).lower;
+    if (best != nullptr && jobs >= least) continue;
+    best = &plan;
+    least = jobs;
+  }
+  if (best != nullptr) return std::move(*best);
   int64_t blocks = 0;
   for (const ChainServer& server : free) blocks += BlocksWithReserve(server, service, 1);
   return absl::ResourceExhaustedError(absl::StrCat(free.size(), " servers have memory for ", blocks, " of ",

@@ -1,18 +1,16 @@
 // Composes chains of the free servers, in addition to the existing chains. GBP-CR places blocks on the free
 // servers, and GCA composes chains over them and over the remaining cache of the other servers (chains/core).
-// c is the number of requests for which placement reserves memory. Without measured times or requests it is
+// c is the number of requests for which placement reserves memory. Without measured times it is
 // the largest, up to the requested one, for which there is a chain. Otherwise it is the one with the smallest
-// lower bound of the mean response time, where the existing chains also serve; if no c carries the demand,
-// the one with the largest rate. A server that is in a chain keeps its blocks: moving them would end that
-// chain. Threads: pure functions.
+// lower bound of the mean response time at 90 % of the largest rate of any c, where the existing chains also
+// serve: chains for a lower demand would not carry this one, and respond hardly faster at theirs. A server
+// that is in a chain keeps its blocks: moving them would end that chain. Threads: pure functions.
 //
 // Servers that have not measured count as equally fast and equally distant: GBP-CR then takes the large ones
 // first, and GCA prefers chains with few servers.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -68,25 +66,10 @@ struct PoolPlan {
 };
 
 // RESOURCE_EXHAUSTED, with the missing blocks, if there is no chain even for one request at a time;
-// INVALID_ARGUMENT for sizes out of range. `demand`: requests per second if `times` are in seconds, otherwise
-// 0. A new chain has other servers than every existing one with max_slots slots.
+// INVALID_ARGUMENT for sizes out of range. `measured`: `times` are in seconds. A new chain has other servers
+// than every existing one with max_slots slots.
 absl::StatusOr<PoolPlan> PlanChains(absl::Span<const PoolServer> servers, const BlockSizes& sizes,
-                                    int64_t max_slots, double demand = 0,
+                                    int64_t max_slots, bool measured = false,
                                     absl::Span<const ExistingChain> standing = {});
-
-// The response with all chains that serve the demand; larger is worse.
-struct Response {
-  // Lower bound of the mean response time in seconds; infinite if the chains do not carry the demand.
-  double bound = std::numeric_limits<double>::infinity();
-  double rate = 0;
-
-  friend bool operator<(const Response& a, const Response& b) {
-    return std::isinf(a.bound) && std::isinf(b.bound) ? a.rate > b.rate : a.bound < b.bound;
-  }
-};
-
-// With `chains` and those of `standing` that have a rate. REQUIRES: demand > 0.
-Response ResponseOf(absl::Span<const ServerChain> chains, absl::Span<const ExistingChain> standing,
-                    double demand);
 
 }  // namespace bfio::core

@@ -28,11 +28,6 @@ struct ChainOptions {
   core::JobShape job = {512, 128};
   // Upper bound of the time that a pending composition waits for measurements, over all servers.
   absl::Duration measure_timeout = absl::Seconds(3);
-  // Time for which chains must not have carried the demand before all are composed anew; five times as long
-  // for any other gain (chains/core/tuning.h). 0: never. Only with measured times.
-  absl::Duration retune_after = absl::Minutes(1);
-  // Time within which chains that are drained for that must have ended their requests.
-  absl::Duration drain_timeout = absl::Minutes(1);
   // Folder to which the measured pool is written; empty: not written.
   std::string plan_folder;
 };

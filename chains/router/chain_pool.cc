@@ -21,12 +21,6 @@ constexpr int kMaxStages = 256;
 // Upper bound of the servers to which a server measures round trips.
 constexpr size_t kMaxPeers = 64;
 constexpr double kLeastTime = 1e-9, kMostTime = 1e6;
-// Number of checks for a better composition in options.retune_after. One takes 0.1 s for 200 servers.
-constexpr int kRetuneChecks = 2;
-// Mean service times within which most running requests end; for the expected pause of a change-over.
-constexpr double kDrainServices = 3;
-// The time constant of the measured demand (router/requests/request_lifecycle.h).
-constexpr double kDemandMemory = 60;
 
 absl::Status CheckHello(const v1::ServerHello& hello) {
   const auto bad = [](absl::string_view field) {
@@ -259,7 +253,6 @@ absl::Status ChainPool::OnReady(Session session, const v1::ChainReady& ready, ab
   }
   chain.serving = true;
   chain.deadline = absl::InfiniteFuture();
-  longest_load_ = std::max(longest_load_, now - chain.begun);
   spdlog::info("chain {}: {} servers are ready", ready.chain(), chain.stages.size());
   v1::PoolMessage start;
   start.mutable_start()->set_chain(ready.chain());
@@ -281,12 +274,7 @@ void ChainPool::OnGone(Session session, absl::Time now) {
 void ChainPool::EndChain(uint64_t chain, const std::string& why, Session except, absl::Time now) {
   const auto found = chains_.find(chain);
   if (found == chains_.end()) return;
-  if (found->second.draining) {
-    spdlog::info("chain {}: ended: {}", chain, why);
-  } else {
-    spdlog::warn("chain {}: ended: {}", chain, why);
-  }
-  patience_.Forget();
+  spdlog::warn("chain {}: ended: {}", chain, why);
   for (const auto& stage : found->second.stages) {
     if (!stage.has_value()) continue;
     if (const auto server = servers_.find(*stage); server != servers_.end())
@@ -301,18 +289,13 @@ void ChainPool::EndChain(uint64_t chain, const std::string& why, Session except,
   SettleFrom(now);
 }
 
-void ChainPool::OnTime(absl::Time now, double demand) {
+void ChainPool::OnTime(absl::Time now) {
   std::vector<uint64_t> late;
   for (const auto& [number, chain] : chains_) {
     if (chain.deadline <= now) late.push_back(number);
   }
   for (const uint64_t number : late) {
     const Chain& chain = chains_[number];
-    if (chain.draining) {
-      // Its requests continue in the new chains, with their generated tokens as part of the prompt.
-      EndChain(number, "its requests did not end within drain_timeout of --chains", 0, now);
-      continue;
-    }
     std::string who;
     for (size_t i = 0; i < chain.stages.size(); ++i) {
       if (chain.ready[i]) continue;
@@ -323,8 +306,7 @@ void ChainPool::OnTime(absl::Time now, double demand) {
     }
     EndChain(number, absl::StrCat("servers not ready in time: ", who), 0, now);
   }
-  if (now >= compose_at_) Compose(now, demand);
-  if (now >= check_at_ && Quiet()) Retune(now, demand);
+  if (now >= compose_at_) Compose(now);
 }
 
 absl::Time ChainPool::NextTimer() const {
@@ -346,7 +328,7 @@ core::BlockSizes ChainPool::SizesOf(const v1::ServerHello& hello) const {
           static_cast<int64_t>(hello.kv_token_bytes()) * page * pages};
 }
 
-void ChainPool::Compose(absl::Time now, double demand) {
+void ChainPool::Compose(absl::Time now) {
   compose_at_ = absl::InfiniteFuture();
   if (!composed_ && servers() < options_.servers) return;
   wait_end_ = std::min(wait_end_, now + options_.measure_timeout);
@@ -356,17 +338,13 @@ void ChainPool::Compose(absl::Time now, double demand) {
   }
   if (compose_at_ != absl::InfiniteFuture()) return;
   wait_end_ = absl::InfiniteFuture();
-  // In a change-over all servers are composed together, after the last chain has ended.
-  if (std::any_of(chains_.begin(), chains_.end(), [](const auto& entry) { return entry.second.draining; }))
-    return;
-  if (compose_for_.has_value()) demand = *std::exchange(compose_for_, std::nullopt);
   const Members members = MembersNow();
   if (!members.any_free) return;
   composed_ = true;
   const core::BlockSizes sizes = SizesOf(servers_[members.sessions[0]].hello);
   if (members.measured) composed_pool_ = {members.servers, sizes};
-  const auto plan = core::PlanChains(members.servers, sizes, options_.slots, members.measured ? demand : 0,
-                                     members.standing);
+  const auto plan =
+      core::PlanChains(members.servers, sizes, options_.slots, members.measured, members.standing);
   if (!plan.ok()) {
     spdlog::warn("chains: cannot compose a chain of the free servers: {}",
                  std::string(plan.status().message()));
@@ -414,49 +392,10 @@ ChainPool::Members ChainPool::MembersNow() const {
   return members;
 }
 
-bool ChainPool::Quiet() const {
-  return options_.retune_after > absl::ZeroDuration() && compose_at_ == absl::InfiniteFuture() &&
-         !chains_.empty() && std::all_of(chains_.begin(), chains_.end(), [](const auto& entry) {
-           return entry.second.serving && !entry.second.draining && entry.second.rate > 0;
-         });
-}
-
-void ChainPool::Retune(absl::Time now, double demand) {
-  check_at_ = now + options_.retune_after / kRetuneChecks;
-  const Members members = MembersNow();
-  std::optional<core::Retuning> better;
-  if (demand > 0 && members.measured) {
-    better =
-        core::BetterComposition(members.servers, SizesOf(servers_[members.sessions[0]].hello), options_.slots,
-                                demand, core::RateBand(demand, kDemandMemory), members.standing);
-  }
-  double service_s = 0;
-  for (const core::ExistingChain& chain : members.standing) service_s = std::max(service_s, 1 / chain.rate);
-  core::RetuneTimes times;
-  times.after_s = absl::ToDoubleSeconds(options_.retune_after);
-  times.pause_s = std::min(kDrainServices * service_s, absl::ToDoubleSeconds(options_.drain_timeout)) +
-                  absl::ToDoubleSeconds(longest_load_);
-  if (!patience_.Check(absl::ToDoubleSeconds(now - absl::UnixEpoch()), better, times)) return;
-  patience_.Forget();
-  compose_for_ = better->demand;
-  spdlog::info(
-      "chains: recomposing for a demand of {:.3g} requests/s: capacity {:.3g} requests/s instead of {:.3g}, "
-      "mean response time at least {:.3g} s instead of {:.3g}; draining {} chains",
-      demand, better->then.rate, better->now.rate, better->then.bound, better->now.bound, chains_.size());
-  for (auto& [number, chain] : chains_) {
-    chain.draining = true;
-    chain.deadline = now + options_.drain_timeout;
-    v1::PoolMessage message;
-    message.mutable_drain()->set_chain(number);
-    Send(*chain.stages[0], std::move(message));
-  }
-}
-
 void ChainPool::Begin(const core::ServerChain& plan, const std::vector<Session>& sessions, double service_s,
                       absl::Time now) {
   const uint64_t number = next_chain_++;
   Chain& chain = chains_[number];
-  chain.begun = now;
   chain.deadline = now + options_.load_timeout;
   chain.slots = plan.capacity;
   if (service_s > 0) chain.rate = 1 / service_s;

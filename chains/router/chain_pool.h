@@ -1,10 +1,9 @@
 // The pool of servers that serve parts of a model, and the chains made of them. Keeps the connected servers,
 // composes chains (chains/core/pool_plan.h), and manages each chain from loading to its end. A server may be
 // in several chains, with the same hosted blocks. A chain ends when one of its servers is lost, fails to load
-// its part, or reports an error; servers in no other chain are composed again after a short delay. When
-// chains no longer fit the demand (chains/core/tuning.h), all are drained and composed anew;
-// docs/design/chains.md describes it. A restarted router recovers the chains that all their servers announce.
-// Sessions belong to the caller and are identified by numbers. Threads: one. No gRPC and no clock.
+// its part, or reports an error; servers in no other chain are composed again after a short delay. A
+// restarted router recovers the chains that all their servers announce (docs/design/chains.md). Sessions
+// belong to the caller and are identified by numbers. Threads: one. No gRPC and no clock.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +19,6 @@
 #include "bfio/v1/pipeline.pb.h"
 #include "chains/core/pool_plan.h"
 #include "chains/core/server_pool.h"
-#include "chains/core/tuning.h"
 #include "chains/router/chain_options.h"
 
 namespace bfio::router {
@@ -63,10 +61,8 @@ class ChainPool {
   // ALREADY_EXISTS (a connected server has that name) or RESOURCE_EXHAUSTED (the pool is full).
   absl::Status OnMessage(Session session, const v1::ServerMessage& message, absl::Time now);
   void OnGone(Session session, absl::Time now);
-  // Composes, ends chains that are late, and drains chains that no longer fit the demand. Call it after each
-  // event, when NextTimer is due, and every few seconds. `demand`: arriving requests per second, 0 if
-  // unknown.
-  void OnTime(absl::Time now, double demand = 0);
+  // Composes, and ends chains that are late. Call it after each event and when NextTimer is due.
+  void OnTime(absl::Time now);
   absl::Time NextTimer() const;
   // Sessions to end with FAILED_PRECONDITION: servers in no chain whose model or version differs from that of
   // a newly joined server with serving chains. So the first server that joins after a restart does not
@@ -82,7 +78,7 @@ class ChainPool {
   std::optional<Composed> TakeComposed() { return std::exchange(composed_pool_, std::nullopt); }
 
   int64_t servers() const { return static_cast<int64_t>(servers_.size()); }
-  // The number of serving chains, with those that are drained.
+  // The number of serving chains.
   int64_t chains() const;
 
  private:
@@ -104,9 +100,7 @@ class ChainPool {
     std::vector<std::optional<Session>> stages;
     std::vector<bool> ready;
     bool serving = false;
-    // Whether it ends when its requests have ended, or at the deadline.
-    bool draining = false;
-    absl::Time begun, deadline;
+    absl::Time deadline;
     int64_t slots = 0;
     // Requests per second of one slot; 0 if times were not measured.
     double rate = 0;
@@ -121,7 +115,7 @@ class ChainPool {
   // The times of these servers, in the same order.
   std::optional<std::vector<core::ServerTimes>> MeasuredTimes(const std::vector<Session>& sessions) const;
   void RecoverStage(Session session, Server& server, const v1::ChainStage& stage, absl::Time now);
-  void Compose(absl::Time now, double demand);
+  void Compose(absl::Time now);
   // The usable servers, ordered by name, so that a plan does not depend on the order of arrival, and the
   // chains.
   struct Members {
@@ -132,10 +126,6 @@ class ChainPool {
     std::vector<core::ExistingChain> standing;
   };
   Members MembersNow() const;
-  // Whether chains serve, none of them begins or ends, and nothing is to be composed.
-  bool Quiet() const;
-  // Drains all chains if another composition has been better for long enough.
-  void Retune(absl::Time now, double demand);
   // `service_s`: 0 if times are not measured.
   void Begin(const core::ServerChain& plan, const std::vector<Session>& sessions, double service_s,
              absl::Time now);
@@ -163,13 +153,6 @@ class ChainPool {
   absl::Time compose_at_ = absl::InfiniteFuture();
   // The time until which a pending composition waits for measurements at most.
   absl::Time wait_end_ = absl::InfiniteFuture();
-  // When to check next whether another composition is better.
-  absl::Time check_at_ = absl::InfinitePast();
-  core::RetunePatience patience_;
-  // In a change-over: the demand for which to compose.
-  std::optional<double> compose_for_;
-  // The longest time in which a chain has loaded its parts.
-  absl::Duration longest_load_ = absl::ZeroDuration();
   // Whether the first composition has been made.
   bool composed_ = false;
   std::optional<Composed> composed_pool_;

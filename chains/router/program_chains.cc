@@ -58,7 +58,6 @@ class ChainPool;
 
 class ChainPoolService final : public WorkerPortService {
  public:
-  // `setup.demand` is called on the pool's thread.
   ChainPoolService(const ChainOptions& options, WorkerPortSetup setup);
   ~ChainPoolService() override;
 
@@ -159,7 +158,7 @@ void ChainPoolService::Run() {
     const absl::Duration look = sessions_.empty() ? absl::InfiniteDuration() : kSessionCheck;
     events_.WaitAndTake(std::clamp(pool_->NextTimer() - MonotonicNow(), absl::ZeroDuration(), look), events);
     for (EventQueue::Event& event : events) std::move(event)();
-    pool_->OnTime(MonotonicNow(), setup_.demand());
+    pool_->OnTime(MonotonicNow());
     if (const auto composed = pool_->TakeComposed(); composed && !options_.plan_folder.empty()) {
       const absl::Status status = WritePoolFiles(options_.plan_folder, composed->servers, composed->sizes);
       if (!status.ok()) spdlog::warn("plan of --chains: {}", std::string(status.message()));
@@ -230,14 +229,11 @@ absl::StatusOr<JobShape> ParseJob(const std::string& text) {
 SetChains AddChainOptions(OptionTable& table) {
   const auto chains = std::make_shared<ChainOptions>();
   const auto items = std::make_shared<OptionTable>();
-  const Within time(absl::ZeroDuration(), absl::Hours(24));
   items->Add("servers", &chains->servers, Within(0, core::kMostServers), "");
   items->Add("slots", &chains->slots, Within(1, 4096), "");
   items->Add("sequence_tokens", &chains->sequence_tokens, Within(2, 1 << 24), "");
   items->AddParsed("job", &chains->job, "512:128", "", ParseJob);
   items->Add("measure", &chains->use_times, "");
-  items->Add("retune_after", &chains->retune_after, time, "");
-  items->Add("drain_timeout", &chains->drain_timeout, time, "");
   items->Add("plan", &chains->plan_folder, "");
   table.AddParsed(
       "chains", chains.get(), "servers=0",
@@ -247,10 +243,7 @@ SetChains AddChainOptions(OptionTable& table) {
       "their memory does not suffice. sequence_tokens (2048): largest prompt + output of a request, for "
       "which a slot reserves KV cache. job (512:128): prompt and generated tokens of a mean request, used to "
       "compose chains of servers that differ in speed. measure (true): false, all servers count as equally "
-      "fast and near. retune_after (1m): recompose all chains if for this time they could not carry the "
-      "demand; if they could, or nearly, but others would respond faster, after five times this time; 0: "
-      "never. drain_timeout (1m): time that running requests then get to end before they continue in the "
-      "new chains. plan: directory for pool.json and model.json with the measured servers, as input of "
+      "fast and near. plan: directory for pool.json and model.json with the measured servers, as input of "
       "bfio_plan, rewritten whenever chains are composed",
       [items, chains](const std::string& text) -> absl::StatusOr<ChainOptions> {
         BFIO_RETURN_IF_ERROR(items->ReadItems(text));

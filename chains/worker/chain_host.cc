@@ -149,12 +149,6 @@ void ChainHost::Drop(uint64_t chain) {
   setup_.service->Unregister(chain);
 }
 
-void ChainHost::Drain(uint64_t chain) {
-  const auto found = parts_.find(chain);
-  if (found == parts_.end() || found->second->rank == nullptr) return;
-  found->second->rank->Leave("the router recomposes the chains");
-}
-
 bool ChainHost::Leave(const std::string& reason) {
   bool any = false;
   for (const auto& [chain, part] : parts_) {

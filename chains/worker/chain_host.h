@@ -71,8 +71,6 @@ class ChainHost {
   // Ends a part, if it exists here.
   void Drop(uint64_t chain);
 
-  // Requests from the router to drain a chain whose head is here; on_broken is called when it is drained.
-  void Drain(uint64_t chain);
   // Requests from the router to drain the heads on this server; false when there are none.
   bool Leave(const std::string& reason);
   // Whether a chain has its head on this server.

@@ -271,8 +271,6 @@ class Member {
     } else if (message.has_drop()) {
       spdlog::warn("chain {}: ended by the router: {}", message.drop().chain(), message.drop().reason());
       host_.Drop(message.drop().chain());
-    } else if (message.has_drain()) {
-      host_.Drain(message.drain().chain());
     } else if (message.has_measure()) {
       pings_.Measure(message.measure());
     }

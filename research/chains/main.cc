@@ -14,7 +14,6 @@
 #include "common/config/options.h"
 #include "common/config/program.h"
 #include "common/workload/trace.h"
-#include "research/chains/drift.h"
 #include "research/chains/runs.h"
 #include "research/chains/slice_runs.h"
 
@@ -29,7 +28,6 @@ constexpr char kUsage[] =
     "  bfio_chain_sim serve --load=0.9 --rule=sed\n"
     "  bfio_chain_sim serve --servers=10 --system=petals\n"
     "  bfio_chain_sim tuning --demand=0.4        every c, with bounds and the simulated response\n"
-    "  bfio_chain_sim drift --tuning=high        demand that rises and falls for hours\n"
     "  bfio_chain_sim slices --system=tuned      LLaMA-2-7B on nine slices of GPUs, in bursts";
 
 // The number of nodes that the paper draws from.
@@ -38,12 +36,11 @@ constexpr int64_t kNodes = 320;
 constexpr int64_t kProfileRows = 100'000;
 
 struct Settings {
-  // Also the pool of drift, and the jobs and the seed of slices.
+  // Also the jobs and the seed of slices.
   PoolRun pool;
-  DriftRun drift;
   SliceRun slices;
   int64_t orders = 100;
-  std::string system = "composed", rule = "jffc", tuning = "retuned";
+  std::string system = "composed", rule = "jffc";
   std::string rtt, trace, profile = "code";
 };
 
@@ -68,20 +65,6 @@ void AddOptions(OptionTable& table, Settings& s) {
   table.Add(
       "rtt", &s.rtt,
       "CSV file with a square matrix of round-trip times in ms; empty: 320 generated locations in Europe");
-  table.Add("tuning", &s.tuning,
-            "drift: low or high (keep the composition for that demand) or retuned (recompose when demand "
-            "changes)");
-  const Within share(1e-3, 1.5);
-  table.Add("low", &s.drift.low, share, "drift: low demand, as a share of the largest composed rate");
-  table.Add("high", &s.drift.high, share, "drift: high demand, as a share of the largest composed rate");
-  table.Add("hold", &s.drift.hold, Within(1, 1e6),
-            "drift: duration of the low and of the high demand, in seconds");
-  table.Add("ramp", &s.drift.ramp, Within(0, 1e6),
-            "drift: duration of the change from low to high demand and back, in seconds; 0: immediate");
-  table.Add("cycles", &s.drift.cycles, Within(1, 1000),
-            "drift: number of cycles of low, rising, high and falling demand");
-  table.Add("loading", &s.drift.loading, Within(0, 1e6),
-            "drift: time in which servers load other blocks, in seconds");
   const Within factor(1e-6, 1e6), factor_or_none(0, 1e6);
   table.Add("compute", &s.slices.compute, factor, "slices: factor for compute times");
   table.Add("communication", &s.slices.communication, factor_or_none,
@@ -127,16 +110,11 @@ absl::StatusOr<nlohmann::ordered_json> Run(const std::string& study, Settings& s
   BFIO_ASSIGN_OR_RETURN(const PoolRun pool, PoolOf(s));
   if (study == "serve") return RunServe(pool, s.system, s.rule);
   if (study == "tuning") return RunTuning(pool);
-  if (study == "drift") {
-    s.drift.pool = pool;
-    return RunDrift(s.drift, s.tuning);
-  }
-  if (pool.reserve == 0)
-    return absl::InvalidArgumentError("--reserve=0 is only valid with serve, tuning and drift");
+  if (pool.reserve == 0) return absl::InvalidArgumentError("--reserve=0 is only valid with serve and tuning");
   if (study == "placement") return RunPlacement(pool, s.orders);
   if (study == "chains") return RunChains(pool);
-  return absl::InvalidArgumentError(absl::StrCat(
-      "unexpected argument '", study, "'; must be placement, chains, serve, tuning, drift or slices"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("unexpected argument '", study, "'; must be placement, chains, serve, tuning or slices"));
 }
 
 }  // namespace
@@ -150,9 +128,8 @@ int main(int argc, char** argv) {
   const auto arguments = bfio::InitProgram(argc, argv, info, table);
   if (arguments.size() != 1) {
     return bfio::ExitWith(
-        info,
-        absl::InvalidArgumentError(
-            "one argument is required: placement, chains, serve, tuning, drift or slices (see --help)"));
+        info, absl::InvalidArgumentError(
+                  "one argument is required: placement, chains, serve, tuning or slices (see --help)"));
   }
   const auto object = bfio::sim::Run(arguments[0], settings);
   if (!object.ok()) return bfio::ExitWith(info, object.status());

@@ -135,8 +135,6 @@ class DecisionThread final : public RequestHandler, public WorkerHandler, public
   absl::Duration SinceLastIteration() const override;
   bool Stopping() const override { return stop_requested_.load(std::memory_order_relaxed); }
 
-  const RequestRate& request_rate() const { return requests_.request_rate(); }
-
  private:
   using Event = EventQueue::Event;
 

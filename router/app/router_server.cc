@@ -264,9 +264,8 @@ void RouterServer::MakeServices(const RouterOptions& options, ClientSecrets secr
       thread, options.bind_worker_id, options.limits, worker_authenticator_.get(),
       MessageLimits(kMaxWorkerMessageBytes), std::move(tokenizers), keys));
   if (options.worker_port_service != nullptr) {
-    worker_services_.push_back(options.worker_port_service(
-        {options.bind_worker_id, [thread] { return thread->request_rate().PerSecond(MonotonicNow()); },
-         worker_authenticator_.get()}));
+    worker_services_.push_back(
+        options.worker_port_service({options.bind_worker_id, worker_authenticator_.get()}));
   }
   if (engines_ != nullptr) {
     worker_services_.push_back(std::make_unique<EngineStepsService>(

@@ -91,7 +91,6 @@ absl::StatusOr<RequestRecord*> RequestLifecycle::AddToTable(Arrival& arrival) {
 void RequestLifecycle::CountAccepted(const RequestRecord& record) {
   ++totals_.accepted;
   // An earlier router has counted the arrival of a restarted request.
-  if (!record.request.resume_from) request_rate_.Add(now_);
   tenants_->totals().OnAccepted(record.tenant, record.request.tenant, record.request.prompt_tokens);
 }
 

@@ -23,8 +23,6 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "common/base/mutex.h"
-#include "common/stats/arrival_rate.h"
 #include "common/telemetry/line_limiter.h"
 #include "router/core/model/request.h"
 #include "router/core/scheduler/cluster.h"
@@ -54,34 +52,6 @@ class RequestIds {
 
  private:
   std::atomic<core::RequestId> next_;
-};
-
-// The demand for which chains of servers are composed: requests per second over about the last minute.
-// Threads: any.
-class RequestRate {
- public:
-  static constexpr absl::Duration kMemory = absl::Minutes(1);
-
-  void Add(absl::Time now) {
-    MutexLock lock(&mutex_);
-    if (first_ == absl::InfinitePast()) first_ = now;
-    rate_.OnArrival(Since(now));
-  }
-
-  // 0 before the first request. In the first second after it, the count is divided by a whole second.
-  double PerSecond(absl::Time now) const {
-    MutexLock lock(&mutex_);
-    return first_ == absl::InfinitePast() ? 0 : rate_.Rate(std::max(1.0, Since(now)));
-  }
-
- private:
-  double Since(absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return absl::ToDoubleSeconds(now - first_);
-  }
-
-  mutable Mutex mutex_;
-  absl::Time first_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
-  ArrivalRate rate_ ABSL_GUARDED_BY(mutex_){absl::ToDoubleSeconds(kMemory)};
 };
 
 struct RequestOptions {
@@ -205,7 +175,6 @@ class RequestLifecycle final : public RequestBook {
   const RequestTotals& totals() const { return totals_; }
   const LatencyRecorder& latencies() const { return latencies_; }
   // Any thread.
-  const RequestRate& request_rate() const { return request_rate_; }
   int64_t kept_bytes() const { return resumes_.bytes(); }
 
  private:
@@ -312,7 +281,6 @@ class RequestLifecycle final : public RequestBook {
   QueueDeadlines queue_;
   RequestTotals totals_;
   LatencyRecorder latencies_;
-  RequestRate request_rate_;
   GroupsView groups_;
   absl::Time now_;
   const absl::Time started_;

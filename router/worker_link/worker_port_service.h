@@ -40,8 +40,6 @@ class WorkerPortService : public CallService {
 struct WorkerPortSetup {
   // A worker's worker_id must be a name in its certificate.
   bool bind_worker_id = false;
-  // Arrival rate at the router, in requests per second; callable from any thread.
-  std::function<double()> demand;
   // Notified of callers; outlives the service. May be null.
   Authenticator* authenticator = nullptr;
 };

@@ -61,8 +61,8 @@ class Servers {
     pool_.OnGone(session, now);
     Take();
   }
-  void PassTime(absl::Time now, double demand) {
-    pool_.OnTime(now, demand);
+  void PassTime(absl::Time now) {
+    pool_.OnTime(now);
     Take();
   }
   // Reports every requested part as loaded, and advances the time to each timer, until the pool has nothing
@@ -72,10 +72,9 @@ class Servers {
       for (const auto& [session, chain] : std::set<Part>(parts_)) {
         if (!ready_.contains({session, chain})) Ready(session, chain, "", now);
       }
-      for (const auto& [session, chain] : std::set<Part>(draining_)) Broken(session, chain, now);
       if (pool_.NextTimer() == absl::InfiniteFuture()) break;
       now = std::max(now, pool_.NextTimer());
-      PassTime(now, 0);
+      PassTime(now);
     }
     Check(pool_.NextTimer() == absl::InfiniteFuture(), "a pool whose servers all answer comes to rest");
     Check(pool_.chains() >= static_cast<int64_t>(started_.size()), "what was started serves");
@@ -94,7 +93,6 @@ class Servers {
   using Part = std::pair<ChainPool::Session, uint64_t>;
 
   void End(const Part& part) {
-    draining_.erase(part);
     if (parts_.erase(part) > 0) started_.erase(part.second);
   }
   void Forget(ChainPool::Session session) {
@@ -109,12 +107,7 @@ class Servers {
       Check(blocks_.contains(to), "only who is there is spoken to");
       if (message.has_stage()) TakeStage(to, message.stage());
       if (message.has_start()) TakeStart(message.start().chain());
-      if (message.has_drain()) {
-        const Part head = {to, message.drain().chain()};
-        Check(draining_.insert(head).second, "a chain is drained once");
-      }
       if (message.has_drop()) {
-        draining_.erase({to, message.drop().chain()});
         parts_.erase({to, message.drop().chain()});
         started_.erase(message.drop().chain());
       }
@@ -137,7 +130,7 @@ class Servers {
 
   ChainPool pool_;
   std::map<ChainPool::Session, uint32_t> blocks_;
-  std::set<Part> parts_, ready_, draining_;
+  std::set<Part> parts_, ready_;
   std::set<uint64_t> started_;
   uint64_t newest_ = kFirstChain;
 };
@@ -187,7 +180,6 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   options.slots = 1 + input.Byte() % 4;
   options.use_times = input.Byte() % 2 == 0;
   options.sequence_tokens = 64;
-  options.retune_after = absl::Nanoseconds(4);
   Servers servers(options);
   absl::Time now = absl::UnixEpoch();
   for (ChainPool::Session next = 1; !input.empty() && next < 200; ++next) {
@@ -220,7 +212,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         servers.Send(
             session, [&](v1::ServerMessage& message) { message.ParseFromString(input.Chunk()); }, now);
         break;
-      default: now += absl::Milliseconds(100) * input.Byte(); servers.PassTime(now, 0.5 * input.Byte());
+      default: now += absl::Milliseconds(100) * input.Byte(); servers.PassTime(now);
     }
   }
   servers.Settle(now);

@@ -3,11 +3,8 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 
-#include <array>
-
 #include "absl/strings/str_cat.h"
 #include "common/base/rng.h"
-#include "tests/chaos/tcp_proxy.h"
 #include "tests/testing/cluster.h"
 #include "tests/testing/engine_alone.h"
 #include "tests/testing/token_clients.h"
@@ -272,71 +269,6 @@ TEST(Chain, ServersAreMeasuredAndThePlannerReadsThem) {
   EXPECT_EQ(plan.code, 0) << plan.err;
   for (const char* server : {"server0", "server1", "server2", "server3"})
     EXPECT_THAT(plan.out, HasSubstr(server));
-}
-
-// Three servers that hold four of the twelve blocks with memory for eight requests, or all blocks with memory
-// for one. Their links delay every message. `more`: items of --chains.
-struct SlowLinks {
-  SlowLinks(absl::Duration delay, const std::string& more) {
-    options = FourServers();
-    options.worker_processes = kServers;
-    options.router_flags[0] = absl::StrCat("--chains=sequence_tokens=512,servers=", kServers, more);
-    options.router_flags.back() = absl::StrCat("--step_timeout=", 30 * kSlowdown, "s");
-    options.worker_flags.pop_back();
-    options.more_flags.clear();
-    for (int i = 0; i < kServers; ++i) {
-      links.push_back(std::make_unique<chaos::TcpProxy>("127.0.0.1", ports[i].address()));
-      links.back()->Delay(delay);
-      options.more_flags.push_back(
-          {"--memory_limit_mb=7", absl::StrCat("--worker_id=server", i),
-           absl::StrCat("--pipeline_listen=", ports[i].address(), ",address=", links.back()->address())});
-    }
-  }
-
-  static constexpr int kServers = 3;
-  std::array<HeldPort, kServers> ports;
-  std::vector<std::unique_ptr<chaos::TcpProxy>> links;
-  ClusterOptions options;
-};
-
-// Ten requests in a chain of three servers, of which two wait, and two more while it is drained. Each server
-// alone would respond faster.
-v1::RequestTotals ComposeAnew(const std::string& drain_timeout,
-                              const std::vector<v1::GenerateRequest>& requests,
-                              const std::vector<std::vector<uint32_t>>& alone) {
-  SlowLinks slow(absl::Milliseconds(15),
-                 absl::StrCat(",job=16:4,retune_after=0.2s,drain_timeout=", drain_timeout));
-  Cluster cluster(slow.options);
-  if (!cluster.ok()) return {};
-  EXPECT_TRUE(ServesWith(cluster.State(), 8)) << cluster.State().ShortDebugString();
-  const std::vector<v1::GenerateRequest> first(requests.begin(), requests.end() - 2);
-  const std::vector<v1::GenerateRequest> last(requests.end() - 2, requests.end());
-  TokenClients clients(cluster, first);
-  EXPECT_TRUE(Logs(cluster.router(), "draining 1 chains"));
-  TokenClients late(cluster, last);
-  const v1::ClusterState draining = cluster.State();
-  const v1::WorkerState* const worker = Serving(draining);
-  EXPECT_GT(draining.waiting_requests(), 0u) << "the test begins too late";
-  EXPECT_TRUE(worker == nullptr || worker->slots() == 8);
-  clients.ExpectTokens({alone.begin(), alone.end() - 2});
-  late.ExpectTokens({alone.end() - 2, alone.end()});
-  EXPECT_TRUE(cluster.WaitFor("each server alone", [](const v1::ClusterState& state) {
-    return Ranks(state, 0) == 3 && ServesWith(state, 1);
-  }));
-  const v1::RequestTotals totals = cluster.State().requests();
-  EXPECT_EQ(totals.tokens_lost() + totals.tokens_duplicated(), 0u);
-  cluster.StopCleanly();
-  return totals;
-}
-
-TEST(Chain, AllAreComposedAnewForTheDemandAndRunningRequestsEndBefore) {
-  const auto requests = Requests(12, 120);
-  EXPECT_EQ(ComposeAnew("600s", requests, TokensAlone(Model(), requests)).replayed(), 0u);
-}
-
-TEST(Chain, RequestsThatDoNotEndWithinTheDrainTimeoutContinueInTheNewChains) {
-  const auto requests = Requests(12, 250);
-  EXPECT_EQ(ComposeAnew("0.2s", requests, TokensAlone(Model(), requests)).replayed(), 8u);
 }
 
 }  // namespace

@@ -8,7 +8,7 @@ namespace {
 
 TEST(ChainSimBadInput, Arguments) {
   ExpectOneLine("bfio_chain_sim", {}, 2,
-                "one argument is required: placement, chains, serve, tuning, drift or slices");
+                "one argument is required: placement, chains, serve, tuning or slices");
   ExpectOneLine("bfio_chain_sim", {"guess"}, 2, "unexpected argument 'guess'");
   ExpectOneLine("bfio_chain_sim", {"serve", "--rtt=/nonexistent"}, 2, "--rtt=/nonexistent: cannot be read");
   ExpectOneLine("bfio_chain_sim", {"serve", "--servers=400"}, 2, "it needs more than --servers=400");

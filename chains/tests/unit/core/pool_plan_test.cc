@@ -70,7 +70,7 @@ TEST(PlanChainsTest, CacheAboveTheLimitIsForChainsThatOverlap) {
   servers[0].hosts = BlockRange{0, 3};
   servers[1].hosts = BlockRange{3, 3};
   servers[0].slots_used = servers[1].slots_used = 12;
-  const auto later = PlanChains(servers, sizes, 4, 0, {{{0, 4, {0, 1}}}});
+  const auto later = PlanChains(servers, sizes, 4, false, {{{0, 4, {0, 1}}}});
   ASSERT_TRUE(later.ok()) << later.status();
   ASSERT_EQ(later->chains.size(), 1u);
   EXPECT_THAT(Text(later->chains[0], servers), ::testing::ElementsAre("c0-3", "b3-6"));
@@ -126,33 +126,20 @@ TEST(PlanChainsTest, FastAndNearServersAreUsedFirst) {
   EXPECT_DOUBLE_EQ(plan->chains[0].time, 8);
 }
 
-TEST(PlanChainsTest, DemandChoosesBetweenShortChainsAndManyRequests) {
-  // With memory for one request at a time a server holds the whole model; for 8 requests it takes two
-  // servers, which hold 8 each.
-  const BlockSizes sizes = {6, 100, 10};
-  std::vector<PoolServer> servers = {{"a", 660}, {"b", 660}};
-  for (PoolServer& server : servers) server.times = {1, 0.01};
-  const auto alone = PlanChains(servers, sizes, 8, 0.01);
-  ASSERT_TRUE(alone.ok()) << alone.status();
-  EXPECT_EQ(alone->chains.size(), 2u);
-  EXPECT_EQ(alone->chains[0].hops.size(), 1u);
-  const auto many = PlanChains(servers, sizes, 8, 1);
-  ASSERT_TRUE(many.ok());
-  EXPECT_EQ(many->chains[0].hops.size(), 2u) << "two at a time do not carry it";
-}
-
-TEST(PlanChainsTest, ExistingChainsCarryTheirShareOfTheDemand) {
-  // One server alone takes 9 s per request, one request at a time; two servers take 12 s for up to 8.
-  const BlockSizes sizes = {6, 100, 10};
+// Alone each server holds the whole model and takes 9 s for a request, one at a time; together they take 12 s
+// for up to `slots`.
+size_t ServersOfAChain(int64_t slots, absl::Span<const ExistingChain> standing = {}) {
   std::vector<PoolServer> servers = {{"a", 660}, {"b", 660}};
   for (PoolServer& server : servers) server.times = {1, 3};
-  const auto hops = [&](double demand, absl::Span<const ExistingChain> standing) {
-    const auto plan = PlanChains(servers, sizes, 8, demand, standing);
-    return plan.ok() ? plan->chains[0].hops.size() : 0;
-  };
-  EXPECT_EQ(hops(0.5, {}), 2u) << "two at a time do not carry it";
-  EXPECT_EQ(hops(1, {{{0.1, 20, {-1}}}}), 1u) << "the others carry it";
-  EXPECT_EQ(hops(1, {{{0.1, 2, {-1}}}}), 2u) << "nothing carries it: as much as can be";
+  const auto plan = PlanChains(servers, {6, 100, 10}, slots, /*measured=*/true, standing);
+  return plan.ok() ? plan->chains[0].hops.size() : 0;
+}
+
+TEST(PlanChainsTest, MeasuredChainsAreComposedForMostOfTheRateThatTheyCanReach) {
+  EXPECT_EQ(ServersOfAChain(2), 1u) << "two of 9 s carry more than two of 12 s";
+  EXPECT_EQ(ServersOfAChain(8), 2u);
+  EXPECT_EQ(ServersOfAChain(8, {{{0.1, 20, {-1}}}}), 2u);
+  EXPECT_EQ(ServersOfAChain(8, {{{0.1, 1000, {-1}}}}), 1u) << "the others carry nearly all";
 }
 
 }  // namespace

@@ -44,14 +44,6 @@ constexpr uint64_t kFirst = 1000;
 
 class ChainPoolTest : public ::testing::Test {
  protected:
-  ChainPoolTest() { pool_.emplace(Options(absl::Minutes(1)), kFirst); }
-
-  static ChainOptions Options(absl::Duration retune_after) {
-    ChainOptions options = {2, 4, 64, absl::Seconds(1), absl::Seconds(60), absl::Seconds(10)};
-    options.retune_after = retune_after;
-    return options;
-  }
-
   // Six blocks; pages of 16 tokens, so a request of 64 tokens takes 5 pages, 80 bytes in a block.
   static v1::ServerMessage Hello(const std::string& id, uint64_t memory) {
     v1::ServerMessage message;
@@ -91,15 +83,15 @@ class ChainPoolTest : public ::testing::Test {
   }
 
   void Join(ChainPool::Session session, uint64_t memory) {
-    const absl::Status status = pool_->OnMessage(session, Hello(absl::StrCat("s", session), memory), now_);
+    const absl::Status status = pool_.OnMessage(session, Hello(absl::StrCat("s", session), memory), now_);
     EXPECT_TRUE(status.ok()) << status;
   }
   // Advances the time. Returns the messages that the pool has sent, as text.
   std::vector<std::string> After(absl::Duration time) {
     now_ += time;
-    pool_->OnTime(now_, demand_);
+    pool_.OnTime(now_);
     std::vector<std::string> sent;
-    for (const ChainPool::Outgoing& out : pool_->TakeOutgoing()) {
+    for (const ChainPool::Outgoing& out : pool_.TakeOutgoing()) {
       const auto& message = out.message;
       std::string& text = sent.emplace_back(absl::StrCat(out.to, ": "));
       if (message.has_measure()) {
@@ -110,8 +102,6 @@ class ChainPoolTest : public ::testing::Test {
         const v1::ChainStage& stage = message.stage();
         absl::StrAppend(&text, "stage ", stage.chain(), " [", stage.first_block(), ",", stage.end_block(),
                         ") x", stage.slots(), " -> ", stage.successor());
-      } else if (message.has_drain()) {
-        absl::StrAppend(&text, "drain ", message.drain().chain());
       } else if (message.has_start()) {
         absl::StrAppend(&text, "start ", message.start().chain());
       } else {
@@ -129,23 +119,23 @@ class ChainPoolTest : public ::testing::Test {
                 ElementsAre("1: stage 1000 [0,3) x4 -> s2:1", "2: stage 1000 [3,5) x4 -> s3:1",
                             "3: stage 1000 [5,6) x4 -> s1:1"));
     for (const ChainPool::Session session : {1, 2, 3}) {
-      EXPECT_EQ(pool_->chains(), 0);
-      EXPECT_TRUE(pool_->OnMessage(session, Ready(kFirst), now_).ok());
+      EXPECT_EQ(pool_.chains(), 0);
+      EXPECT_TRUE(pool_.OnMessage(session, Ready(kFirst), now_).ok());
     }
     EXPECT_THAT(After(absl::ZeroDuration()), ElementsAre("1: start 1000", "2: start 1000", "3: start 1000"));
-    EXPECT_EQ(pool_->chains(), 1);
+    EXPECT_EQ(pool_.chains(), 1);
   }
 
   void Broken(ChainPool::Session session, uint64_t chain) {
     v1::ServerMessage broken;
     broken.mutable_broken()->set_chain(chain);
-    EXPECT_TRUE(pool_->OnMessage(session, broken, now_).ok());
+    EXPECT_TRUE(pool_.OnMessage(session, broken, now_).ok());
   }
   // A server that has measured the time of a step.
   void JoinWithSpeed(ChainPool::Session session, double step_s = 0.001, uint64_t memory = 10 + 3 * 420) {
     v1::ServerMessage hello = Hello(absl::StrCat("s", session), memory);
     hello.mutable_hello()->set_block_step_s(step_s);
-    EXPECT_TRUE(pool_->OnMessage(session, hello, now_).ok());
+    EXPECT_TRUE(pool_.OnMessage(session, hello, now_).ok());
   }
   absl::Status TellTimes(ChainPool::Session session, const std::map<std::string, double>& peers) {
     v1::ServerMessage message;
@@ -155,43 +145,17 @@ class ChainPoolTest : public ::testing::Test {
       peer->set_server_id(name);
       peer->set_round_trip_s(seconds);
     }
-    return pool_->OnMessage(session, message, now_);
-  }
-  void JoinMeasured(ChainPool::Session session) {
-    JoinWithSpeed(session, 0.001, 10 + 6 * 180);
-    std::map<std::string, double> times;
-    for (ChainPool::Session other = 1; other < session; ++other) times[absl::StrCat("s", other)] = 0.005;
-    EXPECT_TRUE(TellTimes(session, times).ok());
-    After(absl::ZeroDuration());
-  }
-  // Four servers that each serve one request at a time in 1.1 s. In pairs they would serve three, in 1.4 s.
-  void ServeWithFourAlone() {
-    demand_ = 0.1;
-    for (const ChainPool::Session session : {1, 2, 3, 4}) JoinMeasured(session);
-    EXPECT_THAT(After(absl::Seconds(1)),
-                ElementsAre("1: stage 1000 [0,6) x1 -> s1:1", "2: stage 1001 [0,6) x1 -> s2:1",
-                            "3: stage 1002 [0,6) x1 -> s3:1", "4: stage 1003 [0,6) x1 -> s4:1"));
-    for (const ChainPool::Session session : {1, 2, 3, 4})
-      EXPECT_TRUE(pool_->OnMessage(session, Ready(kFirst + session - 1), now_).ok());
-    EXPECT_EQ(After(absl::ZeroDuration()).size(), 4u);
-    EXPECT_EQ(pool_->chains(), 4);
-  }
-  // The first messages that are sent within `most`, looking every second.
-  std::vector<std::string> Within(absl::Duration most) {
-    std::vector<std::string> sent;
-    for (const absl::Time end = now_ + most; sent.empty() && now_ < end;) sent = After(absl::Seconds(1));
-    return sent;
+    return pool_.OnMessage(session, message, now_);
   }
 
-  std::optional<ChainPool> pool_;
-  double demand_ = 0;
+  ChainPool pool_{{2, 4, 64, absl::Seconds(1), absl::Seconds(60), absl::Seconds(10)}, kFirst};
   absl::Time now_ = absl::UnixEpoch() + absl::Hours(1);
 };
 
 TEST_F(ChainPoolTest, ComposesWithEnoughServersAndStartsWhenAllAreReady) {
   Join(9, 100);
   EXPECT_TRUE(After(absl::Hours(1)).empty()) << "one of two";
-  pool_->OnGone(9, now_);
+  pool_.OnGone(9, now_);
   ServeWithThree();
   EXPECT_TRUE(After(absl::Hours(10)).empty()) << "a chain that serves is left alone";
 }
@@ -208,18 +172,18 @@ TEST_F(ChainPoolTest, CompositionWaitsForMeasurementsOfPeers) {
   // The slow server is not used, and the chain reports the time of a mean request.
   EXPECT_THAT(After(absl::Seconds(1)),
               ElementsAre("1: stage 1000 [0,3) x4 -> s3:1", "3: stage 1000 [3,6) x4 -> s1:1"));
-  const auto composed = pool_->TakeComposed();
+  const auto composed = pool_.TakeComposed();
   ASSERT_TRUE(composed.has_value());
   EXPECT_DOUBLE_EQ(composed->servers[0].times.compute, 128 * 0.001);
   EXPECT_DOUBLE_EQ(composed->servers[0].times.communication, 128 * 0.001 / 2);
-  EXPECT_FALSE(pool_->TakeComposed().has_value()) << "once";
+  EXPECT_FALSE(pool_.TakeComposed().has_value()) << "once";
 }
 
 TEST_F(ChainPoolTest, AServerThatDoesNotAnswerIsNotWaitedForLong) {
   JoinWithSpeed(1);
   JoinWithSpeed(2);
   EXPECT_THAT(After(absl::Seconds(1)), ElementsAre("2: measure s1@s1:1"));
-  EXPECT_LE(pool_->NextTimer(), now_ + absl::Seconds(2));
+  EXPECT_LE(pool_.NextTimer(), now_ + absl::Seconds(2));
   EXPECT_EQ(After(absl::Seconds(2)).size(), 2u);
 }
 
@@ -231,58 +195,9 @@ TEST_F(ChainPoolTest, AServerThatRejoinsRepeatedlyDelaysNoComposition) {
     JoinWithSpeed(session);
     for (const std::string& sent : After(absl::Milliseconds(1500)))
       composed |= sent.find("stage") != sent.npos;
-    if (!composed) pool_->OnGone(session, now_);
+    if (!composed) pool_.OnGone(session, now_);
   }
   EXPECT_TRUE(composed);
-}
-
-TEST_F(ChainPoolTest, ChainsThatDoNotCarryTheDemandAreDrainedAndTheirServersComposedAnew) {
-  ServeWithFourAlone();
-  EXPECT_TRUE(Within(absl::Minutes(30)).empty()) << "they are composed for this demand";
-  demand_ = 4;
-  EXPECT_TRUE(Within(absl::Seconds(40)).empty());
-  demand_ = 0.1;
-  EXPECT_TRUE(Within(absl::Minutes(5)).empty()) << "the rise was short";
-  demand_ = 4;
-  const absl::Time changed = now_;
-  EXPECT_THAT(Within(absl::Minutes(5)),
-              ElementsAre("1: drain 1000", "2: drain 1001", "3: drain 1002", "4: drain 1003"));
-  EXPECT_GE(now_ - changed, absl::Minutes(1));
-  demand_ = 0.1;
-  for (const ChainPool::Session session : {1, 2, 3}) {
-    EXPECT_TRUE(Within(absl::Seconds(5)).empty()) << "not all requests have ended";
-    Broken(session, kFirst + session - 1);
-  }
-  EXPECT_EQ(pool_->chains(), 1);
-  EXPECT_TRUE(Within(absl::Seconds(5)).empty()) << "all servers are composed together";
-  Broken(4, 1003);
-  EXPECT_EQ(pool_->chains(), 0);
-  EXPECT_THAT(Within(absl::Seconds(5)),
-              ElementsAre("1: stage 1004 [0,3) x3 -> s2:1", "2: stage 1004 [3,6) x3 -> s1:1",
-                          "3: stage 1005 [0,3) x3 -> s4:1", "4: stage 1005 [3,6) x3 -> s3:1"))
-      << "for the demand that was the reason";
-  for (const ChainPool::Session session : {1, 2, 3, 4})
-    EXPECT_TRUE(pool_->OnMessage(session, Ready(session < 3 ? 1004 : 1005), now_).ok());
-  EXPECT_EQ(Within(absl::Seconds(5)).size(), 4u) << "start";
-  EXPECT_EQ(pool_->chains(), 2);
-  demand_ = 4;
-  EXPECT_TRUE(Within(absl::Hours(1)).empty()) << "with a constant demand nothing changes";
-}
-
-TEST_F(ChainPoolTest, MembershipChangesWhileChainsAreDrainedAreComposedWithTheRest) {
-  ServeWithFourAlone();
-  EXPECT_TRUE(Within(absl::Minutes(1)).empty());
-  demand_ = 4;
-  EXPECT_EQ(Within(absl::Minutes(5)).size(), 4u);
-  Broken(1, 1000);
-  JoinMeasured(5);
-  pool_->OnGone(2, now_);
-  EXPECT_TRUE(Within(absl::Seconds(30)).empty());
-  Broken(3, 1002);
-  Broken(4, 1003);
-  EXPECT_THAT(Within(absl::Seconds(5)),
-              ElementsAre("1: stage 1004 [0,3) x3 -> s3:1", "3: stage 1004 [3,6) x3 -> s1:1",
-                          "4: stage 1005 [0,3) x3 -> s5:1", "5: stage 1005 [3,6) x3 -> s4:1"));
 }
 
 TEST_F(ChainPoolTest, AServerWithABrokenChainIsComposedAgain) {
@@ -298,7 +213,7 @@ TEST_F(ChainPoolTest, AServerThatDoesNotLoadInTimeGetsNoMoreParts) {
   Join(1, 10 + 6 * 180);
   Join(2, 10 + 6 * 180);
   EXPECT_EQ(After(absl::Seconds(1)).size(), 2u) << "half of the model each";
-  EXPECT_TRUE(pool_->OnMessage(1, Ready(1000, "no such file"), now_).ok());
+  EXPECT_TRUE(pool_.OnMessage(1, Ready(1000, "no such file"), now_).ok());
   EXPECT_THAT(After(absl::ZeroDuration()), ElementsAre("2: drop 1000"));
   EXPECT_THAT(After(absl::Seconds(1)), ElementsAre("2: stage 1001 [0,6) x1 -> s2:1"));
   EXPECT_THAT(After(absl::Seconds(60)), ElementsAre("2: drop 1001"));
@@ -308,18 +223,18 @@ TEST_F(ChainPoolTest, AServerThatDoesNotLoadInTimeGetsNoMoreParts) {
 TEST_F(ChainPoolTest, AnIdleServerOfAnotherModelYieldsToOneWithChains) {
   v1::ServerMessage wrong = Hello("wrong", 100), right = Hello("s1", 2000);
   wrong.mutable_hello()->set_model("another");
-  EXPECT_TRUE(pool_->OnMessage(1, wrong, now_).ok());
-  EXPECT_TRUE(absl::IsFailedPrecondition(pool_->OnMessage(2, right, now_))) << "it brings nothing";
-  EXPECT_TRUE(pool_->TakePutOut().empty());
+  EXPECT_TRUE(pool_.OnMessage(1, wrong, now_).ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(pool_.OnMessage(2, right, now_))) << "it brings nothing";
+  EXPECT_TRUE(pool_.TakePutOut().empty());
   AddStage(right, 77, 2, 0, 0, 3);
-  EXPECT_TRUE(pool_->OnMessage(3, right, now_).ok());
-  EXPECT_THAT(pool_->TakePutOut(), ElementsAre(1));
-  EXPECT_EQ(pool_->servers(), 1);
-  pool_->OnGone(1, now_);
-  EXPECT_TRUE(absl::IsFailedPrecondition(pool_->OnMessage(4, wrong, now_)));
+  EXPECT_TRUE(pool_.OnMessage(3, right, now_).ok());
+  EXPECT_THAT(pool_.TakePutOut(), ElementsAre(1));
+  EXPECT_EQ(pool_.servers(), 1);
+  pool_.OnGone(1, now_);
+  EXPECT_TRUE(absl::IsFailedPrecondition(pool_.OnMessage(4, wrong, now_)));
   wrong.mutable_hello()->add_stages()->set_chain(78);
-  EXPECT_TRUE(absl::IsFailedPrecondition(pool_->OnMessage(5, wrong, now_))) << "who is in a chain stays";
-  EXPECT_EQ(pool_->servers(), 1);
+  EXPECT_TRUE(absl::IsFailedPrecondition(pool_.OnMessage(5, wrong, now_))) << "who is in a chain stays";
+  EXPECT_EQ(pool_.servers(), 1);
 }
 
 TEST_F(ChainPoolTest, IncompleteChainsOfAnEarlierRouterAreDropped) {
@@ -327,7 +242,7 @@ TEST_F(ChainPoolTest, IncompleteChainsOfAnEarlierRouterAreDropped) {
   for (const uint64_t chain : {uint64_t{77}, uint64_t{78}, kFirst + 5}) {
     AddStage(hello, chain, 2, 0, 0, chain == 78 ? 7 : 3);
   }
-  EXPECT_TRUE(pool_->OnMessage(1, hello, now_).ok());
+  EXPECT_TRUE(pool_.OnMessage(1, hello, now_).ok());
   EXPECT_THAT(After(absl::ZeroDuration()), ElementsAre("1: drop 78", "1: drop 1005"));
   EXPECT_THAT(After(absl::Seconds(10)), ElementsAre("1: drop 77"));
 }
@@ -337,35 +252,34 @@ TEST_F(ChainPoolTest, TheSameServerReplacesItsOldStreamAtOnce) {
   v1::ServerMessage hello = Hello("s1", 2000);
   hello.mutable_hello()->set_server_instance(5);
   hello.mutable_hello()->set_stream(1);
-  ASSERT_TRUE(pool_->OnMessage(1, hello, now_).ok());
-  EXPECT_TRUE(absl::IsAlreadyExists(pool_->OnMessage(2, hello, now_))) << "the same stream";
+  ASSERT_TRUE(pool_.OnMessage(1, hello, now_).ok());
+  EXPECT_TRUE(absl::IsAlreadyExists(pool_.OnMessage(2, hello, now_))) << "the same stream";
   hello.mutable_hello()->set_stream(2);
   hello.mutable_hello()->set_server_instance(6);
-  EXPECT_TRUE(absl::IsAlreadyExists(pool_->OnMessage(3, hello, now_))) << "another process";
+  EXPECT_TRUE(absl::IsAlreadyExists(pool_.OnMessage(3, hello, now_))) << "another process";
   hello.mutable_hello()->set_server_instance(5);
-  EXPECT_TRUE(pool_->OnMessage(4, hello, now_).ok());
-  EXPECT_EQ(pool_->servers(), 1);
-  pool_->OnGone(1, now_);
-  EXPECT_EQ(pool_->servers(), 1) << "the old one's end means nothing";
+  EXPECT_TRUE(pool_.OnMessage(4, hello, now_).ok());
+  EXPECT_EQ(pool_.servers(), 1);
+  pool_.OnGone(1, now_);
+  EXPECT_EQ(pool_.servers(), 1) << "the old one's end means nothing";
 }
 
 TEST_F(ChainPoolTest, InvalidMessagesEndOnlyTheirSendersStream) {
   ServeWithThree();
-  EXPECT_TRUE(absl::IsInvalidArgument(pool_->OnMessage(8, Ready(kFirst), now_))) << "no hello";
-  EXPECT_TRUE(absl::IsInvalidArgument(pool_->OnMessage(1, Hello("other", 1000), now_))) << "two hellos";
-  EXPECT_TRUE(absl::IsAlreadyExists(pool_->OnMessage(8, Hello("s1", 1000), now_)));
+  EXPECT_TRUE(absl::IsInvalidArgument(pool_.OnMessage(8, Ready(kFirst), now_))) << "no hello";
+  EXPECT_TRUE(absl::IsInvalidArgument(pool_.OnMessage(1, Hello("other", 1000), now_))) << "two hellos";
+  EXPECT_TRUE(absl::IsAlreadyExists(pool_.OnMessage(8, Hello("s1", 1000), now_)));
   v1::ServerMessage other = Hello("s8", 1000);
   other.mutable_hello()->set_model("another");
-  EXPECT_TRUE(absl::IsFailedPrecondition(pool_->OnMessage(8, other, now_)));
+  EXPECT_TRUE(absl::IsFailedPrecondition(pool_.OnMessage(8, other, now_)));
   other = Hello("s8", 1000);
   other.mutable_hello()->set_blocks(other.hello().blocks() + 1);
-  EXPECT_TRUE(absl::IsFailedPrecondition(pool_->OnMessage(8, other, now_)))
-      << "other sizes of the same model";
+  EXPECT_TRUE(absl::IsFailedPrecondition(pool_.OnMessage(8, other, now_))) << "other sizes of the same model";
   other = Hello("s8", 1000);
   other.mutable_hello()->set_version("0.0.9");
-  EXPECT_EQ(pool_->OnMessage(8, other, now_),
+  EXPECT_EQ(pool_.OnMessage(8, other, now_),
             absl::FailedPreconditionError("the servers of this pool run version 1.2.3, not 0.0.9"));
-  EXPECT_TRUE(absl::IsInvalidArgument(pool_->OnMessage(1, v1::ServerMessage(), now_)));
+  EXPECT_TRUE(absl::IsInvalidArgument(pool_.OnMessage(1, v1::ServerMessage(), now_)));
   for (const auto& spoil : std::vector<std::function<void(v1::ServerHello*)>>{
            [](auto* h) { h->clear_server_id(); }, [](auto* h) { h->set_server_id(std::string(201, 'x')); },
            [](auto* h) { h->clear_pipeline_address(); }, [](auto* h) { h->clear_memory_bytes(); },
@@ -377,11 +291,11 @@ TEST_F(ChainPoolTest, InvalidMessagesEndOnlyTheirSendersStream) {
            [](auto* h) { h->set_block_row_s(std::nan("")); }}) {
     v1::ServerMessage hello = Hello("s8", 1000);
     spoil(hello.mutable_hello());
-    EXPECT_TRUE(absl::IsInvalidArgument(pool_->OnMessage(8, hello, now_))) << hello.ShortDebugString();
+    EXPECT_TRUE(absl::IsInvalidArgument(pool_.OnMessage(8, hello, now_))) << hello.ShortDebugString();
   }
-  EXPECT_TRUE(pool_->OnMessage(2, Ready(12345), now_).ok()) << "of a chain that has ended";
-  EXPECT_EQ(pool_->servers(), 3);
-  EXPECT_EQ(pool_->chains(), 1);
+  EXPECT_TRUE(pool_.OnMessage(2, Ready(12345), now_).ok()) << "of a chain that has ended";
+  EXPECT_EQ(pool_.servers(), 3);
+  EXPECT_EQ(pool_.chains(), 1);
   EXPECT_TRUE(After(absl::Hours(1)).empty());
 }
 

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "research/chains/drift.h"
 #include "research/chains/response_bound.h"
 #include "research/chains/slice_runs.h"
 
@@ -98,26 +97,6 @@ TEST(ChainRuns, PrintedChainsUseNoMoreCacheThanServersHave) {
   for (const int64_t slots : left) EXPECT_GE(slots, 0);
   EXPECT_EQ(object.at("reserved"), 7);
   EXPECT_FALSE(object.at("disjoint_s").empty());
-}
-
-// The demand of a day: a fifth of the largest rate for nine hours, and 90 % for nine.
-TEST(ChainDrift, ChainsThatAreComposedAnewServeADayFasterThanThoseThatStand) {
-  const DriftRun run = {.pool = {.rtts = EuropeanRtts(320, 1), .servers = 10, .fast = 0.2, .seed = 1},
-                        .hold = 9 * 3600,
-                        .ramp = 3 * 3600,
-                        .cycles = 1};
-  const auto response = [&](const char* tuning, const char* key) {
-    const auto object = RunDrift(run, tuning);
-    EXPECT_TRUE(object.ok()) << object.status();
-    return object->at(key).get<double>();
-  };
-  const double changes = response("retuned", "changes"), all = response("retuned", "response_s");
-  EXPECT_GE(changes, 1);
-  EXPECT_LE(changes, 4);
-  EXPECT_LT(all, response("high", "response_s"));
-  EXPECT_LT(all, 0.1 * response("low", "response_s")) << "which does not carry the high demand";
-  EXPECT_LT(response("retuned", "low_response_s"), 0.9 * response("high", "low_response_s"));
-  EXPECT_EQ(response("high", "changes"), 0);
 }
 
 TEST(ChainRuns, UnknownNamesAreRefusedWithTheKnownOnes) {
