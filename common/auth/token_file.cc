@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/byte_order_mark.h"
+#include "common/base/clock.h"
 #include "common/base/read_file.h"
 #include "common/base/spdlog.h"
 #include "common/base/status_macros.h"
@@ -93,6 +94,17 @@ absl::StatusOr<std::string> ReadTokenFile(const std::string& path) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": must contain exactly one token, in one line"));
   }
   return std::string(token);
+}
+
+std::string ClientToken::Get() {
+  MutexLock lock(&mutex_);
+  if (MonotonicNow() < next_read_) return token_;
+  next_read_ = MonotonicNow() + kReadPeriod;
+  absl::StatusOr<std::string> token = ReadTokenFile(path_);
+  const std::string error(token.status().message());
+  if (token.ok()) token_ = *std::move(token);
+  if (std::exchange(error_, error) != error && !error.empty()) spdlog::warn("{}", error);
+  return token_;
 }
 
 void WarnIfWorldReadable(const std::string& path) {

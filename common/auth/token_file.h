@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -51,6 +52,23 @@ class TokenFile {
 // Reads a client's bearer token from its file: the first line without surrounding blanks. NOT_FOUND, or
 // INVALID_ARGUMENT when the file has no token or more than one line.
 absl::StatusOr<std::string> ReadTokenFile(const std::string& path);
+
+// A client's bearer token, from a file that may be replaced (ReadTokenFile). An unusable file is logged and
+// leaves the last token in use. Threads: any; Get may read the file.
+class ClientToken {
+ public:
+  static constexpr absl::Duration kReadPeriod = absl::Seconds(1);
+
+  explicit ClientToken(std::string path) : path_(std::move(path)) {}
+  // Empty: the file has never been usable.
+  std::string Get();
+
+ private:
+  const std::string path_;
+  Mutex mutex_;
+  absl::Time next_read_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  std::string token_ ABSL_GUARDED_BY(mutex_), error_ ABSL_GUARDED_BY(mutex_);
+};
 
 // Logs one warning when users other than owner and group may read the file.
 void WarnIfWorldReadable(const std::string& path);

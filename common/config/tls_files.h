@@ -19,6 +19,8 @@ struct TlsFiles {
   bool operator==(const TlsFiles&) const = default;
 };
 
+enum class TlsEnd { kServer, kClient };
+
 // Parses "cert=FILE,key=FILE,ca=FILE" or some of these; INVALID_ARGUMENT otherwise.
 absl::StatusOr<TlsFiles> ParseTlsFiles(absl::string_view text);
 

@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <netdb.h>
+#include <openssl/err.h>
+#include <openssl/x509v3.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -10,6 +12,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <climits>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -137,7 +140,7 @@ class HttpClient::Call {
   const absl::Time deadline;
   Done done;
 
-  absl::Status Connect(const Address& server) {
+  absl::Status Connect(const Address& server, const Login& login) {
     addrinfo hints = {};
     hints.ai_socktype = SOCK_STREAM;
     hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
@@ -148,27 +151,31 @@ class HttpClient::Call {
     fd_ = socket(to->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd_ < 0 || (connect(fd_, to->ai_addr, to->ai_addrlen) != 0 && errno != EINPROGRESS))
       return absl::UnavailableError("cannot connect");
-    return absl::OkStatus();
+    return login.tls ? Encrypt(login) : absl::OkStatus();
   }
   // Some servers answer before they have read the whole request.
   pollfd Awaited() const {
+    if (ssl_ != nullptr && SSL_is_init_finished(ssl_.get()) == 0)
+      return {fd_, static_cast<int16_t>(SSL_want_read(ssl_.get()) ? POLLIN : POLLOUT), 0};
     return {fd_, static_cast<int16_t>(sent_ < request_.size() ? POLLIN | POLLOUT : POLLIN), 0};
   }
   // Of the answer so far.
   size_t bytes() const { return reader_.bytes(); }
   // What was awaited has come. Nothing: there is more to come. `others`: as in Reader::Take.
   std::optional<absl::StatusOr<Answer>> OnReady(size_t others) {
+    // A server that refuses the request says why before it closes.
+    std::optional<absl::Status> unsent;
     if (sent_ < request_.size()) {
-      const ssize_t size = send(fd_, request_.data() + sent_, request_.size() - sent_, MSG_NOSIGNAL);
-      if (size < 0 && errno != EAGAIN && errno != EINTR)
-        return absl::UnavailableError(sent_ == 0 ? "cannot connect" : "the connection is broken");
+      const ssize_t size = Send(absl::string_view(request_).substr(sent_));
+      if (size < 0 && errno != EAGAIN && errno != EINTR) unsent = Broken();
       sent_ += static_cast<size_t>(std::max<ssize_t>(0, size));
     }
     std::array<char, size_t{64} << 10> bytes;
-    const ssize_t size = recv(fd_, bytes.data(), bytes.size(), 0);
-    if (size < 0 && errno != EAGAIN && errno != EINTR)
-      return absl::UnavailableError("the connection is broken");
-    if (size < 0) return std::nullopt;
+    const ssize_t size = Receive(bytes.data(), bytes.size());
+    const bool waits = size < 0 && (errno == EAGAIN || errno == EINTR);
+    if (size <= 0 && unsent && ERR_peek_error() == 0) return *unsent;
+    if (waits) return std::nullopt;
+    if (size < 0) return Broken();
     const absl::StatusOr<bool> complete =
         reader_.Take({bytes.data(), static_cast<size_t>(size)}, size == 0, others);
     if (!complete.ok()) return complete.status();
@@ -177,14 +184,62 @@ class HttpClient::Call {
   }
 
  private:
+  absl::Status Encrypt(const Login& login) {
+    const std::shared_ptr<SSL_CTX> context = login.tls();
+    if (context != nullptr) ssl_.reset(SSL_new(context.get()));
+    if (ssl_ == nullptr) return absl::UnavailableError("the files for TLS cannot be used");
+    SSL* const ssl = ssl_.get();
+    SSL_set_mode(ssl, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    SSL_set_connect_state(ssl);
+    const bool named = X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), login.name.c_str()) == 1 ||
+                       (SSL_set1_host(ssl, login.name.c_str()) == 1 &&
+                        SSL_set_tlsext_host_name(ssl, login.name.c_str()) == 1);
+    if (named && SSL_set_fd(ssl, fd_) == 1) return absl::OkStatus();
+    return absl::UnavailableError(absl::StrCat("no certificate can be of '", login.name, "'"));
+  }
+  // As send and recv.
+  ssize_t Send(absl::string_view bytes) {
+    if (ssl_ == nullptr) return send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    ERR_clear_error();
+    return Came(
+        SSL_write(ssl_.get(), bytes.data(), static_cast<int>(std::min<size_t>(bytes.size(), INT_MAX))));
+  }
+  ssize_t Receive(char* to, size_t size) {
+    if (ssl_ == nullptr) return recv(fd_, to, size, 0);
+    ERR_clear_error();
+    return Came(SSL_read(ssl_.get(), to, static_cast<int>(size)));
+  }
+  ssize_t Came(int done) {
+    if (done > 0) return done;
+    const int error = SSL_get_error(ssl_.get(), done);
+    if (error == SSL_ERROR_ZERO_RETURN) return 0;
+    errno = error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE ? EAGAIN : EPROTO;
+    return -1;
+  }
+  absl::Status Broken() const {
+    const unsigned long error = ssl_ == nullptr ? 0 : ERR_get_error();
+    const char* why = ERR_reason_error_string(error);
+    if (const long refused = ssl_ == nullptr ? X509_V_OK : SSL_get_verify_result(ssl_.get());
+        refused != X509_V_OK)
+      return absl::UnavailableError(
+          absl::StrCat("TLS: certificate verify failed: ", X509_verify_cert_error_string(refused)));
+    if (error != 0) return absl::UnavailableError(absl::StrCat("TLS: ", why != nullptr ? why : "an error"));
+    return absl::UnavailableError(sent_ == 0 ? "cannot connect" : "the connection is broken");
+  }
+
   const std::string request_;
   size_t sent_ = 0;
   int fd_ = -1;
+  // Null: plain text.
+  std::unique_ptr<SSL, decltype([](SSL* ssl) { SSL_free(ssl); })> ssl_;
   Reader reader_;
 };
 
-HttpClient::HttpClient(Address server)
-    : server_(std::move(server)), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), thread_([this] { Run(); }) {}
+HttpClient::HttpClient(Address server, Login login)
+    : server_(std::move(server)),
+      login_(std::move(login)),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      thread_([this] { Run(); }) {}
 
 HttpClient::~HttpClient() {
   if (thread_.joinable()) Stop();
@@ -201,15 +256,20 @@ void HttpClient::Stop() {
 }
 
 uint64_t HttpClient::Get(absl::string_view path, absl::Time deadline, Done done) {
-  return Start(absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: ", server_.ToString(), kHeaders, "\r\n"),
-               deadline, std::move(done));
+  return Start(absl::StrCat(Head("GET", path), "\r\n"), deadline, std::move(done));
 }
 
 uint64_t HttpClient::Post(absl::string_view path, absl::string_view headers, absl::string_view body,
                           absl::Time deadline, Done done) {
-  return Start(absl::StrCat("POST ", path, " HTTP/1.1\r\nHost: ", server_.ToString(), kHeaders, headers,
-                            "Content-Length: ", body.size(), "\r\n\r\n", body),
+  return Start(absl::StrCat(Head("POST", path), headers, "Content-Length: ", body.size(), "\r\n\r\n", body),
                deadline, std::move(done));
+}
+
+std::string HttpClient::Head(absl::string_view method, absl::string_view path) const {
+  std::string head = absl::StrCat(method, " ", path, " HTTP/1.1\r\nHost: ", server_.ToString(), kHeaders);
+  const std::string token = login_.token ? login_.token() : "";
+  if (!token.empty()) absl::StrAppend(&head, "Authorization: Bearer ", token, "\r\n");
+  return head;
 }
 
 uint64_t HttpClient::Start(std::string request, absl::Time deadline, Done done) {
@@ -251,7 +311,7 @@ void HttpClient::Run() {
     }
     if (stopped && calls.empty() && added.empty()) return;
     for (auto& [number, call] : added) {
-      if (absl::Status status = call->Connect(server_); !status.ok()) {
+      if (absl::Status status = call->Connect(server_, login_); !status.ok()) {
         std::move(call->done)(status);
       } else {
         calls.emplace(number, std::move(call));

@@ -1,11 +1,14 @@
 // Calls over HTTP/1.1 to a server that is not trusted: an answer has a bound in time and in bytes from its
-// first byte to its last, headers and chunks included. Redirects are not followed, no proxy is used, and
-// nothing is decompressed. Calls run side by side, with a connection each. Ownership: owns a thread. Threads:
-// any, but not its own for Stop; `done` is called on its thread and must not block.
+// first byte to its last, headers, chunks and the TLS handshake included. Redirects are not followed, no
+// proxy is used, and nothing is decompressed. Calls run side by side, with a connection each. Ownership: owns
+// a thread. Threads: any, but not its own for Stop; `done` is called on its thread and must not block.
 #pragma once
+
+#include <openssl/ssl.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -36,8 +39,18 @@ class HttpClient {
   // FAILED_PRECONDITION: it is not HTTP, or too large; CANCELLED: the client has ended.
   using Done = absl::AnyInvocable<void(absl::StatusOr<Answer>) &&>;
 
+  // How the server is called; both are asked at each call, any thread.
+  struct Login {
+    // For the connection; none: plain text. Null: its files cannot be used.
+    std::function<std::shared_ptr<SSL_CTX>()> tls;
+    // Of which the server's certificate must be: a DNS name or an IP address.
+    std::string name;
+    // The bearer token, which is never logged; none: the call has none.
+    std::function<std::string()> token;
+  };
+
   // `server` is an IP address.
-  explicit HttpClient(Address server);
+  explicit HttpClient(Address server, Login login = {});
   ~HttpClient();
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
@@ -55,11 +68,13 @@ class HttpClient {
  private:
   class Call;
 
+  std::string Head(absl::string_view method, absl::string_view path) const;
   uint64_t Start(std::string request, absl::Time deadline, Done done);
   void Run();
   void Wake() const;
 
   const Address server_;
+  const Login login_;
   // Readable when something has been added below.
   const int wake_;
   Mutex mutex_;

@@ -345,7 +345,8 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Bind(Options options) {
   BFIO_ASSIGN_OR_RETURN(const Address address, ParseAddress(options.listen, true));
   std::unique_ptr<ReloadedTls> tls;
   if (!options.tls_cert.empty()) {
-    BFIO_ASSIGN_OR_RETURN(tls, ReloadedTls::Load(options.tls_cert, options.tls_key, options.tls_ca));
+    BFIO_ASSIGN_OR_RETURN(
+        tls, ReloadedTls::Load({options.tls_cert, options.tls_key, options.tls_ca}, TlsEnd::kServer));
   }
   const bool certified = tls != nullptr && !options.tls_ca.empty();
   auto impl = std::make_unique<Impl>(std::move(options.authenticate), certified, std::move(tls));

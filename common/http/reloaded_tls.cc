@@ -33,10 +33,8 @@ void RecordRefusal(const SSL*, int where, int result) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ReloadedTls>> ReloadedTls::Load(std::string cert, std::string key,
-                                                               std::string ca) {
-  std::unique_ptr<ReloadedTls> result(
-      new ReloadedTls(FollowTlsFiles({std::move(cert), std::move(key), std::move(ca)})));
+absl::StatusOr<std::unique_ptr<ReloadedTls>> ReloadedTls::Load(const TlsFiles& files, TlsEnd end) {
+  std::unique_ptr<ReloadedTls> result(new ReloadedTls(FollowTlsFiles(files), end));
   std::string stamp = result->Stamp();
   BFIO_ASSIGN_OR_RETURN(Context context, result->Read());
   MutexLock lock(&result->mutex_);
@@ -48,8 +46,9 @@ absl::StatusOr<std::unique_ptr<ReloadedTls>> ReloadedTls::Load(std::string cert,
 void ReloadedTls::SetRules(SSL_CTX& context) const {
   SSL_CTX_set_min_proto_version(&context, TLS1_2_VERSION);
   SSL_CTX_set_options(&context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
+  if (end_ == TlsEnd::kClient) return SSL_CTX_set_verify(&context, SSL_VERIFY_PEER, nullptr);
   SSL_CTX_set_info_callback(&context, RecordRefusal);
-  if (ca_.empty()) return;
+  if (files_.ca.empty()) return;
   SSL_CTX_set_verify(&context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
   // A resumed session presents no certificate, so one from a replaced CA would still be accepted.
   SSL_CTX_set_session_cache_mode(&context, SSL_SESS_CACHE_OFF);
@@ -58,24 +57,26 @@ void ReloadedTls::SetRules(SSL_CTX& context) const {
 }
 
 absl::StatusOr<ReloadedTls::Context> ReloadedTls::Read() const {
-  const Context context(SSL_CTX_new(TLS_server_method()), SSL_CTX_free);
+  const bool client = end_ == TlsEnd::kClient;
+  const Context context(SSL_CTX_new(client ? TLS_client_method() : TLS_server_method()), SSL_CTX_free);
   if (context == nullptr) return absl::InternalError(OpenSslError());
   SetRules(*context);
   // A password-protected key is rejected without a prompt.
   SSL_CTX_set_default_passwd_cb(context.get(), [](char*, int, int, void*) { return -1; });
-  if (SSL_CTX_use_certificate_chain_file(context.get(), cert_.c_str()) != 1 ||
-      SSL_CTX_use_PrivateKey_file(context.get(), key_.c_str(), SSL_FILETYPE_PEM) != 1 ||
-      SSL_CTX_check_private_key(context.get()) != 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cannot use certificate and key: ", cert_, ", ", key_, ": ", OpenSslError()));
+  if ((!client || !files_.cert.empty()) &&
+      (SSL_CTX_use_certificate_chain_file(context.get(), files_.cert.c_str()) != 1 ||
+       SSL_CTX_use_PrivateKey_file(context.get(), files_.key.c_str(), SSL_FILETYPE_PEM) != 1 ||
+       SSL_CTX_check_private_key(context.get()) != 1)) {
+    return absl::InvalidArgumentError(absl::StrCat("cannot use certificate and key: ", files_.cert, ", ",
+                                                   files_.key, ": ", OpenSslError()));
   }
-  if (ca_.empty()) return context;
+  if (files_.ca.empty()) return context;
   // The CAs' names are sent, so that browsers can choose a certificate.
-  STACK_OF(X509_NAME)* const names = SSL_load_client_CA_file(ca_.c_str());
-  if (names == nullptr || SSL_CTX_load_verify_file(context.get(), ca_.c_str()) != 1) {
+  STACK_OF(X509_NAME)* const names = SSL_load_client_CA_file(files_.ca.c_str());
+  if (names == nullptr || SSL_CTX_load_verify_file(context.get(), files_.ca.c_str()) != 1) {
     sk_X509_NAME_pop_free(names, X509_NAME_free);
     return absl::InvalidArgumentError(
-        absl::StrCat("cannot use CA certificates: ", ca_, ": ", OpenSslError()));
+        absl::StrCat("cannot use CA certificates: ", files_.ca, ": ", OpenSslError()));
   }
   SSL_CTX_set_client_CA_list(context.get(), names);
   return context;
@@ -83,7 +84,7 @@ absl::StatusOr<ReloadedTls::Context> ReloadedTls::Read() const {
 
 std::string ReloadedTls::Stamp() const {
   std::string stamp;
-  for (const std::string& path : {cert_, ca_}) {
+  for (const std::string& path : {files_.cert, files_.ca}) {
     struct stat file = {};
     if (stat(path.c_str(), &file) != 0) continue;
     absl::StrAppend(&stamp, file.st_dev, ":", file.st_ino, ":", file.st_size, ":", file.st_ctim.tv_sec, ".",

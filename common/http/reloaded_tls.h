@@ -1,6 +1,6 @@
-// A server's TLS settings, from files that may be replaced while it runs (FollowTlsFiles). OpenSSL and
-// httplib read their files only once; here they are checked when connections arrive. TLS 1.2 and 1.3. A
-// failed handshake is logged (RefusalLog). Threads: any.
+// TLS settings of one end, from files that may be replaced while it runs (FollowTlsFiles). OpenSSL and
+// httplib read their files only once; here they are checked at each connection. TLS 1.2 and 1.3. A server
+// logs failed handshakes (RefusalLog). Threads: any.
 #pragma once
 
 #include <openssl/ssl.h>
@@ -19,24 +19,22 @@ class ReloadedTls {
  public:
   using Context = std::shared_ptr<SSL_CTX>;
 
-  // PEM files: a certificate with its chain, its key, and the CAs that may sign callers' certificates;
-  // without `ca` no client certificate is required. INVALID_ARGUMENT when they are unusable.
-  static absl::StatusOr<std::unique_ptr<ReloadedTls>> Load(std::string cert, std::string key,
-                                                           std::string ca = "");
+  // INVALID_ARGUMENT when the files are unusable.
+  static absl::StatusOr<std::unique_ptr<ReloadedTls>> Load(const TlsFiles& files, TlsEnd end);
 
   // The context for the next connection.
   Context Current();
 
  private:
-  explicit ReloadedTls(TlsFiles files)
-      : cert_(std::move(files.cert)), key_(std::move(files.key)), ca_(std::move(files.ca)) {}
+  ReloadedTls(TlsFiles files, TlsEnd end) : files_(std::move(files)), end_(end) {}
   absl::StatusOr<Context> Read() const;
   // Sets what a connection takes from the context that it starts with.
   void SetRules(SSL_CTX& context) const;
   // Identifies the version of the files.
   std::string Stamp() const;
 
-  const std::string cert_, key_, ca_;
+  const TlsFiles files_;
+  const TlsEnd end_;
   Mutex mutex_;
   Context context_ ABSL_GUARDED_BY(mutex_);
   std::string stamp_ ABSL_GUARDED_BY(mutex_);

@@ -137,32 +137,18 @@ std::shared_ptr<grpc::experimental::FileWatcherCertificateProvider> Watch(const 
 
 class TokenOfFile final : public grpc::MetadataCredentialsPlugin {
  public:
-  explicit TokenOfFile(std::string path) : path_(std::move(path)) {}
+  explicit TokenOfFile(std::string path) : token_(std::move(path)) {}
   ~TokenOfFile() override { GrpcTakeOver(this); }
   bool IsBlocking() const override { return false; }
   grpc::Status GetMetadata(grpc::string_ref, grpc::string_ref, const grpc::AuthContext&,
                            std::multimap<grpc::string, grpc::string>* metadata) override {
-    metadata->emplace("authorization", absl::StrCat("Bearer ", Token()));
+    metadata->emplace("authorization", absl::StrCat("Bearer ", token_.Get()));
     GrpcHandOver(this);
     return grpc::Status::OK;
   }
 
  private:
-  std::string Token() {
-    MutexLock lock(&mutex_);
-    if (MonotonicNow() < next_read_) return token_;
-    next_read_ = MonotonicNow() + kTlsReload;
-    absl::StatusOr<std::string> token = ReadTokenFile(path_);
-    const std::string error(token.status().message());
-    if (token.ok()) token_ = *std::move(token);
-    if (std::exchange(error_, error) != error && !error.empty()) spdlog::warn("{}", error);
-    return token_;
-  }
-
-  const std::string path_;
-  Mutex mutex_;
-  absl::Time next_read_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
-  std::string token_ ABSL_GUARDED_BY(mutex_), error_ ABSL_GUARDED_BY(mutex_);
+  ClientToken token_;
 };
 
 std::vector<std::string> Properties(const grpc::AuthContext& peer, const char* name) {

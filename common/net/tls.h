@@ -22,8 +22,6 @@ namespace bfio {
 
 inline constexpr absl::Duration kTlsReload = absl::Seconds(1);
 
-enum class TlsEnd { kServer, kClient };
-
 // INVALID_ARGUMENT or NOT_FOUND, naming flag ("--" + `flag`) and file, unless the needed files exist, are
 // PEM, and key and certificate match. Warns of keys that all users may read and of certificates that expire
 // soon.

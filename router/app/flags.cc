@@ -114,8 +114,9 @@ void AddGroups(OptionTable& table, RouterSettings& settings) {
             "without --group are assigned to these groups; workers with --group may form more groups");
   AddEngines(
       table, &o.engines,
-      "engines to route to, comma-separated: http://HOST:PORTS, servers behind Envoy (--picker_listen), with "
-      "PORTS such as 8200-8207 or 8200,8202; vllm://HOST:PORT, an unmodified vLLM gRPC server; "
+      "engines to route to, comma-separated: http://HOST:PORTS or https, servers behind Envoy "
+      "(--picker_listen), with PORTS such as 8200-8207 or 8200,8202; vllm://HOST:PORT, an unmodified vLLM "
+      "gRPC server; "
       "sglang://HOST:PORT, an SGLang gRPC server; vllm+dns://NAME:PORT or sglang+dns://NAME:PORT, a server "
       "at each address of the DNS name. In --config also a list of entries with url and settings: slots "
       "(http: max_num_seqs), barrier (a name: ranks with the same one synchronize in every step, as with "

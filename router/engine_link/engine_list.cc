@@ -70,11 +70,11 @@ absl::StatusOr<std::vector<EngineAddress>> ParseUrl(const std::string& text) {
   EngineAddress engine;
   absl::string_view protocol = split.first, server = split.second;
   engine.by_name = absl::ConsumeSuffix(&protocol, "+dns");
-  const bool http = protocol == "http" && !engine.by_name;
+  const bool http = (protocol == "http" || protocol == "https") && !engine.by_name;
   if ((protocol != "vllm" && protocol != "sglang" && !http) || server.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("'", text,
-                     "' must be http://HOST:PORTS, vllm://HOST:PORT, sglang://HOST:PORT, "
+                     "' must be http://HOST:PORTS, https://HOST:PORTS, vllm://HOST:PORT, sglang://HOST:PORT, "
                      "vllm+dns://NAME:PORT, sglang+dns://NAME:PORT or file:PATH"));
   }
   engine.protocol = std::string(protocol);
@@ -112,6 +112,12 @@ absl::Status Append(const std::vector<EngineAddress>& servers, const EngineAddre
     engine.kv_connector = settings.kv_connector;
     engine.tls = settings.tls;
     engine.token_file = settings.token_file;
+    if (const bool https = engine.protocol == "https"; https || engine.protocol == "http") {
+      if (https != engine.tls.enabled())
+        return absl::InvalidArgumentError(https ? "https:// needs tls in its entry of --config"
+                                                : "tls needs https:// here");
+      engine.protocol = "http";
+    }
     const auto same = [&](const EngineAddress& other) { return other.server == engine.server; };
     if (std::any_of(engines.begin(), engines.end(), same))
       return absl::InvalidArgumentError(absl::StrCat("'", engine.ToString(), "' is listed twice"));
@@ -148,15 +154,14 @@ absl::StatusOr<std::vector<EngineAddress>> ReadEntries(const NextEntry& next) {
     const std::string& protocol = servers.front().protocol;
     if (keys.given("pinned") && protocol != "sglang")
       return absl::InvalidArgumentError("pinned is for sglang:// only");
-    if (keys.given("slots") && protocol != "http")
+    const bool http = absl::StartsWith(protocol, "http");
+    if (keys.given("slots") && !http)
       return absl::InvalidArgumentError("slots is for http:// only: other engines report them");
-    if (keys.given("role") && protocol != "http")
+    if (keys.given("role") && !http)
       return absl::InvalidArgumentError("role is for http:// only: other engines report it");
     if (keys.given("kv_connector") && !keys.given("role"))
       return absl::InvalidArgumentError("kv_connector needs a role");
     if (keys.given("role") && settings.kv_connector.empty()) settings.kv_connector = "NixlConnector";
-    if (settings.tls.enabled() && protocol == "http")
-      return absl::InvalidArgumentError("tls is for vllm:// and sglang:// only");
     if (!settings.token_file.empty() && !settings.tls.enabled())
       return absl::InvalidArgumentError("token_file needs tls: the token would not be encrypted");
     if (keys.given("token_budget") && settings.barrier.empty())
@@ -301,14 +306,16 @@ std::vector<EngineAddress> EngineList::Resolve(const std::function<bool()>& stop
 }
 
 std::string EngineAddress::ToString() const {
-  return absl::StrCat(protocol, by_name && protocol != "http" ? "+dns" : "", "://", server.ToString());
+  const bool http = protocol == "http";
+  return absl::StrCat(protocol, http && tls.enabled() ? "s" : "", by_name && !http ? "+dns" : "", "://",
+                      server.ToString());
 }
 
 absl::StatusOr<std::vector<EngineAddress>> ParseEngines(const std::string& text) {
   std::vector<std::string> urls;
   for (const absl::string_view part : absl::StrSplit(text, ',', absl::SkipEmpty())) {
     // "8202" or "8204-8207" continues the ports of a server with http.
-    if (absl::StrContains(part, "://") || urls.empty() || !absl::StartsWith(urls.back(), "http://")) {
+    if (absl::StrContains(part, "://") || urls.empty() || !absl::StartsWith(urls.back(), "http")) {
       urls.emplace_back(part);
     } else {
       absl::StrAppend(&urls.back(), ",", part);

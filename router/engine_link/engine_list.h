@@ -23,8 +23,8 @@ namespace bfio::router {
 
 // "vllm://HOST:PORT": an engine's server, its protocol, and the properties that it does not report.
 // "vllm+dns://NAME:PORT": one server for each address of the name (of one family). "http://HOST:PORTS", with
-// ports such as 8200-8207 or 8200,8202: servers behind Envoy, whose ranks the router only chooses; a name
-// stands for all its addresses. Pure. Threads: any.
+// ports such as 8200-8207 or 8200,8202, and https:// with TLS: servers behind Envoy, whose ranks the router
+// only chooses; a name stands for all its addresses. Pure. Threads: any.
 struct EngineAddress {
   // "vllm", "sglang", "http".
   std::string protocol;
@@ -74,9 +74,9 @@ struct EngineSource {
 
 // Adds the option `engines`: what ParseEngines reads; "file:PATH", a YAML file with this option alone; or, in
 // config files, a list of entries `url: URL` with the settings of these servers: `barrier: NAME`,
-// `token_budget: N`, for sglang `pinned: true`, for http `slots: N`, `role: prefill|decode` and
-// `kv_connector: NAME` (vLLM's NIXL connector unless given), for others `tls:` and `token_file:`. Either all
-// servers have a barrier or none. A file must exist and list an engine.
+// `token_budget: N`, `tls:` and `token_file:`, for sglang `pinned: true`, for http `slots: N`,
+// `role: prefill|decode` and `kv_connector: NAME` (vLLM's NIXL connector unless given). Either all servers
+// have a barrier or none. A file must exist and list an engine.
 void AddEngines(OptionTable& table, EngineSource* source, absl::string_view help);
 
 // IP addresses of a host; IPv6 without brackets.

@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <map>
 #include <memory>
@@ -12,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/mutex.h"
@@ -35,13 +37,13 @@ constexpr int kSlots = 4;
 
 class PickerTest : public ::testing::Test {
  protected:
-  // `roles`: of the first ones; the others have none.
+  // `roles`: of the first ones; the others have none. `login`: their tls and token_file; empty: plain text.
   static std::string Config(const std::vector<std::string>& addresses,
-                            const std::vector<std::string>& roles = {}) {
+                            const std::vector<std::string>& roles = {}, const std::string& login = "") {
     std::string config = "engines:\n";
     for (size_t i = 0; i < addresses.size(); ++i) {
-      absl::StrAppend(&config, "- {url: \"http://", addresses[i], "\", slots: ", kSlots,
-                      i < roles.size() ? ", role: " + roles[i] : "", "}\n");
+      absl::StrAppend(&config, "- {url: \"http", login.empty() ? "" : "s", "://", addresses[i],
+                      "\", slots: ", kSlots, i < roles.size() ? ", role: " + roles[i] : "", login, "}\n");
     }
     return "--config=" + WriteFile("picker.yaml", config);
   }
@@ -363,6 +365,51 @@ TEST_F(PickerHandOffTest, ClientsHandNothingOver) {
               R"({"error":{"message":"kv_transfer_params of a client: only the router hands prompts over",)"
               R"("type":"invalid_argument","code":400}})");
   }
+}
+
+// All calls to engines: health, metrics and prompts. CA and token are replaced while the router runs.
+TEST_F(PickerTest, EnginesAreCalledOverTlsWithCertificateAndToken) {
+  const std::string certs = TestDirectory() + "/http-certs", secret = "http-s3cr3t-http-s3cr3t";
+  MakeCerts(certs, "--workers=w0 --for-tests");
+  HttpEngine prefill(1, 0, 0, certs), decode(1, 0, 0, certs);
+  for (HttpEngine* engine : {&prefill, &decode}) engine->token = secret;
+  prefill.kv = std::make_shared<HandedOverKv>();
+  const std::string pair = absl::StrCat(",cert=", certs, "/w0.crt,key=", certs, "/w0.key");
+  const auto config = [&](const std::string& ca, const std::string& pair, const std::string& token) {
+    return Config(
+        {prefill.address(), decode.address()}, {"prefill", "decode"},
+        absl::StrCat(", tls: \"ca=", ca, pair, "\"", token.empty() ? "" : ", token_file: " + token));
+  };
+  const std::string good_ca = certs + "/worker-ca.crt", good = WriteFile("good-token", secret);
+  const std::string token = WriteFile("token", "wr0ng-s3cr3t-wr0ng-s3cr3t");
+  for (const auto& [ca, pair, token, expected] : std::vector<std::array<std::string, 4>>{
+           {good_ca, pair, good, "2 ranks, 0 faults"},
+           {good_ca, pair, token, "GET /v1/models: status 401"},
+           {good_ca, pair, "", "GET /v1/models: status 401"},
+           {certs + "/client-ca.crt", pair, good, "TLS: certificate verify failed"},
+           {good_ca, "", good, "certificate required"}}) {
+    const RunResult check = RunProgram("bfio_router", {"--check_config", config(ca, pair, token)});
+    EXPECT_THAT(check.out + check.err, HasSubstr(expected));
+    EXPECT_THAT(check.out + check.err, ::testing::Not(HasSubstr("s3cr3t")));
+  }
+  const std::string ca = WriteFile("ca", ReadFile(certs + "/client-ca.crt"));
+  Process router("bfio_router", {"--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0", "--http_listen=",
+                                 "--picker_listen=" + port_.address(), config(ca, pair, token)});
+  const auto logs = [&](const char* text) {
+    return Eventually([&] { return absl::StrContains(router.Stderr(), text); });
+  };
+  ASSERT_TRUE(logs("certificate verify failed")) << router.Stderr();
+  WriteFile("ca", ReadFile(good_ca));
+  ASSERT_TRUE(logs("status 401")) << router.Stderr();
+  WriteFile("token", secret);
+  ASSERT_TRUE(logs("it computes prompts for other servers")) << router.Stderr();
+  stub_ = ext_proc::ExternalProcessor::NewStub(
+      grpc::CreateChannel(port_.address(), grpc::InsecureChannelCredentials()));
+  Call call(*stub_, ext_proc::BUFFERED, "/v1/completions", R"({"prompt":[1,2,3],"max_tokens":2})");
+  EXPECT_EQ(call.Place(), decode.address());
+  EXPECT_EQ(prefill.prefill.get_header_value("Authorization"), "Bearer " + secret);
+  call.End();
+  EXPECT_THAT(router.Stderr(), ::testing::Not(HasSubstr("s3cr3t")));
 }
 
 TEST_F(PickerTest, EnginesMayBeCheckedFirst) {

@@ -28,25 +28,38 @@ namespace bfio::testing {
 
 class HttpEngine {
  public:
-  // `ranks`: of this server, counted from `first`. `port`: 0 for any.
-  explicit HttpEngine(int ranks = 1, int first = 0, int port = 0) : ranks(ranks), first(first) {
-    server_.Get("/v1/models", [this](const httplib::Request&, httplib::Response& response) {
+  // `ranks`: of this server, counted from `first`. `port`: 0 for any. `certs`: a folder of deploy/make_certs,
+  // for TLS as at a worker port; empty: plain text.
+  explicit HttpEngine(int ranks = 1, int first = 0, int port = 0, const std::string& certs = "")
+      : ranks(ranks), first(first) {
+    if (!certs.empty()) {
+      server_ = std::make_unique<httplib::SSLServer>((certs + "/worker-server.crt").c_str(),
+                                                     (certs + "/worker-server.key").c_str(),
+                                                     (certs + "/worker-ca.crt").c_str());
+    }
+    server_->set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
+      if (token.empty() || request.get_header_value("Authorization") == "Bearer " + token)
+        return httplib::Server::HandlerResponse::Unhandled;
+      response.status = 401;
+      return httplib::Server::HandlerResponse::Handled;
+    });
+    server_->Get("/v1/models", [this](const httplib::Request&, httplib::Response& response) {
       response.set_content(models, "application/json");
     });
-    server_.Get("/metrics", [this](const httplib::Request&, httplib::Response& response) {
+    server_->Get("/metrics", [this](const httplib::Request&, httplib::Response& response) {
       response.set_content(Metrics(), "text/plain");
     });
-    server_.Get("/health", [this](const httplib::Request&, httplib::Response& response) {
+    server_->Get("/health", [this](const httplib::Request&, httplib::Response& response) {
       response.status = healthy ? 200 : 503;
     });
-    server_.Post("/v1/completions", [this](const httplib::Request& request, httplib::Response& response) {
+    server_->Post("/v1/completions", [this](const httplib::Request& request, httplib::Response& response) {
       Complete(request, response);
     });
-    server_.new_task_queue = [] { return new httplib::ThreadPool(64); };
-    port_ =
-        port > 0 ? server_.bind_to_port("127.0.0.1", port) ? port : 0 : server_.bind_to_any_port("127.0.0.1");
-    thread_ = std::thread([this] { server_.listen_after_bind(); });
-    while (!server_.is_running()) std::this_thread::yield();
+    server_->new_task_queue = [] { return new httplib::ThreadPool(64); };
+    port_ = port > 0 ? server_->bind_to_port("127.0.0.1", port) ? port : 0
+                     : server_->bind_to_any_port("127.0.0.1");
+    thread_ = std::thread([this] { server_->listen_after_bind(); });
+    while (!server_->is_running()) std::this_thread::yield();
   }
   ~HttpEngine() { Stop(); }
 
@@ -54,7 +67,7 @@ class HttpEngine {
   void Stop() {
     stopped_ = true;
     if (kv != nullptr) kv->OnDeath(this);
-    server_.stop();
+    server_->stop();
     if (thread_.joinable()) thread_.join();
   }
   int port() const { return port_; }
@@ -80,6 +93,8 @@ class HttpEngine {
   Text models{R"({"object":"list","data":[{"id":"m","max_model_len":4096},{"id":"lora"}]})"};
   // Appended to the metrics.
   Text more_metrics{""};
+  // Bearer token of each call; empty: none is needed. Set before the first.
+  std::string token;
   std::atomic<int> ranks, first;
   std::atomic<bool> healthy = true;
   std::atomic<int64_t> running = 0, waiting = 0, generated = 0;
@@ -136,7 +151,7 @@ class HttpEngine {
     return text + std::string(more_metrics);
   }
 
-  httplib::Server server_;
+  std::unique_ptr<httplib::Server> server_ = std::make_unique<httplib::Server>();
   int port_ = 0;
   std::atomic<bool> stopped_ = false;
   std::thread thread_;

@@ -10,9 +10,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/auth/token_file.h"
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
 #include "common/http/http_client.h"
+#include "common/http/reloaded_tls.h"
 #include "common/json/json_reader.h"
 #include "common/telemetry/metrics/engine_metrics.h"
 #include "router/requests/placed_request.h"
@@ -33,6 +35,20 @@ EngineLoad LoadOf(const EngineMetrics& metrics) {
   return load;
 }
 
+HttpClient::Login LoginOf(const EngineAddress& engine) {
+  HttpClient::Login login{.name = engine.name.empty() ? engine.server.host : engine.name};
+  if (engine.tls.enabled()) {
+    login.tls = [files = engine.tls, tls = std::shared_ptr<ReloadedTls>()]() mutable {
+      if (tls == nullptr) tls = ReloadedTls::Load(files, TlsEnd::kClient).value_or(nullptr);
+      return tls == nullptr ? nullptr : tls->Current();
+    };
+  }
+  if (!engine.token_file.empty()) {
+    login.token = [token = std::make_shared<ClientToken>(engine.token_file)] { return token->Get(); };
+  }
+  return login;
+}
+
 // A prompt that takes longer is computed again. A rank that does nothing is found sooner (EngineRank).
 constexpr absl::Duration kLongestPrefill = absl::Minutes(30);
 
@@ -44,7 +60,7 @@ class HttpEngine final : public EngineClient {
   explicit HttpEngine(const EngineAddress& engine)
       : engine_(engine),
         server_(engine.server.ToString()),
-        http_(std::make_shared<HttpClient>(engine.server)) {}
+        http_(std::make_shared<HttpClient>(engine.server, LoginOf(engine))) {}
   ~HttpEngine() override { http_->Stop(); }
 
   void Describe(absl::Duration timeout,
@@ -120,7 +136,8 @@ class HttpEngine final : public EngineClient {
     std::string headers = absl::StrCat("Content-Type: application/json\r\nX-Request-Id: ", name, "\r\n");
     if (rank) absl::StrAppend(&headers, "X-data-parallel-rank: ", *rank, "\r\n");
     if (!call.traceparent.empty()) absl::StrAppend(&headers, "traceparent: ", call.traceparent, "\r\n");
-    if (!sent.authorization.empty()) absl::StrAppend(&headers, "Authorization: ", sent.authorization, "\r\n");
+    if (!sent.authorization.empty() && engine_.token_file.empty())
+      absl::StrAppend(&headers, "Authorization: ", sent.authorization, "\r\n");
     const uint64_t number = http_->Post(
         sent.path, headers, PrefillBody(sent.body), MonotonicNow() + kLongestPrefill,
         [on_end = std::move(callbacks.on_end)](absl::StatusOr<HttpClient::Answer> answer) mutable {

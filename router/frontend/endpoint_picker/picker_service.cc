@@ -27,9 +27,9 @@ namespace {
 
 using Subset = absl::flat_hash_set<std::string>;
 
-// Whether the subset has the server of this rank, "http://IP:PORT#RANK".
+// Whether the subset has the server of this rank, "http://IP:PORT#RANK" or https://.
 bool Contains(const Subset& subset, absl::string_view worker_id) {
-  absl::ConsumePrefix(&worker_id, "http://");
+  worker_id.remove_prefix(std::min(worker_id.size(), worker_id.find("//") + 2));
   const absl::string_view server = worker_id.substr(0, worker_id.rfind('#'));
   const absl::string_view host = server.substr(0, server.rfind(':'));
   return subset.contains(server) || subset.contains(host);

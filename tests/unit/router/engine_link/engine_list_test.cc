@@ -240,6 +240,9 @@ TEST(EngineAddress, EntriesHaveSettings) {
   ASSERT_TRUE(roles.ok()) << roles.status();
   EXPECT_TRUE(roles->front().hands_over && !roles->back().hands_over);
   EXPECT_EQ(roles->front().kv_connector + roles->back().kv_connector, "NixlConnectorOther");
+  const auto secure = OfConfig("engines: [{url: 'https://a:1-2', tls: ca=c}, 'http://a:3']");
+  ASSERT_TRUE(secure.ok()) << secure.status();
+  EXPECT_EQ(secure->at(1).ToString() + " " + secure->at(2).ToString(), "https://a:2 http://a:3");
   EXPECT_THAT(*OfConfig("engines: vllm://a:1,vllm://b:1"), ::testing::SizeIs(2)) << "as the flag";
 }
 
@@ -258,8 +261,8 @@ TEST(EngineAddress, APortRangeIsAServerForEachPort) {
 
 TEST(EngineAddress, MistakesAreNamed) {
   const std::string form =
-      " must be http://HOST:PORTS, vllm://HOST:PORT, sglang://HOST:PORT, vllm+dns://NAME:PORT, "
-      "sglang+dns://NAME:PORT or file:PATH";
+      " must be http://HOST:PORTS, https://HOST:PORTS, vllm://HOST:PORT, sglang://HOST:PORT, "
+      "vllm+dns://NAME:PORT, sglang+dns://NAME:PORT or file:PATH";
   const std::string ports = ": ports must be such as 8200-8207 or 8200,8202";
   for (const auto& [text, mistake] : std::vector<std::pair<std::string, std::string>>{
            {"a:1", "'a:1'" + form},
@@ -305,7 +308,8 @@ TEST(EngineAddress, MistakesAreNamed) {
             "tls=x: must be cert=FILE,key=FILE,ca=FILE or some of these, each at most once"},
            {"{url: vllm://a:1, token_file: x}",
             "engines: token_file needs tls: the token would not be encrypted"},
-           {"{url: 'http://a:1', tls: ca=x}", "engines: tls is for vllm:// and sglang:// only"},
+           {"{url: 'http://a:1', tls: ca=x}", "engines: tls needs https:// here"},
+           {"https://a:1", "engines: https:// needs tls in its entry of --config"},
            {"{url: 'http://a:1', slots: 0}", "slots=0: must be within 1..65536"},
            {"{url: vllm://a:1, slots: 4}", "engines: slots is for http:// only: other engines report them"},
            {"{url: 'http://a:1', role: both}", "role=both: must be prefill or decode"},
