@@ -105,6 +105,7 @@ void Fill(const StepTotals& from, v1::StepTotals& out) {
   out.set_decide_s(from.decide_s);
   out.set_decide_max_s(from.decide_max_s);
   out.set_saturated_steps(Count(from.saturated_steps));
+  out.set_silent_ranks(Count(from.silent_ranks));
   out.set_decisions_stopped_early(Count(from.decisions_stopped_early));
 }
 

@@ -75,7 +75,7 @@ void EngineRank::OnPlan(const PlanPart& plan, std::vector<Placement> placements,
   Cancel(plan.cancellations, now, out);
   // A rank that was idle begins a step now.
   if (calls_.empty()) last_report_at_ = now;
-  if (InEngine() == 0) worked_at_ = now;
+  if (InEngine() == 0 && (!CountsTokens() || worked_at_ == absl::InfinitePast())) worked_at_ = now;
   for (Placement& placement : placements) {
     if (!placement.call.ok()) {
       Reject(placement.id, placement.call.status());
@@ -122,7 +122,7 @@ void EngineRank::OnFinished(CallNumber number, EngineEnd end, absl::Time now, Ou
   // This router did not request the abort, because it drops a call when it cancels it.
   if (end.finish == EngineFinish::kAbort)
     return OnFailed(number, absl::UnavailableError("the engine aborted the request"), now, out);
-  Worked(now);
+  if (!CountsTokens() || call->max_new_tokens == 1) Worked(now);
   if (end.hand_off != nullptr) {
     handed_over_.push_back({preempted_.size(), std::move(end.hand_off)});
     preempted_.push_back(call->id);
@@ -193,7 +193,7 @@ void EngineRank::TakeLoad(std::optional<EngineLoad> load, absl::Time now) {
   load_.Take(load, own, now);
   const bool changed = std::exchange(calls_changed_, false);
   if (!load_.works()) return;
-  worked_at_ = now;
+  if (!changed || !CountsTokens() || load->generated != before->generated) worked_at_ = now;
   // Other clients' requests that come and go change the use of the KV cache, too.
   if ((!changed && !calls_.empty() && load->requests == before->requests) ||
       load->generated != before->generated) {

@@ -151,6 +151,9 @@ class EngineRank {
   // The engine has refused it, or it is forgotten.
   virtual void OnLeft(const Call&) {}
   virtual void OnEnd(Call& call, absl::Time now, Output& out) = 0;
+  // The engine counts the tokens that it generates, and only they are signs of work: a client that leaves
+  // ends its request too, and frees memory.
+  virtual bool CountsTokens() const { return false; }
   // The longest time without a sign of work that indicates no fault.
   virtual absl::Duration LongestQuiet() const;
   // When the present step ends without further events.
@@ -187,7 +190,8 @@ class EngineRank {
   bool owed_ = false;
   std::optional<double> level_s_;
   int64_t level_step_ = 0;
-  // The last sign that the engine works on its requests, or the time when it got the first of them.
+  // The last sign that the engine works on its requests, or the time when it got the first of them; later by
+  // the time without requests, where it counts tokens.
   absl::Time worked_at_ = absl::InfinitePast(), last_report_at_ = absl::InfinitePast();
   // The larger of kLongestQuiet and kQuietStepTimeouts.
   absl::Duration longest_quiet_ = kLongestQuiet;

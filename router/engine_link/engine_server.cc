@@ -529,8 +529,8 @@ void EngineServer::Start(size_t r, EngineRank::StartCall start) {
     start.call.prompt = SyntheticPrompt(start.call.synthetic_tokens, description_.vocabulary);
   EngineClient::StreamCallbacks callbacks;
   callbacks.on_tokens = Posted([r, member, number](EngineServer& server, EngineTokens tokens) {
-    server.OnOutput(r, member);
     server.Tell(r, member, &EngineRank::OnTokens, number, std::move(tokens));
+    server.OnOutput(r, member);
   });
   callbacks.on_end = Posted([r, member, number](EngineServer& server, absl::StatusOr<EngineEnd> end) {
     server.OnCallEnded(r, member, number, std::move(end));
@@ -549,14 +549,15 @@ void EngineServer::OnCallEnded(size_t r, MemberId member, CallNumber number, abs
     return CheckSoon();
   }
   if (!end.ok()) return Tell(r, member, &EngineRank::OnFailed, number, end.status());
-  OnOutput(r, member);
   Tell(r, member, &EngineRank::OnFinished, number, *std::move(end));
+  OnOutput(r, member);
 }
 
 void EngineServer::OnOutput(size_t r, MemberId member) {
   Rank* const rank = Find(r, member);
   if (rank == nullptr) return;
   last_output_ = MonotonicNow();
+  if (rank->machine->on_trial()) return;
   // Reset by output and not by the first plan, because an engine that hangs accepts plans too.
   rank->retry = absl::ZeroDuration();
   rank->on_trial = false;

@@ -32,7 +32,9 @@ void PlacedRank::Advance(absl::Time now) {
   const absl::Duration since =
       std::max(absl::ZeroDuration(), now - std::exchange(advanced_at_, std::max(now, advanced_at_)));
   const int64_t running = std::min<int64_t>(options_.slots, InEngine() + load_.others());
-  if (running == 0 || since == absl::InfiniteDuration()) return;
+  if (since == absl::InfiniteDuration()) return;
+  if (InEngine() == 0 && CountsTokens()) worked_at_ += since;
+  if (running == 0) return;
   ran_ += since;
   requests_ran_ += running * since;
   if (usual_step_ > absl::ZeroDuration()) steps_ += absl::FDivDuration(since, usual_step_);

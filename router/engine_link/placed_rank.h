@@ -28,8 +28,10 @@ class PlacedRank final : public EngineRank {
   bool AcknowledgesPlans() const override { return true; }
   void Begin(Call& call, const EngineCall& from, absl::Time now) override;
   void OnEnd(Call&, absl::Time now, Output& out) override {
-    if (open()) EndStep(now, out);
+    // A report would say that it works.
+    if (open() && !Hangs(now)) EndStep(now, out);
   }
+  bool CountsTokens() const override { return load_.last() && load_.last()->generated.has_value(); }
   void EndStep(absl::Time now, Output& out) override;
 
   // At least those that have been reported, and not so many more that the group would not believe it.

@@ -39,7 +39,10 @@ void Group::ExpelSilent(absl::Duration limit, const Context& context) {
   for (Member* rank : ranks_) {
     if (context.now - rank->behind_since >= limit) silent.push_back(rank);
   }
-  for (Member* rank : silent) CutOff(*rank, absl::DeadlineExceededError("no step report in time"), context);
+  for (Member* rank : silent) {
+    steps_.OnSilentRank();
+    CutOff(*rank, absl::DeadlineExceededError("no step report in time"), context);
+  }
 }
 
 // A rank that has not answered by now counts as stuck: the others continue without it.

@@ -42,6 +42,7 @@ StepTotals& StepTotals::operator+=(const StepTotals& other) {
   decide_max_s = std::max(decide_max_s, other.decide_max_s);
   decisions_stopped_early += other.decisions_stopped_early;
   saturated_steps += other.saturated_steps;
+  silent_ranks += other.silent_ranks;
   return *this;
 }
 

@@ -55,6 +55,8 @@ struct StepTotals {
   int64_t decisions_stopped_early = 0;
   // Steps after which no worker had a free slot.
   int64_t saturated_steps = 0;
+  // Ranks that were disconnected because they reported no step in time.
+  int64_t silent_ranks = 0;
 
   StepTotals& operator+=(const StepTotals& other);
 };
@@ -106,6 +108,8 @@ class StepStatistics {
 
   // The group waits for requests and no decision follows: appends the summaries that wait for one.
   void OnParked(int64_t waiting, Summaries& done);
+
+  void OnSilentRank() { ++totals_.silent_ranks; }
 
   const StepTotals& totals() const { return totals_; }
   const StepDistributions& distributions() const { return distributions_; }

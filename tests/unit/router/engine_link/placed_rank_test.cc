@@ -127,6 +127,32 @@ TEST_F(PlacedRankTest, ARankThatStopsIsSilentAndGetsNothingBeforeItWorksAgain) {
   EXPECT_EQ(rank_.active(), 1) << "it has been restarted";
 }
 
+// Their requests end, too, and free memory; the time between them is no time of silence.
+TEST_F(PlacedRankTest, ClientsThatGiveUpDoNotHideARankThatStops) {
+  Begin({}, {0, 0, 7});
+  int64_t silent_s = 0, tokens = 0;
+  for (CallNumber call = 1; call <= 20; ++call) {
+    Plan({call});
+    for (int s = 0; s < 15; ++s, ++silent_s) {
+      now_ += absl::Seconds(1);
+      Reports();
+      Load(1, s == 0 ? ++tokens : tokens, 7);
+      if (!Reports().empty()) continue;
+      EXPECT_EQ(silent_s + 1, absl::ToInt64Seconds(EngineRank::kLongestQuiet));
+      End(call);
+      EXPECT_THAT(Reports(), IsEmpty());
+      Load(0, tokens, 8);
+      EXPECT_THAT(Report().finished, SizeIs(1)) << "it works again";
+      return;
+    }
+    End(call);
+    Load(0, --tokens, 7);
+    now_ += absl::Seconds(100);
+    Load(0, tokens, 7);
+  }
+  ADD_FAILURE() << "not found";
+}
+
 TEST_F(PlacedRankTest, ARefusedRequestKeepsItsSlotForAWhile) {
   Begin({1});
   Reports();
