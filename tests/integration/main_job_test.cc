@@ -77,49 +77,28 @@ TEST(MainJob, EverySettingCompletesTheTrace) {
   }
 }
 
-TEST(MainJob, ASweepFindsNoKneeWhereNoRateHolds) {
+TEST(MainJob, AnOpenLoopKeepsItsRateAndCountsTheRequestsWithinTheLimits) {
   ClusterOptions options = {
       .worker_processes = 1, .ranks_per_process = 3, .worker_flags = {"--c=0.002", "--tl=0", "--slots=32"}};
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
-  const std::string dir = TestDirectory();
-  const auto run = [&](const std::string& name, const std::vector<std::string>& flags) {
-    std::vector<std::string> all = {
-        absl::StrCat("--target=", cluster.address()), absl::StrCat("--admin=", cluster.admin_address()),
-        absl::StrCat("--trace=", WriteTrace(200)), absl::StrCat("--json=", dir, "/", name, ".json"),
-        absl::StrCat("--html=", dir, "/", name, ".html")};
-    all.insert(all.end(), flags.begin(), flags.end());
-    const RunResult result = RunProgram("bfio_loadgen", all);
-    EXPECT_EQ(result.code, 0) << result.err << result.out;
-    return nlohmann::json::parse(std::ifstream(absl::StrCat(dir, "/", name, ".json")), nullptr, false);
-  };
-
-  // No token arrives within a microsecond: two rates fail, and the third is not tried.
-  const nlohmann::json sweep =
-      run("sweep", {"--arrival=sweep", "--rates=50,60,70", "--step_duration=1", "--goodput=ttft:0.000001"});
-  ASSERT_EQ(sweep["levels"].size(), 2u);
-  uint64_t sent = 0;
-  for (const auto& level : sweep["levels"]) {
-    EXPECT_EQ(level["verdict"], "goodput");
-    EXPECT_EQ(level["completed"], level["sent"]);
-    sent += level["sent"].get<uint64_t>();
-  }
-  EXPECT_EQ(sweep["requests_sent"], sent);
-  EXPECT_EQ(sweep["completed"], sent);
-  EXPECT_GE(sweep["levels"][1]["start_s"], 1.0) << "each rate has its second";
-  EXPECT_TRUE(sweep["knee"]["held_rate"].is_null());
-  EXPECT_EQ(sweep["knee"]["failed_rate"], 50);
-  EXPECT_EQ(sweep["goodput"]["good_requests"], 0);
-  EXPECT_EQ(sweep["goodput"]["missed"]["ttft"], sent);
-
-  const nlohmann::json held =
-      run("held", {"--arrival=sweep", "--rates=100,200", "--step_duration=1", "--goodput=e2e:1000"});
-  EXPECT_EQ(held["levels"].size(), 2u);
-  EXPECT_EQ(held["goodput"]["share"], 1.0);
-  EXPECT_EQ(held["completed"], held["requests_sent"]);
-  EXPECT_EQ(held["barrier"]["ranks"], 3);
-  std::ifstream page(absl::StrCat(dir, "/held.html"));
-  EXPECT_NE(std::string(std::istreambuf_iterator<char>(page), {}).find("\"arrival\":\"sweep\""),
+  const std::string base = absl::StrCat(TestDirectory(), "/open");
+  const RunResult result = RunProgram(
+      "bfio_loadgen",
+      {absl::StrCat("--target=", cluster.address()), absl::StrCat("--admin=", cluster.admin_address()),
+       absl::StrCat("--trace=", WriteTrace(200)), absl::StrCat("--json=", base, ".json"),
+       absl::StrCat("--html=", base, ".html"), "--arrival=gamma", "--burstiness=1000", "--rate=100",
+       "--duration=2", "--goodput=ttft:0.000001,e2e:1000"});
+  EXPECT_EQ(result.code, 0) << result.err << result.out;
+  const auto run = nlohmann::json::parse(std::ifstream(absl::StrCat(base, ".json")), nullptr, false);
+  EXPECT_NEAR(run["requests_sent"].get<double>(), 200, 5);
+  EXPECT_EQ(run["completed"], run["requests_sent"]);
+  EXPECT_EQ(run["goodput"]["good_requests"], 0) << "no token arrives within a microsecond";
+  EXPECT_EQ(run["goodput"]["missed"]["ttft"], run["completed"]);
+  EXPECT_EQ(run["goodput"]["missed"]["e2e"], 0);
+  EXPECT_EQ(run["barrier"]["ranks"], 3);
+  std::ifstream page(absl::StrCat(base, ".html"));
+  EXPECT_NE(std::string(std::istreambuf_iterator<char>(page), {}).find("\"arrival\":\"gamma\""),
             std::string::npos);
   cluster.StopCleanly();
 }

@@ -46,8 +46,8 @@ const ProgramInfo& Info() {
       "  bfio_loadgen --trace=AzureLLMInferenceTrace_conv.csv --arrival=trace --time_scale=2 --duration=300\n"
       "  bfio_loadgen --profile=code --arrival=gamma --rate=40 --burstiness=0.5 --requests=2000 "
       "--json=out.json\n"
-      "  bfio_loadgen --arrival=sweep --rates=10:100:10 --step_duration=60 --goodput=ttft:0.5,tpot:0.05 "
-      "--html=sweep.html\n\n"
+      "  bfio_loadgen --arrival=poisson --rate=40 --duration=60 --goodput=ttft:0.5,tpot:0.05 "
+      "--html=run.html\n\n"
       "Latencies count from the time a request was due. Exit code: 0 success, 1 failed requests, 2 bad\n"
       "input, 3 a token stream violated the API's contract, 130 interrupted (with the results so far)."};
   return *info;

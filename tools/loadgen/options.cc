@@ -8,7 +8,6 @@
 #include "absl/strings/str_join.h"
 #include "common/base/address.h"
 #include "common/base/status_macros.h"
-#include "common/config/rates.h"
 #include "common/workload/trace.h"
 
 namespace bfio::loadgen {
@@ -39,22 +38,15 @@ void AddTraffic(OptionTable& table, Options& o) {
                    absl::StrJoin(ProfileNames(), ", ")));
   table.Add("arrival", &o.arrival,
             "closed loop: closed (keeps --concurrency requests under way); open loop: trace (the trace's "
-            "timestamps), poisson or gamma (at --rate), sweep (each of --rates for --step_duration; waits "
-            "for all requests before the next rate, and stops after two rates in a row that were not held)");
+            "timestamps), poisson or gamma (at --rate)");
   table.Add("rate", &o.rate, kPerSecond,
             "open loop: requests per second; --arrival=trace scales the trace's timestamps to this mean rate "
             "(0: does not scale them)");
-  table.Add(
-      "burstiness", &o.burstiness, Within(1e-3, 1e3),
-      "shape of the gamma-distributed gaps of gamma and sweep: 1 is Poisson, below 1 is burstier, above "
-      "1 is more regular");
+  table.Add("burstiness", &o.burstiness, Within(1e-3, 1e3),
+            "shape of the gamma-distributed gaps of gamma: 1 is Poisson, below 1 is burstier, above "
+            "1 is more regular");
   table.Add("time_scale", &o.time_scale, Within(1e-6, 1e6),
             "open loop: divides the send times of all requests; 2 sends twice as fast");
-  table.AddParsed("rates", &o.rates, "",
-                  "--arrival=sweep: requests per second, ascending, such as 5,10,20 or FROM:TO:STEP",
-                  [](const std::string& text) { return ParseRates("rates", text); });
-  table.Add("step_duration", &o.step_duration_s, Within(1e-3, 1e6),
-            "--arrival=sweep: seconds for each rate; use several times a request's duration");
   table.AddParsed("goodput", &o.goodput, "",
                   "latency limits in seconds, such as ttft:0.5,tpot:0.05,e2e:30; reports how many requests "
                   "meet all of them",
@@ -116,20 +108,13 @@ absl::Status Validate(const Options& o) {
   const std::string arrival = absl::StrCat("--arrival=", o.arrival),
                     cannot = " cannot be used with " + arrival;
   const std::pair<bool, std::string> rules[] = {
-      {!gaps && !o.sweep() && o.arrival != "trace" && !o.closed_loop(),
-       arrival + " is not one of trace, poisson, gamma, sweep, closed"},
+      {!gaps && o.arrival != "trace" && !o.closed_loop(),
+       arrival + " is not one of trace, poisson, gamma, closed"},
       {o.closed_loop() && o.rate > 0, "--rate" + cannot + "; use --concurrency"},
-      {(o.closed_loop() || o.sweep()) && o.time_scale != 1, "--time_scale" + cannot},
+      {o.closed_loop() && o.time_scale != 1, "--time_scale" + cannot},
       {gaps && o.rate == 0, arrival + " needs --rate"},
-      {o.arrival != "gamma" && !o.sweep() && o.burstiness != 1,
-       "--burstiness can be used only with --arrival=gamma or sweep"},
+      {o.arrival != "gamma" && o.burstiness != 1, "--burstiness can be used only with --arrival=gamma"},
       {o.arrival == "trace" && o.trace.empty(), arrival + " needs --trace"},
-      {!o.sweep() && !o.rates.empty(), "--rates can be used only with --arrival=sweep"},
-      {o.sweep() && o.requests > 0, "--requests" + cannot + ", which ends after a fixed time"},
-      {o.sweep() && o.rates.empty(), arrival + " needs --rates"},
-      {o.sweep() && o.rate > 0, "--rate" + cannot + "; use --rates"},
-      {o.sweep() && o.duration_s > 0, "--duration" + cannot + "; use --step_duration"},
-      {!o.agents.empty() && o.sweep(), "--agents" + cannot},
       {!o.agents.empty() && o.max_new_tokens > 0, "--max_new_tokens cannot be used with --agents"},
       {o.agents.empty() && o.agent_timeout > absl::ZeroDuration(), "--agent_timeout needs --agents"},
       {!o.trace.empty() && !o.profile.empty(), "--trace and --profile cannot be used together"}};

@@ -29,15 +29,12 @@ struct Options {
   std::string trace;
   std::string profile;
   // "closed": `concurrency` requests at any time, each followed by the next. "trace", "poisson", "gamma":
-  // open loop, requests are sent when they are due, however many are under way. "sweep": open loop with each
-  // of `rates` for `step_duration_s`; waits until all requests have ended before the next rate.
+  // open loop, requests are sent when they are due, however many are under way.
   std::string arrival = "closed";
   // Open loop only; see common/workload/arrivals.h.
   double rate = 0;
   double burstiness = 1;
   double time_scale = 1;
-  std::vector<double> rates;
-  double step_duration_s = 30;
   uint32_t concurrency = 64;
   // max_new_tokens of every request; the model ends the request, so its length is not known in advance. 0:
   // requests have exactly the lengths of the trace or profile. Not for agents.
@@ -71,7 +68,6 @@ struct Options {
   std::string log_level = "info", log_format = "text";
 
   bool closed_loop() const { return arrival == "closed"; }
-  bool sweep() const { return arrival == "sweep"; }
 };
 
 // `options` outlives the reading of `table`.

@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "tools/loadgen/knee.h"
 
 namespace bfio::loadgen {
 namespace {
@@ -41,37 +40,6 @@ std::string GoodputText(const Results& r) {
   missed("TPOT", g.limits().tpot_s, g.missed_tpot());
   missed("E2E", g.limits().e2e_s, g.missed_e2e());
   return out + "\n";
-}
-
-std::string Percent(const std::optional<double>& share) {
-  return share.has_value() ? absl::StrFormat("%.1f %%", *share * 100) : "-";
-}
-
-std::string Milliseconds(const Histogram& h, double q) {
-  return h.count() == 0 ? "-" : absl::StrFormat("%.2f", h.Quantile(q) * 1e3);
-}
-
-// One line per level that has begun, and the knee.
-std::string LevelsText(const Results& r) {
-  std::string out =
-      absl::StrFormat("  %10s %8s %10s %8s %8s %9s %10s %10s %10s  %s\n", "requests/s", "due", "completed",
-                      "good", "served", "tokens/s", "TTFT p99", "TPOT p99", "E2E p99", "");
-  for (const Level& level : r.levels.levels()) {
-    if (level.due() == 0) continue;
-    const Verdict verdict = Judge(level, r.goodput.limits().any());
-    absl::StrAppendFormat(&out, "  %10.4g %8d %10d %8s %8s %9.0f %10s %10s %10s  %s\n", level.rate,
-                          level.due(), level.completed, Percent(verdict.good_share),
-                          Percent(verdict.served_share), level.tokens_per_s(),
-                          Milliseconds(level.ttft_s, 0.99), Milliseconds(level.tpot_s, 0.99),
-                          Milliseconds(level.e2e_s, 0.99), VerdictName(verdict.kind));
-  }
-  const std::optional<Knee> knee = FindKnee(r.levels.levels(), r.goodput.limits().any());
-  absl::StrAppend(&out, "  knee           ",
-                  knee.has_value()
-                      ? KneeText(*knee)
-                      : "not determined: too few requests per rate, or the rates are not ascending",
-                  "\n");
-  return out;
 }
 
 std::string BarrierText(const BarrierMeasurements& f) {
@@ -112,7 +80,6 @@ std::string ToTable(const Report& report) {
                           r.agents.completed, r.agents.failed, r.agents.calls_not_sent);
   }
   if (r.goodput.limits().any()) absl::StrAppend(&out, GoodputText(r));
-  if (!r.levels.levels().empty()) absl::StrAppend(&out, LevelsText(r));
   if (r.resumed > 0) {
     absl::StrAppend(&out, "  resumed        ", r.resumed, " requests, ", r.token_mismatches,
                     " tokens differed after the resume\n");

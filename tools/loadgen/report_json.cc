@@ -3,7 +3,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/json/json_reader.h"
 #include "nlohmann/json.hpp"
-#include "tools/loadgen/knee.h"
 #include "tools/loadgen/report.h"
 
 namespace bfio::loadgen {
@@ -36,8 +35,6 @@ Json SettingsJson(const Options& o) {
           {"requests", o.requests},
           {"duration", o.duration_s},
           {"seed", o.seed},
-          {"rates", o.rates},
-          {"step_duration", o.step_duration_s},
           {"resume", o.resume},
           {"max_new_tokens", o.max_new_tokens},
           {"ttft_objective_s", absl::ToDoubleSeconds(o.ttft_objective)},
@@ -95,37 +92,6 @@ Json GoodputJson(const Results& r) {
             {"e2e", r.goodput.missed_e2e()}}}};
 }
 
-Json LevelsJson(const Results& r) {
-  Json levels = Json::array();
-  for (const Level& level : r.levels.levels()) {
-    if (level.due() == 0) continue;
-    const Verdict verdict = Judge(level, r.goodput.limits().any());
-    levels.push_back({{"rate", level.rate},
-                      {"offered_rate", level.offered_rate()},
-                      {"start_s", *level.start_s},
-                      {"length_s", level.length_s},
-                      {"sent", level.sent},
-                      {"not_sent", level.not_sent},
-                      {"completed", level.completed},
-                      {"failed", level.failed},
-                      {"good_share", OrNull(verdict.good_share)},
-                      {"served_share", OrNull(verdict.served_share)},
-                      {"throughput_tokens_per_s", level.tokens_per_s()},
-                      {"ttft_s", LatencyJson(level.ttft_s)},
-                      {"tpot_s", LatencyJson(level.tpot_s)},
-                      {"e2e_s", LatencyJson(level.e2e_s)},
-                      {"verdict", VerdictName(verdict.kind)}});
-  }
-  return levels;
-}
-
-Json KneeJson(const Results& r) {
-  const std::optional<Knee> knee = FindKnee(r.levels.levels(), r.goodput.limits().any());
-  if (!knee.has_value()) return nullptr;
-  return {
-      {"held_rate", OrNull(knee->held)}, {"failed_rate", OrNull(knee->failed)}, {"text", KneeText(*knee)}};
-}
-
 }  // namespace
 
 Json ResultJson(const Report& report) {
@@ -168,10 +134,6 @@ Json ResultJson(const Report& report) {
     json["settings"]["agents"] = AgentsText(report.options.agents);
   }
   if (r.goodput.limits().any()) json["goodput"] = GoodputJson(r);
-  if (!r.levels.levels().empty()) {
-    json["levels"] = LevelsJson(r);
-    json["knee"] = KneeJson(r);
-  }
   return json;
 }
 

@@ -15,23 +15,17 @@ constexpr size_t kBreachExamples = 5;
 
 }  // namespace
 
-void Results::Sent(double due_s, uint32_t level, std::optional<double> lag_s) {
+void Results::Sent(double due_s, std::optional<double> lag_s) {
   ++requests_sent;
   timeline.OnSent(due_s);
-  levels.OnSent(level);
   if (!lag_s.has_value()) return;
   schedule_lag_s.Add(*lag_s);
   timeline.OnLag(due_s, *lag_s);
 }
 
-void Results::NotSent(uint32_t level) {
-  ++not_sent;
-  levels.OnNotSent(level);
-}
-
 void Results::Add(const EndedRequest& request) {
   timeline.OnEnded(request);
-  levels.OnEnded(request, goodput.Add(request));
+  goodput.Add(request);
   output_tokens += request.output_tokens;
   token_mismatches += request.token_mismatches;
   if (!request.breach.empty()) {
@@ -133,52 +127,6 @@ void Timeline::OnEnded(const EndedRequest& request) {
   if (request.output_tokens == 0) return;
   due.ttft_s.Add(request.ttft_s);
   if (request.output_tokens > 1) due.tpot_s.Add(request.tpot_s());
-}
-
-Levels::Levels(const std::vector<double>& rates, double length_s) {
-  for (const double rate : rates) levels_.push_back({.rate = rate, .length_s = length_s});
-}
-
-void Levels::Begin(uint32_t level, double start_s) {
-  // A level in which nothing was due starts together with the next one, and has no results.
-  for (; begun_ <= level && begun_ < levels_.size(); ++begun_) levels_[begun_].start_s = start_s;
-}
-
-void Levels::OnSent(uint32_t level) {
-  if (level < begun_) ++levels_[level].sent;
-}
-
-void Levels::OnNotSent(uint32_t level) {
-  if (level < begun_) ++levels_[level].not_sent;
-}
-
-void Levels::OnEnded(const EndedRequest& request, bool good) {
-  if (begun_ == 0) return;
-  request.ForEachMessage([&](double when, double, uint32_t tokens) { CountTokens(when, tokens); });
-  if (request.level >= begun_ || request.interrupted) return;
-  Level& level = levels_[request.level];
-  ++(request.ok() ? level.completed : level.failed);
-  if (!request.ok()) return;
-  level.good += good;
-  level.output_tokens += request.output_tokens;
-  level.e2e_s.Add(request.e2e_s);
-  if (request.output_tokens == 0) return;
-  level.ttft_s.Add(request.ttft_s);
-  HalfLevel& half = level.halves[request.due_s >= *level.start_s + level.length_s / 2];
-  ++half.requests;
-  half.due_sum_s += request.due_s;
-  half.ttft_sum_s += request.ttft_s;
-  if (request.output_tokens == 1) return;
-  level.tpot_s.Add(request.tpot_s());
-  half.decode_s += request.e2e_s - request.ttft_s;
-  half.decode_tokens += request.output_tokens - 1;
-}
-
-void Levels::CountTokens(double when, uint32_t tokens) {
-  // A level's requests have ended when the next one begins.
-  Level& level = levels_[begun_ - 1];
-  const double offset = when - *level.start_s;
-  if (offset >= level.length_s / 2 && offset < level.length_s) level.tokens_in_second_half += tokens;
 }
 
 namespace {

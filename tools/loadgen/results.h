@@ -48,8 +48,6 @@ struct EndedRequest {
   std::vector<TokenGap> gaps;
   // Seconds after the start of the run.
   double due_s = 0;
-  // Level of the arrival profile; 0 without one.
-  uint32_t level = 0;
 
   bool ok() const { return code == "OK" && !interrupted; }
   // REQUIRES: output_tokens > 1.
@@ -104,71 +102,6 @@ class Goodput {
   GoodputLimits limits_;
   uint64_t good_ = 0;
   uint64_t missed_ttft_ = 0, missed_tpot_ = 0, missed_e2e_ = 0;
-};
-
-// Results of each level of a sweep, which keeps each of --rates for --step_duration.
-//
-// Purpose: the points of the curve on which the knee is searched. A request belongs to the level in which it
-// was due, whenever it ends. Pure; one thread at a time (the runner guards it). Times in seconds after the
-// start of the run.
-
-// Sums over completed requests that were due in one half of a level.
-struct HalfLevel {
-  uint64_t requests = 0;
-  double due_sum_s = 0;
-  double ttft_sum_s = 0;
-  // Time and tokens after the first token.
-  double decode_s = 0;
-  uint64_t decode_tokens = 0;
-};
-
-struct Level {
-  // Requests per second as configured, and for how long.
-  double rate = 0;
-  double length_s = 0;
-  // Empty before the level has begun.
-  std::optional<double> start_s;
-  // Requests sent, and requests due but not sent in time.
-  uint64_t sent = 0;
-  uint64_t not_sent = 0;
-  uint64_t completed = 0;
-  uint64_t failed = 0;
-  // Requests within the goodput limits.
-  uint64_t good = 0;
-  // Output tokens of completed requests.
-  uint64_t output_tokens = 0;
-  HalfLevel halves[2];
-  // Tokens of any request that arrived in the second half of the level.
-  uint64_t tokens_in_second_half = 0;
-  Histogram ttft_s, tpot_s, e2e_s;
-
-  uint64_t due() const { return sent + not_sent; }
-  // Requests per second that were actually due.
-  double offered_rate() const { return static_cast<double>(due()) / length_s; }
-  double tokens_per_s() const { return static_cast<double>(tokens_in_second_half) * 2 / length_s; }
-};
-
-class Levels {
- public:
-  // Without levels: nothing is counted.
-  Levels() = default;
-  Levels(const std::vector<double>& rates, double length_s);
-
-  // The methods below take levels that have begun, in ascending order.
-  void Begin(uint32_t level, double start_s);
-  void OnSent(uint32_t level);
-  void OnNotSent(uint32_t level);
-  // `good`: the request meets the goodput limits.
-  void OnEnded(const EndedRequest& request, bool good);
-
-  const std::vector<Level>& levels() const { return levels_; }
-
- private:
-  void CountTokens(double when, uint32_t tokens);
-
-  std::vector<Level> levels_;
-  // Number of levels that have begun; they begin in order.
-  size_t begun_ = 0;
 };
 
 // A run over time, as seen by its clients.
@@ -251,12 +184,10 @@ struct Results {
 
   Goodput goodput;
   // Levels of the arrival profile.
-  Levels levels;
   Timeline timeline;
 
-  // `level` is the level of the sweep. `lag_s` is empty in a closed loop.
-  void Sent(double due_s, uint32_t level, std::optional<double> lag_s);
-  void NotSent(uint32_t level);
+  // `lag_s` is empty in a closed loop.
+  void Sent(double due_s, std::optional<double> lag_s);
   void Add(const EndedRequest& request);
   uint64_t failed_total() const;
   double tokens_per_s() const { return duration_s > 0 ? static_cast<double>(output_tokens) / duration_s : 0; }

@@ -41,11 +41,10 @@ const brief = (value) => String(Number(value.toPrecision(4)));
 const capital = (text) => text[0].toUpperCase() + text.slice(1);
 
 function workload(run) {
-  const arrival = run.text('settings/arrival'), rate = run.number('settings/rate'), rates = run.numbers('settings/rates');
+  const arrival = run.text('settings/arrival'), rate = run.number('settings/rate');
   const source = run.text('workload/source');
   if (arrival === 'closed') return `${source}, closed loop of ${run.count('settings/concurrency')} requests`;
-  let span = rate > 0 ? `, ${brief(rate)} requests/s` : '';
-  if (rates.length) span = `, ${brief(rates[0])} to ${brief(rates.at(-1))} requests/s`;
+  const span = rate > 0 ? `, ${brief(rate)} requests/s` : '';
   return `${source}, ${arrival} arrivals${span}`;
 }
 
@@ -96,46 +95,6 @@ function goodput(run) {
     columns: [{name: 'latency'}, {name: 'limit'}, {name: 'completed requests beyond it'}],
     rows: ['ttft', 'tpot', 'e2e'].filter((key) => Number.isFinite(run.number(`goodput/limits/${key}_s`)))
       .map((key) => [key.toUpperCase(), `${brief(run.number(`goodput/limits/${key}_s`))} s`, run.count(`goodput/missed/${key}`)])
-  });
-}
-
-// A line over the offered rate: a number of each level; with `ofRate` the number is a share of that rate.
-function levelLine(run, name, member, ofRate = false, style = {}) {
-  const levels = run.list('levels').map((_, i) => i);
-  const x = levels.map((i) => run.number(`levels/${i}/offered_rate`));
-  return {name, x, y: levels.map((i) => run.number(`levels/${i}/${member}`) * (ofRate ? x[i] : 1)), ...style};
-}
-const offered = () => ({label: 'offered', unit: 'requests/s'});
-
-function levels(run) {
-  if (!run.list('levels').length) return;
-  const good = run.has('goodput');
-  heading('Rates and the knee');
-  if (run.has('knee')) paragraph(`Knee: ${run.text('knee/text')}.`);
-  chart({
-    title: 'Offered and served', x: offered(), y: {label: 'rate', unit: 'requests/s', min: 0},
-    note: 'Served: estimated rate that the system sustains. It equals the offered rate while latency is stable, ' +
-      'and 1 / (1 + g) of it if latency grows by g seconds per second.',
-    series: [levelLine(run, 'offered', 'offered_rate', false, {dashed: true}), levelLine(run, 'served', 'served_share', true),
-             ...(good ? [levelLine(run, 'within the limits', 'good_share', true)] : [])]
-  });
-  chart({
-    title: 'Latency over rate', note: '99th percentiles of the requests due at each rate.',
-    x: offered(), y: {label: 'latency', unit: 's', log: true},
-    series: ['ttft_s', 'tpot_s', 'e2e_s'].map((key) => levelLine(run, `${LATENCIES[key][0]} p99`, `${key}/p99`))
-  });
-  const ms = (name) => ({name, unit: 'ms', decimals: 2}), percent = (name) => ({name, unit: '%', decimals: 1});
-  table({
-    title: 'Rates',
-    columns: [{name: 'rate', unit: 'requests/s'}, {name: 'due'}, {name: 'completed'}, ...(good ? [percent('within limits')] : []),
-              percent('served'), {name: 'throughput', unit: 'tokens/s', decimals: 0}, ms('TTFT p99'), ms('TPOT p99'), ms('E2E p99'),
-              {name: 'verdict'}],
-    rows: run.list('levels').map((_, i) => {
-      const number = (member) => run.number(`levels/${i}/${member}`);
-      return [number('rate'), run.count(`levels/${i}/sent`) + run.count(`levels/${i}/not_sent`), number('completed'),
-              ...(good ? [number('good_share') * 100] : []), number('served_share') * 100, number('throughput_tokens_per_s'),
-              number('ttft_s/p99') * 1e3, number('tpot_s/p99') * 1e3, number('e2e_s/p99') * 1e3, run.text(`levels/${i}/verdict`)];
-    })
   });
 }
 
@@ -214,13 +173,11 @@ function showRun(run) {
   title(`Load test: ${workload(run)}`,
     `${count(run.count('completed'))} requests completed in ${significant(run.number('duration_s'), 3)} s, ` +
     `${run.failed === 0 ? 'none' : count(run.failed)} failed: ${fixed(run.number('throughput_tokens_per_s'), 0)} tokens/s, ` +
-    `${fixed(run.number('throughput_requests_per_s'), 1)} requests/s.` + (run.count('interrupted') > 0 ? ' The run was interrupted.' : '') +
-    (run.has('knee') ? ` Knee: ${run.text('knee/text')}.` : ''));
+    `${fixed(run.number('throughput_requests_per_s'), 1)} requests/s.` + (run.count('interrupted') > 0 ? ' The run was interrupted.' : ''));
   heading('Results');
   latencies(run);
   counts(run);
   goodput(run);
-  levels(run);
   overTime(run);
   heading('Distributions');
   chart({

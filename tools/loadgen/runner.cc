@@ -37,12 +37,10 @@ Runner::Runner(const Options& options, const Login& login, Schedule& schedule,
       progress_(progress) {
   MutexLock lock(&mutex_);
   results_.goodput = Goodput(options.goodput);
-  results_.levels = Levels(options.rates, options.step_duration_s);
 }
 
 Results Runner::Run() {
   start_ = MonotonicNow();
-  origin_ = start_;
   if (options_.duration_s > 0) {
     send_end_ = start_ + absl::Seconds(options_.duration_s);
     if (!options_.closed_loop()) send_end_ += kSendGrace;
@@ -55,7 +53,6 @@ Results Runner::Run() {
       interrupted_ = sent_all_ = true;
       CancelAll();
     }
-    if (!sent_all_ && options_.sweep()) AdvanceSweep(now);
     if (!sent_all_ && now >= send_end_) DropUnsent();
     progress_.Update(now, [&] { return View(now); });
     Step step;
@@ -102,12 +99,8 @@ bool Runner::MaySend(absl::Time now, absl::Time& until) const {
   const size_t limit = options_.closed_loop() ? options_.concurrency : kMaxInFlight;
   const bool agents = options_.closed_loop() && !options_.agents.empty();
   if ((agents ? agents_.size() : open_.size()) >= limit) return false;
-  if (options_.sweep() && next_->level != level_) {
-    if (now < level_end_) until = std::min(until, level_end_);
-    return false;
-  }
   const absl::Time due =
-      options_.closed_loop() ? std::max(start_, hold_until_) : origin_ + absl::Seconds(next_->due_s);
+      options_.closed_loop() ? std::max(start_, hold_until_) : start_ + absl::Seconds(next_->due_s);
   if (due <= now) return true;
   until = std::min(until, due);
   return false;
@@ -116,7 +109,7 @@ bool Runner::MaySend(absl::Time now, absl::Time& until) const {
 void Runner::SendNew(absl::Time now) {
   const PlannedRequest planned = *next_;
   next_ = schedule_.Next();
-  const absl::Time due = options_.closed_loop() ? now : origin_ + absl::Seconds(planned.due_s);
+  const absl::Time due = options_.closed_loop() ? now : start_ + absl::Seconds(planned.due_s);
   if (planned.agent != nullptr) {
     MutexLock lock(&mutex_);
     agents_.Begin(*planned.agent, absl::ToDoubleSeconds(due - start_));
@@ -139,7 +132,7 @@ void Runner::Send(const PlannedRequest& planned, absl::Time due, absl::Time now)
   const bool closed = options_.closed_loop();
   {
     MutexLock lock(&mutex_);
-    results_.Sent(absl::ToDoubleSeconds(due - start_), planned.level,
+    results_.Sent(absl::ToDoubleSeconds(due - start_),
                   closed ? std::nullopt : std::optional<double>(absl::ToDoubleSeconds(now - due)));
     open_.try_emplace(planned.index, Open{.planned = planned,
                                           .due = due,
@@ -184,25 +177,9 @@ void Runner::DropUnsent() {
   MutexLock lock(&mutex_);
   // In a closed loop no request was due: the next one waits for the end of another.
   if (!options_.closed_loop()) {
-    for (; next_.has_value(); next_ = schedule_.Next()) results_.NotSent(next_->level);
+    for (; next_.has_value(); next_ = schedule_.Next()) ++results_.not_sent;
   }
   next_.reset();
-}
-
-void Runner::AdvanceSweep(absl::Time now) {
-  MutexLock lock(&mutex_);
-  if (now >= level_end_ + kSendGrace) {
-    for (; next_.has_value() && next_->level == level_; next_ = schedule_.Next()) results_.NotSent(*level_);
-  }
-  if (!next_.has_value() || next_->level == level_ || now < level_end_ || !open_.empty()) return;
-  if (level_.has_value() && TwoFailed(results_.levels.levels(), *level_, options_.goodput.any())) {
-    next_.reset();
-    return;
-  }
-  level_ = next_->level;
-  origin_ = now;
-  level_end_ = now + absl::Seconds(options_.step_duration_s);
-  results_.levels.Begin(*level_, absl::ToDoubleSeconds(now - start_));
 }
 
 void Runner::CancelAll() {
@@ -245,8 +222,7 @@ void Runner::OnAttemptDone(uint64_t index, AttemptResult result) {
                         .token_mismatches = open.received->mismatches,
                         .e2e_s = absl::ToDoubleSeconds(result.end - open.due),
                         .gaps = std::move(open.received->gaps),
-                        .due_s = absl::ToDoubleSeconds(open.due - start_),
-                        .level = open.planned.level};
+                        .due_s = absl::ToDoubleSeconds(open.due - start_)};
   if (open.received->first_token.has_value()) {
     ended.ttft_s = absl::ToDoubleSeconds(*open.received->first_token - open.due);
   }

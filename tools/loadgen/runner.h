@@ -72,9 +72,6 @@ class Runner {
   // Sends the next call of an agent under way.
   void SendReady(absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
   void Send(const PlannedRequest& planned, absl::Time due, absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
-  // For a sweep: begins the next level when the current one is over and all its requests have ended, or ends
-  // the run after two rates in a row that the group did not hold.
-  void AdvanceSweep(absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
   void StartAttempt(uint64_t index) ABSL_LOCKS_EXCLUDED(mutex_);
   void DropUnsent() ABSL_LOCKS_EXCLUDED(mutex_);
   void CancelAll() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -100,10 +97,6 @@ class Runner {
   absl::Time send_end_ = absl::InfiniteFuture();
   // When requests under way are counted next. The interval is fixed, so that busy periods do not count more.
   absl::Time next_sample_ = absl::InfinitePast();
-  // The zero of due times: the start of the run, in a sweep the beginning of the level.
-  absl::Time origin_;
-  std::optional<uint32_t> level_;
-  absl::Time level_end_ = absl::InfinitePast();
   std::optional<PlannedRequest> next_;
   // No new request is sent any more; requests under way were also cancelled.
   bool sent_all_ = false, interrupted_ = false;

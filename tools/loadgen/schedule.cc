@@ -14,7 +14,7 @@ constexpr int64_t kProfileSamples = 100000;
 
 uint64_t TotalRequests(const Options& options, const Trace& trace) {
   if (options.requests > 0) return options.requests;
-  if (options.duration_s > 0 || options.sweep()) return 0;
+  if (options.duration_s > 0) return 0;
   const uint64_t requests =
       trace.format == "profile" ? kDefaultProfileRequests : static_cast<uint64_t>(trace.requests.size());
   if (options.agents.empty()) return requests;
@@ -56,8 +56,6 @@ absl::StatusOr<Trace> LoadTrace(const Options& options) {
 Schedule::Schedule(const Options& options, Trace trace)
     : trace_(std::move(trace)),
       agents_(options.agents),
-      rates_(options.rates),
-      step_duration_s_(options.step_duration_s),
       total_(TotalRequests(options, trace_)),
       duration_s_(options.duration_s),
       max_new_tokens_(options.max_new_tokens) {}
@@ -65,8 +63,8 @@ Schedule::Schedule(const Options& options, Trace trace)
 absl::StatusOr<Schedule> Schedule::Create(const Options& options, Trace trace) {
   Schedule schedule(options, std::move(trace));
   if (!options.closed_loop()) {
-    const ArrivalOptions arrivals = {.kind = options.sweep() ? "gamma" : options.arrival,
-                                     .rate = options.sweep() ? 1 : options.rate,
+    const ArrivalOptions arrivals = {.kind = options.arrival,
+                                     .rate = options.rate,
                                      .burstiness = options.burstiness,
                                      .time_scale = options.time_scale};
     BFIO_ASSIGN_OR_RETURN(schedule.arrivals_,
@@ -85,28 +83,12 @@ PlannedRequest CallOf(const PlannedRequest& of, uint32_t call) {
   return planned;
 }
 
-bool Schedule::NextArrival(PlannedRequest& planned) {
-  const double arrival = arrivals_.has_value() ? arrivals_->Next() : 0;
-  if (rates_.empty()) {
-    planned.due_s = arrival;
-    return duration_s_ == 0 || arrival < duration_s_;
-  }
-  while (arrival >= before_ + rates_[level_] * step_duration_s_) {
-    before_ += rates_[level_] * step_duration_s_;
-    if (++level_ == rates_.size()) return false;
-  }
-  planned.level = level_;
-  planned.due_s = (arrival - before_) / rates_[level_];
-  return true;
-}
-
 std::optional<PlannedRequest> Schedule::Next() {
   if (over_ || (total_ > 0 && next_ >= total_)) return std::nullopt;
   PlannedRequest planned;
-  if (!NextArrival(planned)) {
-    over_ = true;
-    return std::nullopt;
-  }
+  planned.due_s = arrivals_.has_value() ? arrivals_->Next() : 0;
+  over_ = duration_s_ > 0 && planned.due_s >= duration_s_;
+  if (over_) return std::nullopt;
   planned.index = row_;
   if (agents_.empty()) {
     planned.prompt_tokens = static_cast<uint32_t>(Row().prompt_tokens);

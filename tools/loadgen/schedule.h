@@ -21,11 +21,8 @@ namespace bfio::loadgen {
 struct PlannedRequest {
   // 0, 1, 2, ... in order of due times.
   uint64_t index = 0;
-  // Seconds after the start of the run, in a sweep after the start of the level; 0 in a closed loop, where
-  // the end of another request makes it due.
+  // Seconds after the start of the run; 0 in a closed loop, where the end of another request makes it due.
   double due_s = 0;
-  // Index of the sweep's rate; 0 without a sweep.
-  uint32_t level = 0;
   uint32_t prompt_tokens = 0;
   uint32_t output_tokens = 0;
   // The model may end the request before `output_tokens` are generated; a sim engine that ends requests by
@@ -60,21 +57,12 @@ class Schedule {
  private:
   Schedule(const Options& options, Trace trace);
 
-  // Sets due time and level; false after the end.
-  bool NextArrival(PlannedRequest& planned);
-
   const TraceRequest& Row() const { return trace_.requests[row_ % trace_.requests.size()]; }
 
   Trace trace_;
   std::vector<AgentShape> agents_;
-  // Empty in a closed loop. A sweep's has one request per second, on a clock that runs at the level's rate.
+  // Empty in a closed loop.
   std::optional<ArrivalProcess> arrivals_;
-  // Rates of a sweep, and how long each is kept.
-  std::vector<double> rates_;
-  double step_duration_s_;
-  uint32_t level_ = 0;
-  // Arrivals expected in the levels before level_.
-  double before_ = 0;
   uint64_t total_;
   double duration_s_;
   uint32_t max_new_tokens_;

@@ -79,9 +79,7 @@ TEST(TimelineTest, EveryRequestAndTokenIsCountedInItsBin) {
 class ReportTest : public ::testing::Test {
  protected:
   ReportTest() {
-    options_.arrival = "sweep";
-    options_.rates = {20, 40};
-    options_.step_duration_s = 2;
+    options_.arrival = "poisson";
     options_.goodput = {.ttft_s = 0.5};
     trace_.source = "</script><script>alert(1)</script><!--.csv";
     trace_.format = "azure";
@@ -89,23 +87,19 @@ class ReportTest : public ::testing::Test {
     trace_.dropped = 3;
     trace_.dropped_examples = {"line 2: x"};
     results_.goodput = Goodput(options_.goodput);
-    results_.levels = Levels(options_.rates, options_.step_duration_s);
     for (int i = 0; i < 120; ++i) {
-      const uint32_t level = i >= 40;
-      const double due = level == 0 ? i * 0.05 : 2 + (i - 40) * 0.025;
-      if (i % 40 == 0 && i < 80) results_.levels.Begin(level, due);
-      results_.Sent(due, level, 0.001 * (i % 7));
+      const double due = i * 0.03;
+      results_.Sent(due, 0.001 * (i % 7));
       results_.Add({.code = "OK",
                     .prompt_tokens = 10,
                     .output_tokens = 5,
                     .ttft_s = 0.123456 * (1 + i % 5),
                     .e2e_s = 0.123456 * (1 + i % 5) + 0.4,
                     .gaps = {{0.1, 1}, {0.1, 1}, {0.2, 2}},
-                    .due_s = due,
-                    .level = level});
+                    .due_s = due});
     }
     results_.duration_s = 5;
-    results_.Add({.code = "UNAVAILABLE", .message = "<worker> & \xff lost", .due_s = 3, .level = 1});
+    results_.Add({.code = "UNAVAILABLE", .message = "<worker> & \xff lost", .due_s = 3});
     report_.barrier = BarrierMeasurements{.policy = "fcfs", .ranks = 2, .steps = 50, .idle_fraction = 0.25};
   }
 
@@ -131,14 +125,10 @@ TEST_F(ReportTest, JsonHasTheKeysScriptsRead) {
       EXPECT_TRUE(json[latency][figure].is_number()) << latency << " " << figure;
     }
   }
-  EXPECT_EQ(json["settings"]["arrival"], "sweep");
+  EXPECT_EQ(json["settings"]["arrival"], "poisson");
   EXPECT_EQ(json["workload"]["requests"], 7);
   EXPECT_EQ(json["goodput"]["good_requests"], 96);
   EXPECT_EQ(json["goodput"]["missed"]["ttft"], 24);
-  EXPECT_EQ(json["levels"].size(), 2u);
-  EXPECT_EQ(json["levels"][0]["offered_rate"], 20);
-  EXPECT_EQ(json["levels"][0]["good_share"], 0.8);
-  EXPECT_EQ(json["knee"]["failed_rate"], 20) << "80 % within the limits are too few";
   EXPECT_EQ(json["barrier"]["idle_fraction"], 0.25);
 }
 

@@ -56,19 +56,6 @@ TEST(ScheduleTest, RequestsOrDurationEndAnOpenLoopWhicheverIsFirst) {
   EXPECT_TRUE(All({.arrival = "poisson", .rate = 1e-6, .requests = 7, .duration_s = 1}).empty());
 }
 
-// So large a shape of the gamma distribution makes arrivals even: request i is due when i + 1 requests are
-// expected, to within a thousandth.
-TEST(ScheduleTest, ASweepsRequestsComeAtTheRateOfTheirLevel) {
-  const auto all = All({.arrival = "sweep", .burstiness = 1e8, .rates = {10, 40}, .step_duration_s = 5});
-  ASSERT_NEAR(static_cast<double>(all.size()), 250, 1);
-  for (const PlannedRequest& planned : all) {
-    EXPECT_GE(planned.due_s, 0);
-    EXPECT_LE(planned.due_s, 5);
-    const double expected = planned.level == 0 ? 10 * planned.due_s : 50 + 40 * planned.due_s;
-    EXPECT_NEAR(expected, static_cast<double>(planned.index + 1), 0.05);
-  }
-}
-
 TEST(OptionsTest, InvalidOptionsNameTheFlag) {
   const struct {
     Options options;
@@ -81,13 +68,6 @@ TEST(OptionsTest, InvalidOptionsNameTheFlag) {
       {{.arrival = "poisson", .rate = 1, .burstiness = 2}, "--burstiness"},
       {{.arrival = "trace"}, "--trace"},
       {{.trace = "x", .profile = "code"}, "--profile"},
-      {{.arrival = "sweep", .rates = {1}, .requests = 9}, "--requests"},
-      {{.arrival = "closed", .rates = {1}}, "--rates"},
-      {{.arrival = "sweep"}, "--rates"},
-      {{.arrival = "sweep", .rate = 1, .rates = {1}}, "--rate "},
-      {{.arrival = "sweep", .time_scale = 2, .rates = {1}}, "--time_scale"},
-      {{.arrival = "sweep", .rates = {1}, .duration_s = 3}, "--duration"},
-      {{.arrival = "sweep", .rates = {1}, .agents = {{AgentShape::kSequence, 2}}}, "--agents"},
       {{.max_new_tokens = 1, .agents = {{AgentShape::kSequence, 2}}}, "--max_new_tokens"},
       {{.agent_timeout = absl::Seconds(1)}, "--agent_timeout"},
       {{.target = "router"}, "--target"},
