@@ -1,5 +1,7 @@
 #include "router/engine_link/rank_load.h"
 
+#include "router/core/model/kv_capacity.h"
+
 namespace bfio::router {
 
 ReportedLoad::ReportedLoad(int64_t most_others, int64_t kv_tokens, std::optional<EngineLoad> running)
@@ -23,17 +25,8 @@ void ReportedLoad::Take(std::optional<EngineLoad> load, const Own& own, absl::Ti
   const int64_t bounded = std::clamp<int64_t>(others, 0, most_others_);
   others_ =
       last_others_ ? std::max(bounded, *std::exchange(last_others_, bounded)) : recent_others_.Take(bounded);
-  shared_ = recent_shared_.Take(Shared(own));
-}
-
-int64_t ReportedLoad::Shared(const Own& own) const {
-  // An engine that reports no usage does not measure it.
-  if (!load_ || load_->tokens <= 0) return 0;
-  // n requests can share at most the KV of n - 1 of them.
-  const double times = std::min(static_cast<double>(own.decoding_tokens) / static_cast<double>(load_->tokens),
-                                static_cast<double>(own.decoding));
-  constexpr double kMost = int64_t{1} << 40;
-  return static_cast<int64_t>(std::clamp((times - 1) * static_cast<double>(kv_tokens_), 0.0, kMost));
+  shared_ = recent_shared_.Take(
+      load_ ? core::SharedKvTokens(own.decoding, own.decoding_tokens, load_->tokens, kv_tokens_) : 0);
 }
 
 }  // namespace bfio::router

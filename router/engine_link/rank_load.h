@@ -55,8 +55,6 @@ class ReportedLoad {
     int64_t last_ = 0, present_ = 0;
   };
 
-  int64_t Shared(const Own& own) const;
-
   int64_t most_others_ = 0, kv_tokens_ = 0;
   std::optional<EngineLoad> load_;
   bool works_ = false;

@@ -26,6 +26,17 @@ struct KvDemand {
   int32_t row = 0;
 };
 
+// KV tokens that a worker holds beyond its memory of `kv_tokens`, because requests share the blocks of their
+// prompts: `decoding` requests, of `decoding_tokens` tokens, and the prompts under way use `used` tokens of
+// it. n requests can share at most the KV of n - 1 of them. 0: the worker reports no use.
+inline int64_t SharedKvTokens(int64_t decoding, int64_t decoding_tokens, int64_t used, int64_t kv_tokens) {
+  if (used <= 0) return 0;
+  const double times = std::min(static_cast<double>(decoding_tokens) / static_cast<double>(used),
+                                static_cast<double>(decoding));
+  constexpr double kMost = int64_t{1} << 40;
+  return static_cast<int64_t>(std::clamp((times - 1) * static_cast<double>(kv_tokens), 0.0, kMost));
+}
+
 // A row has times * ways entries; the ways of one time are adjacent. Empty: only reservations count.
 struct KvOutlook {
   int32_t times = 0;

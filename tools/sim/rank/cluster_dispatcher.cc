@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "router/core/model/kv_capacity.h"
 #include "router/core/policy/policy.h"
 
 namespace bfio::sim {
@@ -133,7 +134,8 @@ void ClusterDispatcher::Stepped(int32_t stepper, const ServeStep& step, double n
     const ServeRank& rank = group_->ranks()[g];
     of.report.group_idle = barrier() ? !group_->HasWork(stepper) : rank.idle() && rank.in_transfer.empty();
     if (options_.kind != Kind::kDecode) of.report.prefill = PromptsOf(g);
-    of.report.shared_kv_tokens = Shared(g);
+    of.report.shared_kv_tokens = core::SharedKvTokens(rank.decodes, rank.decode_context,
+                                                      group_->UsedTokens(g), options_.worker.kv_tokens);
     if (options_.hints) of.hints = options_.hints(g);
   }
   const auto of_rank = [&](int32_t rank) -> RankReport& {
@@ -208,13 +210,6 @@ core::PrefillReport ClusterDispatcher::PromptsOf(int32_t rank) const {
     report.prompts.push_back({request.id, std::max<int64_t>(1, left)});
   }
   return report;
-}
-
-int64_t ClusterDispatcher::Shared(int32_t g) const {
-  const ServeRank& rank = group_->ranks()[g];
-  const int64_t used = group_->UsedTokens(g), resident = rank.resident_tokens();
-  if (used == 0 || resident <= used || rank.queued() > 0) return 0;
-  return options_.worker.kv_tokens * (resident - used) / used;
 }
 
 // --- decisions ---

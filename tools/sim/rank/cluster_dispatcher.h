@@ -120,8 +120,6 @@ class ClusterDispatcher final : public EngineDispatcher {
   void DropExpired(double now_s);
   void Deliver(StepReports& reports, double now_s);
   core::PrefillReport PromptsOf(int32_t rank) const;
-  // KV tokens that requests can hold beyond the memory by sharing blocks, at the present ratio of sharing.
-  int64_t Shared(int32_t rank) const;
   void Place(const std::vector<core::Placement>& placements, int32_t first_rank = 0);
 
   const Options options_;
