@@ -149,7 +149,8 @@ class HttpClient::Call {
       return absl::UnavailableError(absl::StrCat(server.host, " is no IP address"));
     const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> to(found, &freeaddrinfo);
     fd_ = socket(to->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd_ < 0 || (connect(fd_, to->ai_addr, to->ai_addrlen) != 0 && errno != EINPROGRESS))
+    if (fd_ < 0) return absl::ResourceExhaustedError("no file descriptor is free");
+    if (connect(fd_, to->ai_addr, to->ai_addrlen) != 0 && errno != EINPROGRESS)
       return absl::UnavailableError("cannot connect");
     return login.tls ? Encrypt(login) : absl::OkStatus();
   }
@@ -326,7 +327,9 @@ void HttpClient::Run() {
       polled.push_back(call->Awaited());
       next = std::min(next, call->deadline);
     }
-    const int64_t ms = std::clamp<int64_t>(absl::ToInt64Milliseconds(next - MonotonicNow()) + 1, 0, 60'000);
+    // Without a free file descriptor nothing wakes it.
+    const int64_t most = wake_ < 0 ? 10 : 60'000;
+    const int64_t ms = std::clamp<int64_t>(absl::ToInt64Milliseconds(next - MonotonicNow()) + 1, 0, most);
     if (poll(polled.data(), polled.size(), stopped ? 0 : static_cast<int>(ms)) < 0) continue;
     uint64_t woken = 0;
     if (polled[0].revents != 0) (void)!read(wake_, &woken, sizeof(woken));

@@ -27,8 +27,9 @@ namespace bfio {
 namespace {
 
 constexpr size_t kDroppedExamples = 5;
-// Of a file of one session.
+// Of a file of one session, and of any line.
 constexpr size_t kMostSessionBytes = 256 << 20;
+constexpr size_t kMostColumns = 4096;
 constexpr int64_t kMostSessionFiles = 100'000;
 
 // Of a file that gzip has compressed, or of one that it has not, which zlib passes on as it is.
@@ -49,12 +50,18 @@ class GzipBuffer final : public std::streambuf {
     gzerror(file_, &error);
     failed_ = failed_ || (error != Z_OK && error != Z_STREAM_END);
     if (count <= 0) return traits_type::eof();
+    const auto size = static_cast<size_t>(count);
+    const size_t end = absl::string_view(bytes_.data(), size).rfind('\n');
+    line_bytes_ = end == absl::string_view::npos ? line_bytes_ + size : size - end;
+    failed_ = failed_ || line_bytes_ > kMostSessionBytes;
+    if (failed_) return traits_type::eof();
     setg(bytes_.data(), bytes_.data(), bytes_.data() + count);
     return traits_type::to_int_type(bytes_[0]);
   }
 
   const gzFile file_;
   std::string bytes_;
+  size_t line_bytes_ = 0;
   bool failed_ = false;
 };
 
@@ -165,7 +172,8 @@ absl::StatusOr<Trace> ReadTrace(const std::string& path, const TraceOptions& opt
   std::istream in(&buffer);
   absl::StatusOr<Trace> trace = ParseTrace(in, path, options);
   if (buffer.failed())
-    return absl::InvalidArgumentError(absl::StrCat(path, ": reading failed: it is damaged or cut off"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": reading failed: it is damaged or cut off, or a line is too long"));
   return trace;
 }
 
@@ -270,7 +278,7 @@ class CsvRowParser : public RowParser {
   bool first_line_is_row() const override { return false; }
 
   absl::StatusOr<TraceRequest> Parse(absl::string_view line) override {
-    if (!SplitCsvLine(line, fields_)) return absl::InvalidArgumentError("broken quotes");
+    if (!SplitCsvLine(line, fields_)) return absl::InvalidArgumentError("broken quotes or too many fields");
     const int needed = 1 + std::max({arrival_, prompt_, output_});
     if (static_cast<int>(fields_.size()) < needed) {
       return absl::InvalidArgumentError(
@@ -478,6 +486,7 @@ bool SplitCsvLine(absl::string_view line, std::vector<std::string>& fields) {
   size_t count = 0;
   absl::string_view rest = line;
   for (;;) {
+    if (count == kMostColumns) return false;
     if (fields.size() <= count) fields.emplace_back();
     std::string& field = fields[count++];
     rest = absl::StripLeadingAsciiWhitespace(rest);

@@ -83,12 +83,13 @@ Trace DrawWithReplacement(const Trace& trace, int64_t requests, uint64_t seed);
 // over lines. Pure; one thread per parser.
 
 // Splits `line` at commas into `fields` (reused between calls). Fields in double quotes may contain commas
-// and doubled quotes; space around a field is dropped. False when a quote is not closed or text follows a
-// closing quote.
+// and doubled quotes; space around a field is dropped. False when a quote is not closed, text follows a
+// closing quote, or there are thousands of fields.
 bool SplitCsvLine(absl::string_view line, std::vector<std::string>& fields);
 
-// Lengths are uint32 on the wire and summed per worker in int64; a longer one makes the row invalid.
-inline constexpr int64_t kMaxTraceTokens = 2147483647;
+// Far above the length of any model; a longer one makes the row invalid. A simulated rank has a list for each
+// step of the longest output.
+inline constexpr int64_t kMaxTraceTokens = int64_t{1} << 22;
 
 class RowParser {
  public:

@@ -88,7 +88,7 @@ absl::StatusOr<std::vector<EngineAddress>> ParseUrl(const std::string& text) {
     const auto range = ParsePorts(ports);
     if (!range.ok())
       return absl::InvalidArgumentError(absl::StrCat("'", text, "': ", range.status().message()));
-    for (uint32_t port = range->first; port <= range->second; ++port) {
+    for (uint32_t port = range->first; port <= range->second && engines.size() <= kMostEngines; ++port) {
       BFIO_ASSIGN_OR_RETURN(engine.server, ParseAddress(absl::StrCat(server.substr(0, colon + 1), port)));
       // Envoy gets addresses, not names.
       in6_addr address;
@@ -103,6 +103,8 @@ absl::StatusOr<std::vector<EngineAddress>> ParseUrl(const std::string& text) {
 // Appends servers with the settings of their entry.
 absl::Status Append(const std::vector<EngineAddress>& servers, const EngineAddress& settings,
                     std::vector<EngineAddress>& engines) {
+  if (engines.size() + servers.size() > kMostEngines)
+    return absl::InvalidArgumentError(absl::StrCat("lists more than ", kMostEngines, " engines"));
   for (EngineAddress engine : servers) {
     engine.barrier = settings.barrier;
     engine.token_budget = settings.token_budget;
@@ -237,20 +239,27 @@ void EngineList::ReadSourceFile() {
                                                       ": the protocol of the engines, and whether they have "
                                                       "barriers, cannot change while the router runs"));
   }
-  std::string& last = errors_[source_.file];
-  const std::string error(engines.status().message());
+  const absl::Status status = engines.status();
   if (engines.ok()) source_.engines = *std::move(engines);
-  if (std::exchange(last, error) != error && !error.empty())
-    spdlog::warn("--engines: {}; the router keeps the engines that were listed before", error);
+  LogOnce(source_.file, status, "the router keeps the engines that were listed before");
+}
+
+void EngineList::LogOnce(const std::string& of, const absl::Status& status, absl::string_view what_then) {
+  const std::string error(status.message());
+  if (std::exchange(errors_[of], error) != error && !error.empty())
+    spdlog::warn("--engines: {}; {}", error, std::string(what_then));
 }
 
 std::vector<std::string> EngineList::Resolve(const Address& server) {
   absl::StatusOr<std::vector<std::string>> found = resolve_(server.host);
   if (found.ok() && found->empty()) found = absl::NotFoundError("the name has no addresses");
-  std::string& last = errors_[server.host];
-  const std::string error(found.status().message());
-  if (std::exchange(last, error) != error && !error.empty())
-    spdlog::warn("--engines: cannot resolve {}: {}; the router keeps its last addresses", server.host, error);
+  if (found.ok() && found->size() > kMostEngines)
+    found = absl::OutOfRangeError(absl::StrCat("the name has more than ", kMostEngines, " addresses"));
+  const auto error = [&] {
+    return absl::StrCat("cannot resolve ", server.host, ": ", found.status().message());
+  };
+  LogOnce(server.host, found.ok() ? absl::OkStatus() : absl::UnavailableError(error()),
+          "the router keeps its last addresses");
   std::vector<Known>& known = known_[server.ToString()];
   if (found.ok()) {
     for (Known& one : known) ++one.missing;
@@ -282,11 +291,13 @@ std::vector<EngineAddress> EngineList::Resolve(const std::function<bool()>& stop
     });
   });
   std::vector<EngineAddress> engines;
+  absl::Status all;
   const auto add = [&](EngineAddress engine) {
     for (const EngineAddress& other : engines) {
       if (other.server == engine.server) return;
     }
-    engines.push_back(std::move(engine));
+    if (engines.size() < kMostEngines) return engines.push_back(std::move(engine));
+    all = absl::OutOfRangeError("the names have too many addresses");
   };
   for (const EngineAddress& given : source_.engines) {
     if (stop()) break;
@@ -295,6 +306,7 @@ std::vector<EngineAddress> EngineList::Resolve(const std::function<bool()>& stop
       continue;
     }
     for (const std::string& host : Resolve(given.server)) {
+      if (!all.ok()) break;
       EngineAddress engine = given;
       engine.by_name = false;
       engine.name = given.server.host;
@@ -302,6 +314,7 @@ std::vector<EngineAddress> EngineList::Resolve(const std::function<bool()>& stop
       add(std::move(engine));
     }
   }
+  LogOnce("", all, absl::StrCat("the router uses the first ", kMostEngines));
   return engines;
 }
 

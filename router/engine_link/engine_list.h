@@ -6,6 +6,7 @@
 // servers. Threads: one. Resolve blocks while the resolver does.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/base/address.h"
 #include "common/config/options.h"
@@ -56,6 +58,9 @@ struct EngineAddress {
   std::string ToString() const;
   bool operator==(const EngineAddress&) const = default;
 };
+
+// Each list has at most so many.
+inline constexpr size_t kMostEngines = 4096;
 
 // Addresses separated by commas, as in --engines, each at most once and all with the same protocol.
 // INVALID_ARGUMENT with one line otherwise.
@@ -107,6 +112,8 @@ class EngineList {
   };
 
   void ReadSourceFile();
+  // Logs an error of a file or a host when it changes.
+  void LogOnce(const std::string& of, const absl::Status& status, absl::string_view what_then);
   // The addresses of `server`, which is a name.
   std::vector<std::string> Resolve(const Address& server);
 

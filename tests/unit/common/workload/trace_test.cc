@@ -217,7 +217,7 @@ TEST(TraceTest, EveryKindOfBadRowIsCountedWithItsReason) {
       {"5,-6", "is not positive"},
       {"5.5,6", "is not a whole number"},
       {"nan,6", "is not a whole number"},
-      {"2147483648,6", "is too large"},
+      {"4194305,6", "is too large"},
       {"99999999999999999999999,6", "is too large"},
       {"inf,6", "is too large"},
       {"\"5,6", "broken quotes"},
@@ -229,8 +229,16 @@ TEST(TraceTest, EveryKindOfBadRowIsCountedWithItsReason) {
     EXPECT_THAT(trace.dropped_examples, ElementsAre(HasSubstr(c.reason)));
     EXPECT_THAT(trace.dropped_examples[0], HasSubstr("line 3: "));
   }
-  const Trace whole = Parse(header + "374.0,2147483647\n");
-  EXPECT_EQ(whole.requests[1].output_tokens, 2147483647);
+  const Trace whole = Parse(header + "374.0,4194304\n");
+  EXPECT_EQ(whole.requests[1].output_tokens, kMaxTraceTokens);
+}
+
+TEST(TraceTest, LinesHaveABound) {
+  EXPECT_THAT(ReadTrace("/dev/zero").status().message(), HasSubstr("a line is too long"));
+  const std::string commas(size_t{1} << 20, ',');
+  EXPECT_EQ(Parse("num_prefill_tokens,num_decode_tokens\n1,1\n2,2" + commas + "\n").dropped, 1);
+  std::istringstream header("num_prefill_tokens,num_decode_tokens" + commas + "\n1,1\n");
+  EXPECT_THAT(ParseTrace(header, "x").status().message(), HasSubstr("fits no known trace format"));
 }
 
 TEST(TraceTest, BadTimesAreBadRows) {

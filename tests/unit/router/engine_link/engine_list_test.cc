@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -108,6 +109,18 @@ TEST_F(EngineListTest, EachAddressOfANameIsAServer) {
   hosts_["pods"] = {};
   hosts_.erase("more");
   for (int i = 0; i < 2 * EngineList::kAnswersWithout; ++i) EXPECT_THAT(Names(list.Resolve()), servers);
+}
+
+TEST_F(EngineListTest, NamesWithTooManyAddressesLeaveTheFirst) {
+  EngineList list = List("vllm+dns://few:50,vllm+dns://more:50,vllm+dns://many:50");
+  hosts_["few"] = {"10.1.0.1"};
+  for (size_t i = 0; i < kMostEngines; ++i)
+    hosts_["more"].push_back(absl::StrCat("10.0.", i / 250, ".", i % 250));
+  hosts_["many"] = hosts_["more"];
+  hosts_["many"].push_back("10.1.0.2");
+  const auto engines = list.Resolve();
+  ASSERT_EQ(engines.size(), kMostEngines);
+  EXPECT_EQ(engines.front().ToString(), "vllm://10.1.0.1:50");
 }
 
 TEST_F(EngineListTest, AnAddressLeavesWhenSeveralAnswersHaveNotHadIt) {
@@ -285,6 +298,8 @@ TEST(EngineAddress, MistakesAreNamed) {
            {"http://a:1,0", "'http://a:1,0'" + ports},
            {"http://a:1-3,2", "'http://a:2' is listed twice"},
            {"vllm://a:1,2", "'2'" + form},
+           {"http://a:1-65535", "lists more than 4096 engines"},
+           {"http://a:1-4096,http://b:1", "lists more than 4096 engines"},
        })
     EXPECT_EQ(std::string(ParseEngines(text).status().message()), mistake) << text;
   const std::string barriers = ": either all engines of a router have a barrier, or none";

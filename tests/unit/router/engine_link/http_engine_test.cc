@@ -2,6 +2,7 @@
 #include "router/engine_link/http/http_engine.h"
 
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -385,6 +386,16 @@ TEST(HttpClient, ACallThatIsCancelledClosesItsConnection) {
   client.Get("/", absl::InfiniteFuture(), [&](const auto& answer) { ended = answer.status(); });
   client.Stop();
   EXPECT_TRUE(absl::IsCancelled(ended)) << ended;
+}
+
+TEST(HttpClient, WithoutFileDescriptorsItsCallsEnd) {
+  rlimit all;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &all), 0);
+  const rlimit none = {.rlim_cur = 0, .rlim_max = all.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const auto answer = Get(1);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &all), 0);
+  EXPECT_EQ(answer.status(), absl::ResourceExhaustedError("no file descriptor is free"));
 }
 
 // The link's thread, which serves all engines, destroys the client of one that does not answer.
