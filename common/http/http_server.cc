@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -50,9 +51,22 @@ bool HasUnreadBody(const httplib::Request& request) {
     return false;
   }
   if (request.method == "PRI") return true;
+  return request.has_header("Transfer-Encoding") ||
+         request.get_header_value("Content-Length").find_first_not_of('0') != std::string::npos;
+}
+
+// httplib keeps a space before a header's colon in its name, reads the first of several lengths, and of one
+// as many digits as there are. A proxy may take another one, or the header for what its name says.
+bool HasAmbiguousFraming(const httplib::Request& request) {
   const std::string length = request.get_header_value("Content-Length");
-  return request.has_header("Transfer-Encoding") || request.get_header_value_count("Content-Length") > 1 ||
-         length.find_first_not_of('0') != std::string::npos;
+  if (request.get_header_value_count("Content-Length") > 1 || length.size() > 18 ||
+      length.empty() == request.has_header("Content-Length") ||
+      !std::all_of(length.begin(), length.end(), absl::ascii_isdigit)) {
+    return true;
+  }
+  return std::any_of(request.headers.begin(), request.headers.end(), [](const auto& header) {
+    return !std::all_of(header.first.begin(), header.first.end(), absl::ascii_isgraph);
+  });
 }
 
 // Debian's httplib would compress any reply that the client allows, with Brotli's slowest setting: tens of
@@ -121,7 +135,9 @@ class HttpServer::Impl {
       response.set_header("Cache-Control", "no-store");
       // httplib bounds a body only by its stated length, and decompresses it without a bound.
       const bool coded = request.has_header("Transfer-Encoding") || request.has_header("Content-Encoding");
-      if (HasUnreadBody(request)) {
+      if (HasAmbiguousFraming(request)) {
+        RefuseAndClose(response, 400, "invalid headers");
+      } else if (HasUnreadBody(request)) {
         RefuseAndClose(response, 400, "this method cannot have a request body");
       } else if (coded) {
         RefuseAndClose(response, 415, "the request body cannot have a Transfer-Encoding or Content-Encoding");

@@ -138,6 +138,18 @@ TEST_F(HttpServerTest, RequestSmugglingIsRefused) {
       }
     }
   }
+  // Two readers would take different parts of these for the body.
+  for (const std::string& framing :
+       {"Content-Length: 0\r\n" + length, absl::StrCat("Content-Length: 0, ", hidden.size(), "\r\n"),
+        std::string("Content-Length: 0x99\r\n"), std::string("Content-Length: +0\r\n"),
+        std::string("Content-Length: -1\r\n"), std::string("Content-Length: 18446744073709551616\r\n"),
+        std::string("Content-Length: 0\r\nTransfer-Encoding : chunked\r\n")}) {
+    const std::string reply = Exchange(
+        port_, absl::StrCat("POST /act HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n",
+                            framing, "\r\n", hidden));
+    EXPECT_TRUE(absl::StartsWith(reply, "HTTP/1.1 400")) << framing << reply;
+    EXPECT_FALSE(absl::StrContains(reply, "did")) << framing << reply;
+  }
 }
 
 TEST_F(HttpServerTest, TwoServersCannotShareAPort) {
