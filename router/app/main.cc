@@ -119,13 +119,13 @@ int Main(int argc, char** argv) {
     FlushLog();  // the reason is the last line
     return ExitWith(info, status);
   };
+  const absl::StatusOr<std::unique_ptr<Election>> election = MakeElection(settings.election);
+  if (!election.ok()) return exit_with(election.status());
   if (settings.check_config) {
     if (absl::Status status = RouterServer::Check(options); !status.ok()) return exit_with(status);
     return PrintCheck(CheckEngines(options));
   }
   ShutdownSignal::Install();
-  const absl::StatusOr<std::unique_ptr<Election>> election = MakeElection(settings.election);
-  if (!election.ok()) return exit_with(election.status());
   if (*election != nullptr) {
     // Checked at start, not only when this router has to take over.
     if (absl::Status status = RouterServer::Check(options); !status.ok()) return exit_with(status);

@@ -3,7 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <thread>
 #include <utility>
@@ -126,7 +129,14 @@ absl::StatusOr<Components> Make(const RouterOptions& options) {
 }  // namespace
 
 absl::Status RouterServer::Check(const RouterOptions& options) {
-  return Make(options).status();
+  BFIO_RETURN_IF_ERROR(Make(options).status());
+  const std::string& log = options.decision_log;
+  const std::string folder = std::filesystem::path(log).parent_path();
+  if (log.empty() || access(log.c_str(), W_OK) == 0 ||
+      access(folder.empty() ? "." : folder.c_str(), W_OK) == 0)
+    return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--decision_log: cannot write ", log, ": ", std::strerror(errno)));
 }
 
 absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions options) {

@@ -5,15 +5,18 @@
 #define CPPHTTPLIB_OPENSSL_SUPPORT
 #include <httplib.h>
 
+#include <algorithm>
 #include <cmath>
+#include <thread>
 #include <utility>
 
-#include <algorithm>
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/address.h"
+#include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/json/json_reader.h"
 
@@ -24,6 +27,7 @@ using nlohmann::json;
 
 // Upper limit of a reply; etcd's answers have a few hundred bytes.
 constexpr size_t kMaxReply = 1 << 16;
+constexpr size_t kMostNameBytes = 1024;
 
 // The JSON object in `text`; an empty one when there is none.
 json Parse(absl::string_view text) {
@@ -58,7 +62,8 @@ absl::StatusOr<EtcdOwner> OwnerOf(const json& range) {
   owner.revision = Number(found[0], "create_revision");
   owner.lease = Number(found[0], "lease");
   if (!value.is_string() || !absl::Base64Unescape(value.get_ref<const std::string&>(), &owner.name) ||
-      owner.name.empty() || owner.revision <= 0) {
+      owner.name.empty() || owner.name.size() > kMostNameBytes || owner.revision <= 0 ||
+      !std::all_of(owner.name.begin(), owner.name.end(), absl::ascii_isprint)) {
     return absl::UnavailableError("etcd's answer does not name the key's owner");
   }
   return owner;
@@ -69,7 +74,7 @@ absl::StatusOr<EtcdOwner> OwnerOf(const json& range) {
 class Etcd::Connection {
  public:
   explicit Connection(const std::string& endpoint, const EtcdOptions& options)
-      : client_(endpoint, options.tls.cert, options.tls.key) {
+      : timeout_(options.timeout), client_(endpoint, options.tls.cert, options.tls.key) {
     const auto microseconds = absl::ToInt64Microseconds(options.timeout);
     const time_t seconds = microseconds / 1'000'000, rest = microseconds % 1'000'000;
     client_.set_connection_timeout(seconds, rest);
@@ -94,11 +99,25 @@ class Etcd::Connection {
       text->append(data, size);
       return true;
     };
-    return client_.send(request);
+    // httplib's timeouts are those of each wait: an answer that comes byte by byte would never end.
+    bool ended = false;
+    Mutex mutex;
+    std::thread watch([&] {
+      MutexLock lock(&mutex);
+      if (!mutex.AwaitWithTimeout(absl::Condition(&ended), timeout_)) client_.stop();
+    });
+    httplib::Result result = client_.send(request);
+    {
+      MutexLock lock(&mutex);
+      ended = true;
+    }
+    watch.join();
+    return result;
   }
   const std::string& reply() const { return reply_; }
 
  private:
+  const absl::Duration timeout_;
   httplib::Client client_;
   std::string reply_;
 };
@@ -168,7 +187,7 @@ absl::StatusOr<int64_t> Etcd::Grant(absl::Duration ttl) {
   const auto seconds = static_cast<int64_t>(std::ceil(absl::ToDoubleSeconds(ttl)));
   BFIO_ASSIGN_OR_RETURN(const auto reply,
                         PostToAny("/v3/lease/grant", JsonText(json{{"TTL", absl::StrCat(seconds)}})));
-  return LeaseIn(reply);
+  return LeaseIn(reply, seconds);
 }
 
 absl::StatusOr<bool> Etcd::Renew(int64_t lease) {
@@ -226,9 +245,12 @@ absl::Status EtcdErrorIn(absl::string_view reply, int http) {
   return absl::Status(static_cast<absl::StatusCode>(code), said);
 }
 
-absl::StatusOr<int64_t> LeaseIn(absl::string_view reply) {
-  const int64_t id = Number(Parse(reply), "ID");
+absl::StatusOr<int64_t> LeaseIn(absl::string_view reply, int64_t seconds) {
+  const json said = Parse(reply);
+  const int64_t id = Number(said, "ID");
   if (id == 0) return absl::UnavailableError("etcd's answer has no lease");
+  if (Number(said, "TTL") < seconds)
+    return absl::UnavailableError(absl::StrCat("etcd grants no lease of ", seconds, " s"));
   return id;
 }
 

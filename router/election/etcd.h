@@ -40,8 +40,8 @@ struct EtcdClaim {
 // lease does not exist.
 absl::Status EtcdErrorIn(absl::string_view reply, int http);
 
-// /v3/lease/grant: the lease's id, not 0.
-absl::StatusOr<int64_t> LeaseIn(absl::string_view reply);
+// /v3/lease/grant: the id, not 0, of a lease that is no shorter than asked.
+absl::StatusOr<int64_t> LeaseIn(absl::string_view reply, int64_t seconds);
 // /v3/lease/keepalive of `lease`: whether the lease exists.
 absl::StatusOr<bool> RenewedIn(absl::string_view reply, int64_t lease);
 // /v3/kv/range of one key.
@@ -54,7 +54,7 @@ struct EtcdOptions {
   std::vector<std::string> endpoints;
   // The CA certificates for etcd; this router's certificate and key, where etcd requires them.
   TlsFiles tls;
-  // Time limit for connecting to one endpoint, and for each wait for its answer.
+  // Time limit for connecting to one endpoint and its whole answer.
   absl::Duration timeout = absl::Seconds(5);
 };
 

@@ -338,7 +338,9 @@ TEST_F(PickerTest, EnginesMayBeCheckedFirst) {
                            " has m\nwrong: http://", closed.address(),
                            ": GET /v1/models: cannot connect (is it started, and is this its port?)\n")));
   EXPECT_THAT(bad.out, ::testing::EndsWith("\nbfio_router: 3 ranks, 2 faults\n"));
-  EXPECT_EQ(RunProgram("bfio_router", {"--check_config", "--policy=foo"}).code, 2);
+  for (const char* wrong :
+       {"--policy=foo", "--election_etcd=etcd:2379", "--decision_log=/no/such/folder/log"})
+    EXPECT_EQ(RunProgram("bfio_router", {"--check_config", wrong}).code, 2) << wrong;
   other.models = std::string(one.models);
   const RunResult roles = RunProgram(
       "bfio_router",

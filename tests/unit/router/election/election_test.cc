@@ -26,7 +26,7 @@ using bfio::testing::kSlowdown;
 // etcd's JSON gateway with one lease and one key, which can be told to respond with errors or not at all.
 class FakeEtcd {
  public:
-  enum class Mood { kWell, kErrs, kHangs };
+  enum class Mood { kWell, kErrs, kHangs, kDrips };
 
   FakeEtcd() {
     // A call in mood kHangs occupies a thread until its mood changes.
@@ -81,6 +81,12 @@ class FakeEtcd {
       mood = moods_[path];
       if (mood == Mood::kWell) ++answered_[path];
     }
+    if (mood == Mood::kDrips) {
+      return reply.set_content_provider("application/json", [](size_t, httplib::DataSink& sink) {
+        absl::SleepFor(absl::Milliseconds(20));
+        return sink.write(" ", 1);
+      });
+    }
     if (mood != Mood::kWell) {
       reply.status = 503;
       reply.set_content(R"({"error":"etcdserver: no leader","code":14})", "application/json");
@@ -90,7 +96,7 @@ class FakeEtcd {
   }
   std::string Reply(const std::string& path) {
     MutexLock lock(&mutex_);
-    if (path == "/v3/lease/grant") return R"({"header":{},"ID":"7","TTL":"4"})";
+    if (path == "/v3/lease/grant") return R"({"header":{},"ID":"7","TTL":"3600"})";
     if (path == "/v3/lease/keepalive")
       return absl::StrCat(R"({"result":{"ID":"7","TTL":")", lease_ends_ ? 0 : 4, R"("}})");
     if (path == "/v3/kv/txn") {
@@ -160,6 +166,28 @@ class LeaderTest : public ::testing::Test {
   FakeEtcd etcd_;
   std::unique_ptr<Election> election_;
 };
+
+// Otherwise a router that stands by would neither lead nor end.
+TEST(Etcd, AnAnswerThatComesByteByByteIsNone) {
+  FakeEtcd etcd;
+  etcd.Set(kCheck, Mood::kDrips);
+  const auto client = Etcd::Create({.endpoints = {etcd.endpoint()}, .timeout = absl::Milliseconds(200)});
+  EXPECT_TRUE(absl::IsUnavailable((*client)->Read("key").status()));
+  etcd.Set(kCheck, Mood::kWell);
+  EXPECT_TRUE((*client)->Read("key").ok()) << "the next call is another";
+}
+
+TEST(Etcd, OddAnswersAreNone) {
+  EXPECT_TRUE(LeaseIn(R"({"ID":"7","TTL":"4"})", 4).ok());
+  for (const char* ttl : {"3", "0", "-9", "x"})
+    EXPECT_FALSE(LeaseIn(absl::StrCat(R"({"ID":"7","TTL":")", ttl, R"("})"), 4).ok()) << ttl;
+  for (const std::string& name :
+       {std::string("10.0.0.1:50051"), std::string("a\nforged line"), std::string(2000, 'a')}) {
+    const std::string answer = absl::StrCat(R"({"header":{},"kvs":[{"create_revision":"5","value":")",
+                                            absl::Base64Escape(name), R"("}]})");
+    EXPECT_EQ(OwnerIn(answer).ok(), name[0] == '1') << name;
+  }
+}
 
 TEST_F(LeaderTest, TransientErrorsKeepTheLease) {
   ASSERT_NO_FATAL_FAILURE(Lead());
