@@ -392,19 +392,6 @@ void DecisionThread::OnMembershipChanged() {
     view.hands_over = view.hands_over || (group->hands_over() && group->serving());
   }
   hands_over_.store(view.hands_over, std::memory_order_relaxed);
-  // By number; of equal ones the model of the first group.
-  std::map<uint32_t, int32_t> ranks_of;
-  uint32_t served = served_model_;
-  for (const std::unique_ptr<Group>& group : groups_.groups()) {
-    if (group->serves_clients()) ranks_of[group->model()] += group->size();
-  }
-  for (const auto& [model, ranks] : ranks_of) {
-    if (!ranks_of.contains(served) || ranks > ranks_of[served]) served = model;
-  }
-  if (served != served_model_ && view.models.contains(served)) {
-    served_model_ = served;
-    if (hooks_.on_model) hooks_.on_model(view.models.at(served));
-  }
   requests_.SetGroups(std::move(view));
   ready_.store(groups_.ready(), std::memory_order_relaxed);
   if (groups_.ready() == serving_) return;

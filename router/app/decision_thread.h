@@ -85,8 +85,6 @@ class DecisionThread final : public RequestHandler, public WorkerHandler, public
     // on the decision thread, as does on_step.
     std::function<void(bool)> on_serving;
     std::function<void(const std::shared_ptr<const StepSummary>&)> on_step;
-    // The model (WorkerHello::model) that most ranks serve has changed.
-    std::function<void(const std::string&)> on_model;
   };
 
   // The parts that decide, made from the options.
@@ -195,8 +193,6 @@ class DecisionThread final : public RequestHandler, public WorkerHandler, public
   absl::Time now_;
   const absl::Time started_;
   bool serving_ = false;
-  // The last one of Hooks::on_model; 0: none yet.
-  uint32_t served_model_ = 0;
   bool draining_ = false;
   absl::Time drain_deadline_ = absl::InfiniteFuture();
   // Scratch space.

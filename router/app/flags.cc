@@ -10,7 +10,7 @@
 #include "common/base/address.h"
 #include "common/base/status_macros.h"
 #include "router/app/engines.h"
-#include "router/frontend/tokenizer/model_source.h"
+#include "router/frontend/tokenizer/model_files.h"
 
 namespace bfio::router {
 namespace {
@@ -102,7 +102,7 @@ void AddGroups(OptionTable& table, RouterSettings& settings) {
   RouterOptions& o = settings.router;
   table.Add("tokenizer", &o.tokenizer,
             "directory with the model's tokenizer.json and config.json, which the vllm and sglang APIs send "
-            "to gateways and need for stop strings; empty: the files of the first worker that has a --model");
+            "to gateways and need for stop strings; empty: none");
   table.Add("served_model_name", &o.served_model_name,
             "the model's name in the vllm and sglang APIs and in metrics; empty: the last part of "
             "--tokenizer, or bfio");

@@ -43,7 +43,7 @@ struct RouterOptions {
   std::string tenant_header = "x-gateway-inference-fairness-id";
   // APIs at `listen`: bfio.v1.Inference, and one for gateways. At least one.
   ClientApis client_apis;
-  // Directory of the model's tokenizer, for gateways; empty: the first one that a worker offers.
+  // Directory of the model's tokenizer, for gateways; empty: none.
   // served_model_name: the model's name for gateways.
   std::string tokenizer;
   std::string served_model_name;

@@ -25,7 +25,7 @@
 #include "router/app/engines.h"
 #include "router/core/policy/policy.h"
 #include "router/engine_link/steps/engine_steps_service.h"
-#include "router/frontend/tokenizer/model_source.h"
+#include "router/frontend/tokenizer/model_files.h"
 #include "router/record/log_writer.h"
 #include "router/record/recorder.h"
 
@@ -164,7 +164,7 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
   router->picker_authenticator_ = std::move(components.picker_authenticator);
   router->admin_authenticator_ = std::move(components.admin_authenticator);
   router->MakeHealth(options);
-  router->model_ = std::make_shared<ModelSource>(std::move(components.model));
+  router->model_ = std::move(components.model);
   DecisionThread::Hooks hooks;
   hooks.on_serving = [self, apis = options.client_apis](bool serving) {
     if (apis.bfio) self->client_health_->SetServing(kInference, serving);
@@ -174,7 +174,6 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
     for (const char* service : {"", kReadiness, picker::kServiceName})
       self->picker_health_->SetServing(service, serving);
   };
-  hooks.on_model = [model = router->model_](const std::string& digest) { model->SetServed(digest); };
   hooks.on_step = [self](const std::shared_ptr<const StepSummary>& summary) {
     self->steps_.Publish(summary);
     if (self->web_wanted_) self->history_->OnStep(*summary, absl::Now());
@@ -261,18 +260,9 @@ void RouterServer::MakeServices(const RouterOptions& options, ClientSecrets secr
         thread, picker_authenticator_.get(),
         picker::PickerOptions{.limits = options.limits, .tenant_header = options.tenant_header});
   }
-  TokenizerReceiver tokenizers;
-  if (protocol != nullptr) {
-    tokenizers.wanted = [source = model_.get()](const std::string& model) { return source->wanted(model); };
-    tokenizers.take = [source = model_.get()](const std::string& model, std::string directory,
-                                              TokenizerFiles files,
-                                              std::function<void(const absl::Status&)> done) {
-      source->Take(model, std::move(directory), std::move(files), std::move(done));
-    };
-  }
   worker_services_.push_back(std::make_unique<WorkerLinkService>(
       thread, options.bind_worker_id, options.limits, worker_authenticator_.get(),
-      MessageLimits(kMaxWorkerMessageBytes), std::move(tokenizers), keys));
+      MessageLimits(kMaxWorkerMessageBytes), keys));
   if (options.worker_port_service != nullptr) {
     worker_services_.push_back(
         options.worker_port_service({options.bind_worker_id, worker_authenticator_.get()}));
@@ -348,9 +338,8 @@ absl::Status RouterServer::OpenPorts(const RouterOptions& options) {
 }
 
 void RouterServer::AddPortsAndProcess(v1::ClusterState& state) {
-  const std::shared_ptr<const ModelFiles> model = model_->Get();
   state.set_served_model_name(!served_model_name_.empty() ? served_model_name_
-                                                          : ModelNameOf(model ? model->directory : ""));
+                                                          : ModelNameOf(model_ ? model_->directory : ""));
   MutexLock lock(&ports_mutex_);
   const bool together = own_worker_port_.listener == nullptr;
   for (const OpenedPort& opened : opened_) {

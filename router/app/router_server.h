@@ -85,7 +85,7 @@ class RouterServer {
   StepBroadcast steps_;
   std::unique_ptr<DecisionThread> thread_;
   // Outlives the services.
-  std::shared_ptr<ModelSource> model_;
+  std::shared_ptr<const ModelFiles> model_;
   // --served_model_name; empty: the model's files name it.
   std::string served_model_name_;
   std::unique_ptr<Authenticator> client_authenticator_, picker_authenticator_, worker_authenticator_,

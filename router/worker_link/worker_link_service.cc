@@ -18,29 +18,14 @@ namespace bfio::router {
 
 WorkerLinkService::WorkerLinkService(WorkerHandler* handler, bool bind_worker_id, const RequestLimits& limits,
                                      Authenticator* authenticator, FirstMessages::Limits messages,
-                                     TokenizerReceiver tokenizers, std::shared_ptr<const TicketKeys> keys)
+                                     std::shared_ptr<const TicketKeys> keys)
     : WorkerPortService(messages),
       authenticator_(authenticator),
       handler_(handler),
       bind_worker_id_(bind_worker_id),
       limits_(limits),
-      keys_(std::move(keys)),
-      tokenizers_(std::move(tokenizers)) {
+      keys_(std::move(keys)) {
   Add("/bfio.v1.WorkerLink/Attach", [this](grpc::CallbackServerContext* context) { return Attach(context); });
-  Add("/bfio.v1.WorkerLink/OfferTokenizer",
-      [this](grpc::CallbackServerContext* context) { return OfferTokenizer(context); });
-}
-
-TokenizerUpload* WorkerLinkService::OfferTokenizer(grpc::CallbackServerContext* context) {
-  if (authenticator_ != nullptr) authenticator_->Accepted(*context);
-  absl::StatusOr<Peer> allowed = PeerOf(*context);
-  auto place = std::make_unique<CapacityShare>(uploads_);
-  if (!place->Take({allowed->group, ""}, 1))
-    allowed = absl::ResourceExhaustedError("too many workers are sending their tokenizers; retry later");
-  const std::shared_ptr<TokenizerUpload> call =
-      TokenizerUpload::Create(context, &tokenizers_, &attached_, std::move(place));
-  call->Begin(allowed, &bounds_.first_messages);
-  return call.get();  // kept alive by itself until OnDone
 }
 
 CallReactor* WorkerLinkService::Attach(grpc::CallbackServerContext* context) {
@@ -48,7 +33,6 @@ CallReactor* WorkerLinkService::Attach(grpc::CallbackServerContext* context) {
   SessionChannel::Options options;
   options.handler = handler_;
   options.refusals = &refusals_;
-  options.attached = &attached_;
   options.keys = keys_;
   options.limits = limits_;
   if (bind_worker_id_) options.names = PeerNames(*context->auth_context());
@@ -96,7 +80,6 @@ void SessionChannel::OnMessage(const std::shared_ptr<WorkerSession>& session,
 }
 
 void SessionChannel::OnGone() {
-  options_.attached->Remove(worker_id_, id_);
   if (!worker_id_.empty()) options_.handler->OnWorkerEvent(shared_from_this(), Gone{});
 }
 
@@ -143,7 +126,6 @@ std::optional<WorkerEvent> SessionChannel::OnHello(const v1::Hello& hello) {
   }
   worker_id_ = converted->worker_id;
   slots_ = converted->slots;
-  self_ = {id_, converted->worker_instance, converted->model};
   ToIds(handles_, converted->active);
   return *std::move(converted);
 }
@@ -181,7 +163,6 @@ Announcement SessionChannel::ToAnnouncement(const v1::Announcement& announcement
 }
 
 void SessionChannel::SendEpoch(const EpochOffer& epoch) {
-  options_.attached->Add(worker_id_, self_);
   v1::RouterMessage message;
   ToWire(epoch, *message.mutable_epoch());
   ToHandles(handles_, *message.mutable_epoch()->mutable_cancellations());
@@ -216,7 +197,6 @@ void SessionChannel::Send(v1::RouterMessage message) {
 }
 
 void SessionChannel::Close(const absl::Status& status) {
-  options_.attached->Remove(worker_id_, id_);
   if (const auto session = session_.lock(); session != nullptr) session->Close(ToGrpcStatus(status));
 }
 

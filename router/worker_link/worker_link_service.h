@@ -18,7 +18,6 @@
 #include "router/group/worker_events.h"
 #include "router/requests/limits.h"
 #include "router/worker_link/handles.h"
-#include "router/worker_link/tokenizer_upload.h"
 #include "router/worker_link/worker_port_service.h"
 #include "router/worker_link/worker_session.h"
 
@@ -34,8 +33,6 @@ class SessionChannel final : public WorkerChannel, public std::enable_shared_fro
     // Both outlive the channel.
     WorkerHandler* handler = nullptr;
     RefusalLog* refusals = nullptr;
-    // Outlives the channel.
-    AttachedWorkers* attached = nullptr;
     // Sign what this worker gets; null: requests that a worker holds are believed to be its own.
     std::shared_ptr<const TicketKeys> keys;
     // Limits of held requests.
@@ -78,7 +75,6 @@ class SessionChannel final : public WorkerChannel, public std::enable_shared_fro
   // From its hello; empty before a valid one.
   std::string worker_id_;
   int32_t slots_ = 0;
-  AttachedWorkers::Worker self_;
   Handles handles_;
 };
 
@@ -86,27 +82,21 @@ class WorkerLinkService final : public WorkerPortService {
  public:
   // `bind_worker_id`: a worker's worker_id must be a name in its certificate. `limits`: for requests that
   // workers hold from an earlier router. `authenticator` is notified of callers; may be null. `messages`:
-  // limits for the streams' first messages. `tokenizers`: receives what workers offer. `keys`: of
-  // SessionChannel::Options.
+  // limits for the streams' first messages. `keys`: of SessionChannel::Options.
   WorkerLinkService(WorkerHandler* handler, bool bind_worker_id, const RequestLimits& limits,
                     Authenticator* authenticator = nullptr, FirstMessages::Limits messages = {},
-                    TokenizerReceiver tokenizers = {}, std::shared_ptr<const TicketKeys> keys = nullptr);
+                    std::shared_ptr<const TicketKeys> keys = nullptr);
 
  private:
   CallReactor* Attach(grpc::CallbackServerContext* context);
-  TokenizerUpload* OfferTokenizer(grpc::CallbackServerContext* context);
 
   Authenticator* const authenticator_;
   WorkerHandler* const handler_;
   const bool bind_worker_id_;
   const RequestLimits limits_;
   const std::shared_ptr<const TicketKeys> keys_;
-  AttachedWorkers attached_;
   std::atomic<MemberId> next_member_{1};
   RefusalLog refusals_;
-  const TokenizerReceiver tokenizers_;
-  const std::shared_ptr<SharedCapacity> uploads_ =
-      std::make_shared<SharedCapacity>(TokenizerUpload::kMostAtOnce);
 };
 
 }  // namespace bfio::router

@@ -204,7 +204,6 @@ std::vector<GreedyPeer::Habit> GreedyPeer::Habits() {
                       WorkerMessages(absl::StrCat("greedy-", options_.seed, "-", i), rng_)});
   }
   habits.push_back({kWorkerPort, "/bfio.v1.WorkerLink/Attach", 20, {}});
-  habits.push_back({kWorkerPort, "/bfio.v1.WorkerLink/OfferTokenizer", 20, {}});
   habits.push_back({kAdminPort, "/bfio.v1.Admin/GetClusterState", 20, nothing});
   habits.push_back({kAdminPort, "/bfio.v1.Admin/GetClusterState", 40, {}});
   habits.push_back({kAdminPort, "/bfio.v1.Admin/WatchSteps", 20, nothing});

@@ -42,10 +42,6 @@ constexpr absl::Duration kCloseTimeout = absl::Seconds(1);
 // A leave request without a connection is sent if one is made within this time.
 constexpr absl::Duration kLeavePatience = absl::Milliseconds(200);
 
-// Upper bound of the time in which the router receives the tokenizer's files; a group that forms waits for
-// it.
-constexpr absl::Duration kTokenizerPatience = absl::Seconds(4);
-
 // The router rejects this worker permanently, independently of other workers.
 bool IsFinal(const absl::Status& status) {
   return absl::IsInvalidArgument(status) || absl::IsUnimplemented(status) || absl::IsPermissionDenied(status);
@@ -188,7 +184,6 @@ RouterLink::RouterLink(RouterLinkOptions options, std::shared_ptr<grpc::Channel>
     : options_(std::move(options)),
       channel_(std::move(channel)),
       state_(std::make_shared<State>()),
-      tokenizer_(options_.tokenizer),
       backoff_(options_.first_backoff, options_.last_backoff, options_.seed),
       refusals_(options_.first_refusal, kLastRefusal, options_.seed) {}
 
@@ -302,8 +297,6 @@ void RouterLink::WriteLoop(Call& call) {
     return state_->stopping || ready();
   };
   absl::Time stop_by = absl::InfiniteFuture();
-  uint64_t instance = 0;
-  bool offered = false;
   for (;;) {
     std::optional<OutMessage> message;
     {
@@ -319,10 +312,6 @@ void RouterLink::WriteLoop(Call& call) {
       state_->writing = true;
       if (options_.recorder != nullptr) options_.recorder->OnUnsent(state_->queue.size());
     }
-    if (const auto* hello = std::get_if<Hello>(&*message)) instance = hello->worker_instance;
-    // The router accepts it from attached workers only, and gateways may request it once all are ready.
-    if (std::holds_alternative<EpochReady>(*message) && !std::exchange(offered, true))
-      tokenizer_.Send(channel_, options_.worker_id, instance, kTokenizerPatience);
     call.Write(*message);
     if (options_.recorder != nullptr && std::holds_alternative<StepReport>(*message)) {
       options_.recorder->OnReportSent();
@@ -370,7 +359,6 @@ void RouterLink::RequestLeave(std::string reason) {
 }
 
 void RouterLink::Stop() {
-  tokenizer_.Cancel();
   MutexLock lock(&state_->mutex);
   state_->stopping = true;
 }

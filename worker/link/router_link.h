@@ -15,7 +15,6 @@
 #include "worker/link/inbox.h"
 #include "worker/link/rank_recorder.h"
 #include "worker/link/step_loop.h"
-#include "worker/link/tokenizer_offer.h"
 
 namespace grpc {
 class Channel;
@@ -48,8 +47,6 @@ struct RouterLinkOptions {
   uint64_t seed = 0;
   // Notified of events; borrowed, may be null.
   RankRecorder* recorder = nullptr;
-  // The directory of the model whose tokenizer is sent to the router with each stream; empty: none.
-  std::string tokenizer;
 };
 
 class RouterLink final : public StepLink {
@@ -95,7 +92,6 @@ class RouterLink final : public StepLink {
   const std::shared_ptr<grpc::Channel> channel_;
   // Shared with a call's callbacks, which may still run when the link is destroyed.
   const std::shared_ptr<State> state_;
-  TokenizerOffer tokenizer_;
 
   // Used by Run's thread only.
   uint64_t last_stream_ = 0;

@@ -269,9 +269,8 @@ namespace {
 constexpr absl::Duration kSignalPoll = absl::Milliseconds(100);
 
 std::unique_ptr<Rank> AttachRank(const WorkerOptions& options, RankParts parts,
-                                 const std::shared_ptr<grpc::Channel>& channel, std::string tokenizer = "") {
+                                 const std::shared_ptr<grpc::Channel>& channel) {
   RouterLinkOptions link;
-  link.tokenizer = std::move(tokenizer);
   link.router = options.router;
   link.worker_id = parts.loop.worker_id;
   link.connect_timeout = options.connect_timeout;
@@ -358,10 +357,7 @@ absl::Status RunWorker(const WorkerOptions& options) {
   BFIO_ASSIGN_OR_RETURN(auto parts, process->MakeRanks());
   RunningRanks running(options.ranks_per_process);
   std::vector<std::unique_ptr<Rank>> ranks;
-  for (RankParts& rank : parts) {
-    // The first rank sends the tokenizer for all.
-    ranks.push_back(AttachRank(options, std::move(rank), channel, ranks.empty() ? options.engine.model : ""));
-  }
+  for (RankParts& rank : parts) ranks.push_back(AttachRank(options, std::move(rank), channel));
   for (auto& rank : ranks) rank->Start([&running](const absl::Status& status) { running.OnEnd(status); });
   WaitForEnd(options, running, ranks);
   for (auto& rank : ranks) rank->End("stopped");

@@ -101,7 +101,7 @@ GatewayService::GatewayService(const Protocol& protocol, RequestHandler* handler
   add("Generate", [this](grpc::CallbackServerContext* context) { return Generate(context); });
   add("Abort", [this](grpc::CallbackServerContext* context) { return Abort(context); });
   add("GetTokenizer", [this](grpc::CallbackServerContext* context) {
-    const std::shared_ptr<TokenizerCall> call = TokenizerCall::Create(context, Model(), tokenizers_);
+    const std::shared_ptr<TokenizerCall> call = TokenizerCall::Create(context, options_.model, tokenizers_);
     call->Begin(authenticator_->Check(*context), messages_);
     return call.get();  // kept alive by itself until OnDone
   });
@@ -141,13 +141,13 @@ void GatewayService::AddInformation() {
     call->Reply(protocol_.Health(handler_->GetServing().ready));
   });
   AddUnary("GetModelInfo", nothing, [this](const CallPtr& call, const Message&) {
-    const std::shared_ptr<const ModelFiles> model = Model();
+    const ModelFiles* const model = options_.model.get();
     const std::string name =
         !options_.model_name.empty() ? options_.model_name : ModelNameOf(model ? model->directory : "");
-    call->Reply(protocol_.ModelInfo(name, model.get(), handler_->GetServing()));
+    call->Reply(protocol_.ModelInfo(name, model, handler_->GetServing()));
   });
   AddUnary("GetServerInfo", nothing, [this](const CallPtr& call, const Message&) {
-    const std::shared_ptr<const ModelFiles> model = Model();
+    const ModelFiles* const model = options_.model.get();
     ReplyWithLoads(call, [this, uptime = MonotonicNow() - started_, dtype = model ? model->dtype : ""](
                              const Loads& loads) { return protocol_.ServerInfo(loads, uptime, dtype); });
   });
@@ -206,7 +206,7 @@ absl::Status GatewayService::Submit(AnyMessage request, const Asker& asker,
   BFIO_RETURN_IF_ERROR(authenticator_->CheckTenant(asker, tenant));
   RequestContext context{options_.request_limits, handler_->GetServing().max_sequence_tokens, "",
                          options_.passes, asker.may_resample};
-  const std::shared_ptr<const ModelFiles> model = Model();
+  const ModelFiles* const model = options_.model.get();
   if (model == nullptr) {
     context.no_stop_texts = "the router has no tokenizer";
   } else if (model->text == nullptr) {
@@ -229,7 +229,7 @@ absl::Status GatewayService::SubmitOutputs(ConvertedRequest converted,
   shape.prompt_tokens = converted.request.prompt_tokens;
   shape.stop_token_ids = converted.request.stop_token_ids;
   if (!converted.stops.empty())
-    shape.stop_text.emplace(Model()->text, std::move(converted.stops), converted.special_text);
+    shape.stop_text.emplace(options_.model->text, std::move(converted.stops), converted.special_text);
   std::vector<std::shared_ptr<TokenSink>> sinks = stream->BeginOutputs(std::move(shape));
   for (size_t i = 0; i < outputs.size(); ++i) outputs[i].sink = std::move(sinks[i]);
   return handler_->Submit(std::move(converted.request), std::move(outputs));

@@ -33,7 +33,7 @@
 #include "router/frontend/gateway/protocol.h"
 #include "router/frontend/gateway/request_fields.h"
 #include "router/frontend/request_handler.h"
-#include "router/frontend/tokenizer/model_source.h"
+#include "router/frontend/tokenizer/model_files.h"
 #include "router/requests/limits.h"
 
 namespace bfio::router::gateway {
@@ -96,7 +96,7 @@ struct GatewayOptions {
   // The model's name for gateways; empty: the last part of its directory, or "bfio".
   std::string model_name;
   // The model's files; null: only the gateway has them.
-  std::shared_ptr<const ModelSource> model;
+  std::shared_ptr<const ModelFiles> model;
   // Creates ids for requests that come without one.
   std::function<std::string()> new_request_id;
   // The engines use this protocol: requests and answers pass unchanged.
@@ -132,10 +132,6 @@ class GatewayService final : public CallService {
   // UNAUTHENTICATED, or INVALID_ARGUMENT for a header with an invalid value.
   absl::StatusOr<Asker> AskerOf(const grpc::CallbackServerContext& context);
   void AddInformation();
-  // Null: there are no files.
-  std::shared_ptr<const ModelFiles> Model() const {
-    return options_.model == nullptr ? nullptr : options_.model->Get();
-  }
   // The full name of a method; gRPC does not copy it.
   const char* Path(const char* method);
   // `request`: the type of the request.

@@ -19,7 +19,7 @@
 #include "router/frontend/gateway/answers.h"
 #include "router/frontend/gateway/request_fields.h"
 #include "router/frontend/request_handler.h"
-#include "router/frontend/tokenizer/model_source.h"
+#include "router/frontend/tokenizer/model_files.h"
 #include "router/requests/logprobs.h"
 #include "router/requests/passed.h"
 

@@ -18,7 +18,7 @@ using nlohmann::json;
 
 // Upper bound of token ids; no vocabulary has as many.
 constexpr int64_t kMaxTokens = 1 << 22;
-// As model_source.h allows.
+// As model_files.h allows.
 constexpr size_t kMaxTextBytes = size_t{256} << 20;
 
 // How a vocabulary writes bytes.

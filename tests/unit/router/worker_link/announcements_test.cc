@@ -67,8 +67,7 @@ class AnnouncementsTest : public ::testing::TestWithParam<bool> {
                                            const std::vector<v1::HeldRequest>& held) {
     auto channel = std::make_shared<SessionChannel>(
         ++member_, "peer",
-        SessionChannel::Options{
-            .handler = &handler_, .refusals = &refusals_, .attached = &attached_, .keys = keys_});
+        SessionChannel::Options{.handler = &handler_, .refusals = &refusals_, .keys = keys_});
     handler_.events.clear();
     v1::WorkerMessage message =
         FromText<v1::WorkerMessage>(absl::StrCat("hello { worker_id: '", worker, "' slots: ", kSlots,
@@ -96,7 +95,6 @@ class AnnouncementsTest : public ::testing::TestWithParam<bool> {
       GetParam() ? std::make_shared<const TicketKeys>(*TicketKeys::Parse(std::string(32, 'k'), "keys"))
                  : nullptr;
   RefusalLog refusals_;
-  AttachedWorkers attached_;
   Handler handler_;
   MemberId member_ = 0;
   core::Cluster cluster_{{}, {"fcfs", {}}};

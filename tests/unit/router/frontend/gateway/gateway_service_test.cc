@@ -65,7 +65,7 @@ class GatewayServiceTest : public ::testing::Test {
   static GatewayOptions Options() {
     GatewayOptions options;
     options.model_name = "letters";
-    options.model = std::make_shared<const ModelSource>(Letters());
+    options.model = Letters();
     options.new_request_id = [] { return "drawn"; };
     return options;
   }

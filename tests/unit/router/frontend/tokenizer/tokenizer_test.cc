@@ -16,7 +16,7 @@
 
 #include "common/base/rng.h"
 #include "nlohmann/json.hpp"
-#include "router/frontend/tokenizer/model_source.h"
+#include "router/frontend/tokenizer/model_files.h"
 #include "tests/testing/latch.h"
 #include "tests/testing/process.h"
 
@@ -282,37 +282,6 @@ TEST_F(ModelFilesTest, OthersCanReadTheArchive) {
   EXPECT_EQ(std::system(command.c_str()), 0);
   EXPECT_EQ(ZipArchive({{"a", "b"}}), ZipArchive({{"a", "b"}}));
   EXPECT_NE(ZipArchive({{"a", "b"}}), ZipArchive({{"a", "c"}}));
-}
-
-// The first that is offered is not everybody's for ever.
-TEST(ModelSource, TheFilesAreThoseOfTheServedModel) {
-  ModelSource source(nullptr);
-  const auto offer = [&](const std::string& model, const std::string& directory) {
-    testing::Latch done{1};
-    absl::Status status;
-    source.Take(model, directory, {{"tokenizer.json", kTokenizer}}, [&](const absl::Status& taken) {
-      status = taken;
-      done.count_down();
-    });
-    done.wait();
-    return status;
-  };
-  const auto got = [&] { return source.Get() == nullptr ? "none" : source.Get()->directory; };
-  EXPECT_TRUE(offer("stranger", "/stranger").ok());
-  EXPECT_EQ(got(), "none") << "no model is served";
-  EXPECT_FALSE(source.wanted("stranger"));
-  EXPECT_TRUE(source.wanted("own"));
-  source.SetServed("own");
-  EXPECT_EQ(got(), "none");
-  EXPECT_TRUE(offer("own", "/own").ok());
-  EXPECT_EQ(got(), "/own");
-  EXPECT_TRUE(offer("own", "/another").ok());
-  EXPECT_EQ(got(), "/own") << "one for each model";
-  for (const char* more : {"b", "c", "d"}) EXPECT_TRUE(offer(more, "/more").ok());
-  EXPECT_EQ(got(), "/own") << "what is served is kept, whoever offers others";
-  EXPECT_TRUE(source.wanted("stranger")) << "few others are";
-  source.SetServed("d");
-  EXPECT_EQ(got(), "/more") << "the model has changed";
 }
 
 }  // namespace

@@ -1,11 +1,16 @@
-#include "router/frontend/tokenizer/model_source.h"
+#include "router/frontend/tokenizer/model_files.h"
 
 #include <zlib.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <limits>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/auth/bearer_tokens.h"
@@ -13,46 +18,6 @@
 #include "common/json/json_reader.h"
 
 namespace bfio::router {
-
-ModelSource::~ModelSource() {
-  std::thread last;
-  {
-    MutexLock lock(&mutex_);
-    last = std::move(thread_);
-  }
-  if (last.joinable()) last.join();
-}
-
-void ModelSource::Take(const std::string& model, std::string directory, TokenizerFiles files,
-                       std::function<void(const absl::Status&)> done) {
-  {
-    MutexLock lock(&mutex_);
-    if (configured_ == nullptr && !converting_ && Find(model) == nullptr) {
-      converting_ = true;
-      // The previous thread has ended; its result could not be used.
-      if (thread_.joinable()) thread_.join();
-      thread_ = std::thread([this, model, directory = std::move(directory), files = std::move(files),
-                             done = std::move(done)] { Convert(model, directory, files, done); });
-      return;
-    }
-  }
-  done(absl::OkStatus());
-}
-
-void ModelSource::Convert(const std::string& model, std::string directory, const TokenizerFiles& files,
-                          const std::function<void(const absl::Status&)>& done) {
-  absl::StatusOr<ModelFiles> made = MakeModelFiles(std::move(directory), files);
-  {
-    MutexLock lock(&mutex_);
-    converting_ = false;
-    if (made.ok()) {
-      const bool first_is_served = !files_.empty() && files_.front().first == served_;
-      if (files_.size() >= kMostModels) files_.erase(files_.begin() + (first_is_served ? 1 : 0));
-      files_.emplace_back(model, std::make_shared<const ModelFiles>(*std::move(made)));
-    }
-  }
-  done(made.status());
-}
 
 namespace {
 
@@ -65,6 +30,56 @@ const std::string* Find(const TokenizerFiles& files, absl::string_view name) {
     if (file == name) return &content;
   }
   return nullptr;
+}
+
+absl::StatusOr<std::string> ReadFile(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::string content{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  if (!in.good() && !in.eof()) return absl::NotFoundError(absl::StrCat(path.string(), " cannot be read"));
+  return content;
+}
+
+// Whether a file with this name is part of a tokenizer: one that tokenizing requires (`needed`), or one with
+// the tokenizer's settings.
+bool IsTokenizerFile(absl::string_view name, bool& needed) {
+  static constexpr absl::string_view kBeside[] = {
+      "added_tokens.json", "chat_template.json",      "config.json",          "generation_config.json",
+      "merges.txt",        "special_tokens_map.json", "tokenizer_config.json"};
+  needed = name == "tokenizer.json" || name == "vocab.json" || absl::EndsWith(name, ".model") ||
+           absl::EndsWith(name, ".tiktoken");
+  return needed || absl::EndsWith(name, ".jinja") ||
+         std::find(std::begin(kBeside), std::end(kBeside), name) != std::end(kBeside);
+}
+
+absl::StatusOr<TokenizerFiles> ReadTokenizerFiles(const std::string& directory) {
+  std::error_code error;
+  std::vector<std::string> names;
+  bool any_needed = false;
+  const auto most = static_cast<uintmax_t>(kMaxBytes);
+  uintmax_t bytes = 0;
+  for (std::filesystem::directory_iterator it(directory, error), end; !error && it != end;
+       it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    bool needed = false;
+    std::error_code ignored;
+    if (!IsTokenizerFile(name, needed) || !it->is_regular_file(ignored)) continue;
+    bytes += std::min(it->file_size(ignored), most + 1);
+    any_needed = any_needed || needed;
+    names.push_back(name);
+  }
+  if (error) return absl::NotFoundError(absl::StrCat(directory, ": ", error.message()));
+  if (!any_needed) return absl::NotFoundError(absl::StrCat(directory, " has no tokenizer.json"));
+  if (bytes > most) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(directory, ": the tokenizer files exceed ", most >> 20, " MiB"));
+  }
+  std::sort(names.begin(), names.end());
+  TokenizerFiles files;
+  for (const std::string& name : names) {
+    BFIO_ASSIGN_OR_RETURN(std::string content, ReadFile(std::filesystem::path(directory) / name));
+    files.emplace_back(name, std::move(content));
+  }
+  return files;
 }
 
 // 0 where the field is missing or is not an id.
@@ -127,11 +142,7 @@ void AppendFacts(const std::string& name, const std::string& content, std::strin
 
 absl::StatusOr<ModelFiles> LoadModelFiles(std::string directory) {
   while (directory.size() > 1 && directory.back() == '/') directory.pop_back();
-  BFIO_ASSIGN_OR_RETURN(const TokenizerFiles files, ReadTokenizerFiles(directory, kMaxBytes));
-  return MakeModelFiles(std::move(directory), files);
-}
-
-absl::StatusOr<ModelFiles> MakeModelFiles(std::string directory, const TokenizerFiles& files) {
+  BFIO_ASSIGN_OR_RETURN(const TokenizerFiles files, ReadTokenizerFiles(directory));
   ModelFiles model;
   model.directory = std::move(directory);
   if (const std::string* config = Find(files, "config.json"); config != nullptr) {
@@ -163,7 +174,7 @@ std::string ModelNameOf(absl::string_view directory) {
   return parts.empty() || parts.back() == "." || parts.back() == ".." ? "bfio" : std::string(parts.back());
 }
 
-std::string ZipArchive(const std::vector<std::pair<std::string, std::string>>& files) {
+std::string ZipArchive(const TokenizerFiles& files) {
   std::string archive, directory;
   for (const auto& [name, content] : files) {
     const auto offset = static_cast<uint32_t>(archive.size());
