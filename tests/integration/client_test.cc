@@ -110,20 +110,5 @@ TEST(Agents, TheNextCallOfAnOlderAgentGoesBeforeYoungerRequests) {
   }
 }
 
-TEST(Agents, TheLoadGeneratorSendsEveryCallOfItsAgents) {
-  Cluster cluster(ClusterOptions{});
-  ASSERT_TRUE(cluster.ok());
-  const RunResult run = RunProgram(
-      "bfio_loadgen", {absl::StrCat("--target=", cluster.address()), "--agents=sequence:3,fork_join:4",
-                       "--arrival=poisson", "--rate=40", "--requests=40", "--json=-"});
-  ASSERT_EQ(run.code, 0) << run.err << run.out << cluster.router().Stderr();
-  const nlohmann::json report = nlohmann::json::parse(run.out);
-  EXPECT_EQ(report["agents"]["completed"], 40);
-  // 20 agents of 3 calls and 20 of 1 + 4 + 1.
-  EXPECT_EQ(cluster.State().requests().agent_calls(), 20u * 3 + 20 * 6);
-  // An agent takes at least as long as its calls, three of which are sent one after the other.
-  EXPECT_GT(report["agents"]["e2e_s"]["mean"].get<double>(), 2 * report["e2e_s"]["mean"].get<double>());
-}
-
 }  // namespace
 }  // namespace bfio::testing

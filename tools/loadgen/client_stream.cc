@@ -24,15 +24,6 @@ v1::GenerateRequest RequestOf(const Attempt& attempt) {
   request.set_max_new_tokens(attempt.planned.output_tokens);
   request.set_ignore_eos(!attempt.planned.hidden_length.has_value());
   if (attempt.planned.hidden_length) request.mutable_sampling()->set_seed(*attempt.planned.hidden_length);
-  if (attempt.planned.agent != nullptr) {
-    const AgentPlan::Call& call = attempt.planned.agent->calls[attempt.planned.call];
-    request.set_parent_id(attempt.parent_id);
-    request.set_stage(call.stage);
-    request.set_remaining_tokens(call.remaining_tokens);
-    // Only the calls of the first stage state the deadline; it holds for the later ones too.
-    if (call.stage == 0 && attempt.agent_timeout > absl::ZeroDuration())
-      SetDuration(attempt.agent_timeout, request.mutable_parent_timeout());
-  }
   if (attempt.ttft_objective > absl::ZeroDuration())
     SetDuration(attempt.ttft_objective, request.mutable_ttft_objective());
   if (!attempt.resume_token.empty()) {

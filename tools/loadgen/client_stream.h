@@ -94,10 +94,8 @@ struct AttemptResult {
 struct Attempt {
   std::string request_id;
   PlannedRequest planned;
-  // Parent id, for a call of an agent.
-  std::string parent_id;
-  // Objectives and deadline sent with the request; zero: not sent.
-  absl::Duration ttft_objective, agent_timeout;
+  // Sent with the request; zero: not sent.
+  absl::Duration ttft_objective;
   // Outlives the attempt.
   const client::Metadata* metadata = nullptr;
   std::shared_ptr<Received> received;

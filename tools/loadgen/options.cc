@@ -58,15 +58,8 @@ void AddTraffic(OptionTable& table, Options& o) {
       "max_new_tokens of every request; the model may end it earlier, so the router does not know its "
       "length (workers with --sim=ends_by_seed end it at the length from the trace or profile); 0: each "
       "request generates exactly that length");
-  table.AddParsed("agents", &o.agents, "",
-                  "sends agents instead of single requests, cycling through these shapes: sequence:CALLS, "
-                  "fork_join:BRANCHES or cycle:CALLS, such as sequence:4,fork_join:3; a call is sent when "
-                  "the calls that it depends on are done; --rate, --concurrency and --requests count agents",
-                  ParseAgents);
   table.Add("ttft_objective", &o.ttft_objective, Within(absl::ZeroDuration(), absl::Hours(1)),
             "objective for the time to first token, sent with each request; 0: none");
-  table.Add("agent_timeout", &o.agent_timeout, Within(absl::ZeroDuration(), absl::Hours(24)),
-            "--agents: deadline of a whole agent, after which the router rejects or ends its calls; 0: none");
   table.Add("requests", &o.requests,
             "requests to send; 0: until --duration, or without it one pass over the trace or 1000 requests "
             "of a profile");
@@ -115,8 +108,6 @@ absl::Status Validate(const Options& o) {
       {gaps && o.rate == 0, arrival + " needs --rate"},
       {o.arrival != "gamma" && o.burstiness != 1, "--burstiness can be used only with --arrival=gamma"},
       {o.arrival == "trace" && o.trace.empty(), arrival + " needs --trace"},
-      {!o.agents.empty() && o.max_new_tokens > 0, "--max_new_tokens cannot be used with --agents"},
-      {o.agents.empty() && o.agent_timeout > absl::ZeroDuration(), "--agent_timeout needs --agents"},
       {!o.trace.empty() && !o.profile.empty(), "--trace and --profile cannot be used together"}};
   for (const auto& [broken, message] : rules) {
     if (broken) return absl::InvalidArgumentError(message);

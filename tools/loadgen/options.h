@@ -12,7 +12,6 @@
 #include "absl/time/time.h"
 #include "common/config/options.h"
 #include "common/net/tls.h"
-#include "tools/loadgen/agents.h"
 #include "tools/loadgen/results.h"
 
 namespace bfio::loadgen {
@@ -37,13 +36,10 @@ struct Options {
   double time_scale = 1;
   uint32_t concurrency = 64;
   // max_new_tokens of every request; the model ends the request, so its length is not known in advance. 0:
-  // requests have exactly the lengths of the trace or profile. Not for agents.
+  // requests have exactly the lengths of the trace or profile.
   uint32_t max_new_tokens = 0;
-  // The run sends agents of these shapes, one after the other; empty: single requests. `rate`, `concurrency`
-  // and `requests` then count agents.
-  std::vector<AgentShape> agents;
-  // Latency objectives of requests, and the deadline of agents counted from when they are sent; zero: none.
-  absl::Duration ttft_objective, agent_timeout;
+  // Latency objective of requests; zero: none.
+  absl::Duration ttft_objective;
   // The run ends at whichever comes first; 0 is no limit. With neither: one pass over a trace, or 1,000
   // requests of a profile. Requests due `duration_s` or later after the start are not sent, and nothing is
   // sent more than a second after it (requests that were due and are then unsent are counted). Requests under

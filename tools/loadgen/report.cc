@@ -74,11 +74,6 @@ std::string ToTable(const Report& report) {
   absl::StrAppend(&out, LatencyRow("TTFT", r.ttft_s), LatencyRow("TPOT", r.tpot_s),
                   LatencyRow("ITL", r.itl_s), LatencyRow("E2E", r.e2e_s));
   if (r.schedule_lag_s.count() > 0) absl::StrAppend(&out, LatencyRow("sent late by", r.schedule_lag_s));
-  if (!report.options.agents.empty()) {
-    absl::StrAppend(&out, LatencyRow("agents, E2E", r.agents.e2e_s));
-    absl::StrAppendFormat(&out, "  agents         %d completed, %d failed, %d of their calls not sent\n",
-                          r.agents.completed, r.agents.failed, r.agents.calls_not_sent);
-  }
   if (r.goodput.limits().any()) absl::StrAppend(&out, GoodputText(r));
   if (r.resumed > 0) {
     absl::StrAppend(&out, "  resumed        ", r.resumed, " requests, ", r.token_mismatches,

@@ -38,16 +38,7 @@ Json SettingsJson(const Options& o) {
           {"resume", o.resume},
           {"max_new_tokens", o.max_new_tokens},
           {"ttft_objective_s", absl::ToDoubleSeconds(o.ttft_objective)},
-          {"agent_timeout_s", absl::ToDoubleSeconds(o.agent_timeout)},
           {"timeout_s", absl::ToDoubleSeconds(o.timeout)}};
-}
-
-Json AgentsJson(const AgentResults& agents) {
-  return {{"begun", agents.begun},
-          {"completed", agents.completed},
-          {"failed", agents.failed},
-          {"calls_not_sent", agents.calls_not_sent},
-          {"e2e_s", LatencyJson(agents.e2e_s)}};
 }
 
 Json BarrierJson(const BarrierMeasurements& f) {
@@ -129,10 +120,6 @@ Json ResultJson(const Report& report) {
       {"settings", SettingsJson(report.options)},
   };
   if (report.barrier.has_value()) json["barrier"] = BarrierJson(*report.barrier);
-  if (!report.options.agents.empty()) {
-    json["agents"] = AgentsJson(r.agents);
-    json["settings"]["agents"] = AgentsText(report.options.agents);
-  }
   if (r.goodput.limits().any()) json["goodput"] = GoodputJson(r);
   return json;
 }

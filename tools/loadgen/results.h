@@ -15,7 +15,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/stats/histogram.h"
-#include "tools/loadgen/agents.h"
 
 namespace bfio::loadgen {
 
@@ -178,9 +177,6 @@ struct Results {
   Histogram ttft_s, tpot_s, itl_s, e2e_s;
   // Time between due and sent, for every request sent. Open loop only.
   Histogram schedule_lag_s;
-
-  // Set when agents are sent; the other measurements then count their calls.
-  AgentResults agents;
 
   Goodput goodput;
   // Levels of the arrival profile.

@@ -63,7 +63,7 @@ function inSeconds(spec) {
 
 function latencies(run) {
   const figures = ['mean', 'p50', 'p90', 'p99', 'p99.9', 'max'];
-  const rows = [...Object.entries(LATENCIES).map(([key, [name]]) => [name, key]), ['E2E of agents, all calls', 'agents/e2e_s']]
+  const rows = [...Object.entries(LATENCIES).map(([key, [name]]) => [name, key])]
     .filter(([, path]) => run.count(`${path}/count`) > 0)
     .map(([name, path]) => [name, ...figures.map((figure) => run.number(`${path}/${figure}`) * 1e3), run.count(`${path}/count`)]);
   table({
@@ -77,8 +77,7 @@ function counts(run) {
   const any = (name, path) => run.count(path) === 0 ? [] : always(name, run.count(path));
   parameters([
     ...always('requests sent', run.count('requests_sent')), ...always('completed', run.count('completed')),
-    ...always('failed', run.failed), ...any('agents completed', 'agents/completed'), ...any('agents failed', 'agents/failed'),
-    ...any('calls that failed agents did not send', 'agents/calls_not_sent'), ...any('cancelled by the interruption', 'interrupted'),
+    ...always('failed', run.failed), ...any('cancelled by the interruption', 'interrupted'),
     ...any('due, but not sent in time', 'not_sent'), ...any('retries', 'retries'), ...any('resumed', 'resumed'),
     ...any('tokens that differed after a resume', 'token_mismatches'), ...always('broken streams', run.count('stream_breaches')),
     ...always('prompt tokens', run.count('prompt_tokens')), ...always('output tokens', run.count('output_tokens'))

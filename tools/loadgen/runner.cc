@@ -70,17 +70,15 @@ Results Runner::Run() {
     }
     if (step.kind == Step::kFinished) break;
     if (step.kind == Step::kSendNew) SendNew(now);
-    if (step.kind == Step::kSendReady) SendReady(now);
     if (step.kind == Step::kSendAgain) StartAttempt(step.retry_index);
   }
   MutexLock lock(&mutex_);
-  results_.agents = agents_.results();
   results_.duration_s = results_.requests_sent > 0 ? absl::ToDoubleSeconds(last_end_ - start_) : 0;
   return std::move(results_);
 }
 
 Runner::Step Runner::NextStep(absl::Time now) {
-  if (!next_.has_value() && open_.empty() && ready_.empty()) return {.kind = Step::kFinished};
+  if (!next_.has_value() && open_.empty()) return {.kind = Step::kFinished};
   Step wait;
   if (!retries_.empty()) {
     const auto [when, index] = *retries_.begin();
@@ -90,15 +88,13 @@ Runner::Step Runner::NextStep(absl::Time now) {
     }
     wait.until = when;
   }
-  if (!ready_.empty() && open_.size() < kMaxInFlight) return {.kind = Step::kSendReady};
   if (next_.has_value() && MaySend(now, wait.until)) return {.kind = Step::kSendNew};
   return wait;
 }
 
 bool Runner::MaySend(absl::Time now, absl::Time& until) const {
   const size_t limit = options_.closed_loop() ? options_.concurrency : kMaxInFlight;
-  const bool agents = options_.closed_loop() && !options_.agents.empty();
-  if ((agents ? agents_.size() : open_.size()) >= limit) return false;
+  if (open_.size() >= limit) return false;
   const absl::Time due =
       options_.closed_loop() ? std::max(start_, hold_until_) : start_ + absl::Seconds(next_->due_s);
   if (due <= now) return true;
@@ -109,27 +105,8 @@ bool Runner::MaySend(absl::Time now, absl::Time& until) const {
 void Runner::SendNew(absl::Time now) {
   const PlannedRequest planned = *next_;
   next_ = schedule_.Next();
-  const absl::Time due = options_.closed_loop() ? now : start_ + absl::Seconds(planned.due_s);
-  if (planned.agent != nullptr) {
-    MutexLock lock(&mutex_);
-    agents_.Begin(*planned.agent, absl::ToDoubleSeconds(due - start_));
-  }
-  Send(planned, due, now);
-}
-
-void Runner::SendReady(absl::Time now) {
-  std::pair<absl::Time, PlannedRequest> ready;
-  {
-    MutexLock lock(&mutex_);
-    if (ready_.empty()) return;
-    ready = std::move(ready_.front());
-    ready_.pop_front();
-  }
-  Send(ready.second, ready.first, now);
-}
-
-void Runner::Send(const PlannedRequest& planned, absl::Time due, absl::Time now) {
   const bool closed = options_.closed_loop();
+  const absl::Time due = closed ? now : start_ + absl::Seconds(planned.due_s);
   {
     MutexLock lock(&mutex_);
     results_.Sent(absl::ToDoubleSeconds(due - start_),
@@ -156,10 +133,7 @@ void Runner::StartAttempt(uint64_t index) {
     attempt.deadline = absl::Now() + (open.give_up - MonotonicNow());
   }
   attempt.request_id = absl::StrCat(run_id_, "-", index);
-  if (attempt.planned.agent != nullptr)
-    attempt.parent_id = absl::StrCat(run_id_, "-agent-", attempt.planned.agent->agent);
   attempt.ttft_objective = options_.ttft_objective;
-  attempt.agent_timeout = options_.agent_timeout;
   attempt.metadata = &metadata_;
   attempt.resume_token = resume_token_;
   attempt.live_tokens = &live_tokens_;
@@ -188,13 +162,9 @@ void Runner::CancelAll() {
     MutexLock lock(&mutex_);
     cancelling_ = true;
     for (const auto& [when, index] : retries_) {
-      const PlannedRequest& planned = open_.at(index).planned;
-      if (planned.agent != nullptr) agents_.OnEnded(*planned.agent, planned.call, false, 0);
       open_.erase(index);
       results_.Add({.code = "CANCELLED", .interrupted = true});
     }
-    for (const auto& [due, planned] : ready_) agents_.NotSent(*planned.agent);
-    ready_.clear();
     last_end_ = MonotonicNow();
     retries_.clear();
     for (const auto& [index, open] : open_) {
@@ -228,14 +198,7 @@ void Runner::OnAttemptDone(uint64_t index, AttemptResult result) {
   }
   results_.Add(ended);
   last_end_ = result.end;
-  const PlannedRequest planned = std::move(open.planned);
   open_.erase(index);
-  if (planned.agent == nullptr) return;
-  const bool ok = ended.ok() && !cancelling_;
-  for (const uint32_t next :
-       agents_.OnEnded(*planned.agent, planned.call, ok, absl::ToDoubleSeconds(result.end - start_))) {
-    ready_.emplace_back(result.end, CallOf(planned, next));
-  }
 }
 
 bool Runner::ScheduleResume(Open& open, uint64_t index, const AttemptResult& result) {
@@ -268,9 +231,7 @@ bool Runner::ScheduleRetry(Open& open, uint64_t index, const AttemptResult& resu
 ProgressView Runner::View(absl::Time now) {
   MutexLock lock(&mutex_);
   return {.elapsed_s = absl::ToDoubleSeconds(now - start_),
-          // With agents the other counts are calls, but the schedule's total counts agents, so the total is
-          // left out.
-          .total = options_.agents.empty() ? schedule_.total() : 0,
+          .total = schedule_.total(),
           .completed = results_.completed,
           .failed = results_.failed_total(),
           .under_way = open_.size(),

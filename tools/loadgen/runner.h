@@ -7,7 +7,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -61,7 +60,7 @@ class Runner {
 
   // What the loop does next.
   struct Step {
-    enum Kind { kSendNew, kSendReady, kSendAgain, kWait, kFinished } kind = kWait;
+    enum Kind { kSendNew, kSendAgain, kWait, kFinished } kind = kWait;
     absl::Time until = absl::InfiniteFuture();
     uint64_t retry_index = 0;
   };
@@ -69,9 +68,6 @@ class Runner {
   Step NextStep(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool MaySend(absl::Time now, absl::Time& until) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendNew(absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Sends the next call of an agent under way.
-  void SendReady(absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Send(const PlannedRequest& planned, absl::Time due, absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
   void StartAttempt(uint64_t index) ABSL_LOCKS_EXCLUDED(mutex_);
   void DropUnsent() ABSL_LOCKS_EXCLUDED(mutex_);
   void CancelAll() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -109,9 +105,6 @@ class Runner {
   bool cancelling_ ABSL_GUARDED_BY(mutex_) = false;
   absl::flat_hash_map<uint64_t, Open> open_ ABSL_GUARDED_BY(mutex_);
   std::multimap<absl::Time, uint64_t> retries_ ABSL_GUARDED_BY(mutex_);
-  AgentsUnderWay agents_ ABSL_GUARDED_BY(mutex_);
-  // Calls of agents that may be sent, and since when.
-  std::deque<std::pair<absl::Time, PlannedRequest>> ready_ ABSL_GUARDED_BY(mutex_);
   // Closed loop: no new request is sent before this time, so that a router that refuses at once is not
   // flooded.
   absl::Time hold_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -13,7 +12,6 @@
 #include "absl/status/statusor.h"
 #include "common/workload/arrivals.h"
 #include "common/workload/trace.h"
-#include "tools/loadgen/agents.h"
 #include "tools/loadgen/options.h"
 
 namespace bfio::loadgen {
@@ -28,13 +26,7 @@ struct PlannedRequest {
   // The model may end the request before `output_tokens` are generated; a sim engine that ends requests by
   // seed generates exactly this number.
   std::optional<uint32_t> hidden_length;
-  // The agent that the call belongs to, and the index of the call; null: a single request.
-  std::shared_ptr<const AgentPlan> agent;
-  uint32_t call = 0;
 };
-
-// Another call of the same agent. REQUIRES: of.agent != nullptr.
-PlannedRequest CallOf(const PlannedRequest& of, uint32_t call);
 
 // The lengths of the requests: the trace, or as many samples of the profile as the run may need (at most
 // 100,000, which are then repeated). Errors are those of ReadTrace and SampleProfile.
@@ -42,32 +34,27 @@ absl::StatusOr<Trace> LoadTrace(const Options& options);
 
 class Schedule {
  public:
-  // REQUIRES: Validate(options).ok(). INVALID_ARGUMENT when the trace cannot provide the arrivals asked for,
-  // or, naming the row, when agents might have more tokens than 32 bits hold.
+  // REQUIRES: Validate(options).ok(). INVALID_ARGUMENT when the trace cannot provide the arrivals asked for.
   static absl::StatusOr<Schedule> Create(const Options& options, Trace trace);
 
-  // The next request, or the first call of the next agent; empty when the run's number of requests or its
-  // duration is reached.
+  // Empty when the run's number of requests or its duration is reached.
   std::optional<PlannedRequest> Next();
 
-  // Number of requests, or agents, of the whole run; 0 when only the duration limits it.
+  // Number of requests of the whole run; 0 when only the duration limits it.
   uint64_t total() const { return total_; }
   const Trace& trace() const { return trace_; }
 
  private:
   Schedule(const Options& options, Trace trace);
 
-  const TraceRequest& Row() const { return trace_.requests[row_ % trace_.requests.size()]; }
-
   Trace trace_;
-  std::vector<AgentShape> agents_;
   // Empty in a closed loop.
   std::optional<ArrivalProcess> arrivals_;
   uint64_t total_;
   double duration_s_;
   uint32_t max_new_tokens_;
-  // Number of requests or agents so far, and of rows of the trace.
-  uint64_t next_ = 0, row_ = 0;
+  // Number of requests so far.
+  uint64_t next_ = 0;
   // An arrival was after the end of the duration.
   bool over_ = false;
 };

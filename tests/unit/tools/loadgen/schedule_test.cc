@@ -68,8 +68,6 @@ TEST(OptionsTest, InvalidOptionsNameTheFlag) {
       {{.arrival = "poisson", .rate = 1, .burstiness = 2}, "--burstiness"},
       {{.arrival = "trace"}, "--trace"},
       {{.trace = "x", .profile = "code"}, "--profile"},
-      {{.max_new_tokens = 1, .agents = {{AgentShape::kSequence, 2}}}, "--max_new_tokens"},
-      {{.agent_timeout = absl::Seconds(1)}, "--agent_timeout"},
       {{.target = "router"}, "--target"},
       {{.admin = "router"}, "--admin"},
       {{.json = "/nowhere/x"}, "--json"},
