@@ -55,36 +55,24 @@ int64_t LargestReserve(absl::Span<const ChainServer> servers, const ChainService
 
 std::vector<ReserveCandidate> SweepReserve(absl::Span<const ChainServer> servers, const ChainService& service,
                                            const Demand& demand, const std::function<bool()>& go_on) {
-  return SweepReserves(servers, service, demand, absl::MakeConstSpan(&demand.rate, 1), go_on)[0];
-}
-
-std::vector<std::vector<ReserveCandidate>> SweepReserves(absl::Span<const ChainServer> servers,
-                                                         const ChainService& service, const Demand& demand,
-                                                         absl::Span<const double> rates,
-                                                         const std::function<bool()>& go_on) {
-  std::vector<std::vector<ReserveCandidate>> candidates(rates.size());
+  std::vector<ReserveCandidate> candidates;
   // Neighbouring c often give the same placement, and then the same chains.
   BlockRanges last;
-  std::vector<ReserveCandidate> judged(rates.size());
+  ReserveCandidate judged;
   const int64_t largest = LargestReserve(servers, service);
   for (int64_t c = 1; c <= largest; c += c < kEveryReserve ? 1 : c / kStepShare) {
     if (BlocksInPool(servers, service, c) < service.blocks || (go_on && !go_on())) break;
     BlockPlacement placement = GreedyPlacement(servers, service, c, demand);
-    const bool is_new = placement.ranges != last;
-    std::vector<ServerChain> chains;
-    if (is_new) chains = ComposeChains(servers, service, placement.ranges);
-    const double rate = TotalRate(chains);
-    for (size_t i = 0; i < rates.size(); ++i) {
-      Demand of = demand;
-      of.rate = rates[i];
-      if (is_new) judged[i] = Judge(chains, rate, of);
-      judged[i].c = c;
-      judged[i].disjoint_chains = static_cast<int64_t>(placement.chains.size());
-      judged[i].disjoint_meets =
-          !placement.chains.empty() && placement.rate_per_slot >= of.needed() / static_cast<double>(c);
-      candidates[i].push_back(judged[i]);
+    if (placement.ranges != last) {
+      const std::vector<ServerChain> chains = ComposeChains(servers, service, placement.ranges);
+      judged = Judge(chains, TotalRate(chains), demand);
     }
-    if (is_new) last = std::move(placement.ranges);
+    judged.c = c;
+    judged.disjoint_chains = static_cast<int64_t>(placement.chains.size());
+    judged.disjoint_meets =
+        !placement.chains.empty() && placement.rate_per_slot >= demand.needed() / static_cast<double>(c);
+    candidates.push_back(judged);
+    last = std::move(placement.ranges);
   }
   return candidates;
 }

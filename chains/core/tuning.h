@@ -54,14 +54,6 @@ int64_t LargestReserve(absl::Span<const ChainServer> servers, const ChainService
 std::vector<ReserveCandidate> SweepReserve(absl::Span<const ChainServer> servers, const ChainService& service,
                                            const Demand& demand, const std::function<bool()>& go_on = {});
 
-// The same for several demand rates, by rate: blocks are placed and chains composed once for all of them.
-// REQUIRES: as SweepReserve, for every rate; demand.use_all, unless the only rate is demand.rate, so that all
-// rates have the same placement.
-std::vector<std::vector<ReserveCandidate>> SweepReserves(absl::Span<const ChainServer> servers,
-                                                         const ChainService& service, const Demand& demand,
-                                                         absl::Span<const double> rates,
-                                                         const std::function<bool()>& go_on = {});
-
 // The candidate with the least lower bound, the smallest c among equals: of those that meet the demand at the
 // target load or, if there are none, of those that are stable; null if none is.
 const ReserveCandidate* BestReserve(absl::Span<const ReserveCandidate> candidates);

@@ -14,7 +14,6 @@
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
 #include "common/config/program.h"
-#include "common/config/rates.h"
 #include "common/json/json_reader.h"
 
 namespace bfio::plan {
@@ -22,10 +21,10 @@ namespace {
 
 constexpr char kUsage[] =
     "bfio_plan places the blocks of a model on servers with different memory, speed and distance,\n"
-    "and composes chains of these servers. It prints the expected mean response, the effect of\n"
-    "losing or adding a server and, for a sweep, how the best plan changes with demand.\n\n"
+    "and composes chains of these servers. It prints the expected mean response, and the effect of\n"
+    "losing or adding a server.\n\n"
     "  bfio_plan --pool=pool.json --model=model.json --demand=0.2\n"
-    "  bfio_plan --pool=pool.json --model=llama/config.json --weight_bytes=0.5 --demand=0.1:2:0.1\n\n"
+    "  bfio_plan --pool=pool.json --model=llama/config.json --weight_bytes=0.5\n\n"
     "pool.json   {\"servers\": [{\"name\": \"a100\", \"count\": 4, \"memory_gb\": 40, \"tflops\": 120,\n"
     "             \"memory_gb_per_s\": 1020, \"rtt_ms\": 20}, ...]}\n"
     "model.json  {\"blocks\": 70, \"block_gb\": 1.32, \"cache_gb\": 0.11, \"gflop_per_token\": 5}";
@@ -41,11 +40,11 @@ absl::StatusOr<std::string> TextOf(const char* flag, const std::string& path) {
 }
 
 struct Settings {
-  std::string pool, model, demands = "0.2";
+  std::string pool, model;
   StorageOptions storage;
   JobOptions job;
-  // With everything except servers, service and the rate.
-  Problem problem{.demand = {.target_load = 0.7, .use_all = true}};
+  // With everything except servers and service.
+  Problem problem{.demand = {.rate = 0.2, .use_all = true}};
   bool json = false;
 };
 
@@ -54,8 +53,7 @@ void AddOptions(OptionTable& table, Settings& s) {
   table.Add(
       "model", &s.model,
       "config.json of a checkpoint, or a JSON file with the sizes of a block; format: docs/design/chains.md");
-  table.Add("demand", &s.demands,
-            "demand in jobs (requests) per second; a list A,B,C or a range FROM:TO:STEP runs a sweep");
+  table.Add("demand", &s.problem.demand.rate, Within(1e-9, 1e9), "demand in jobs (requests) per second");
   table.Add("target_load", &s.problem.demand.target_load, Within(1e-9, 1),
             "largest share of the composed rate that the demand should use");
   table.Add("reserve", &s.problem.reserve, Within(0, 1e15),
@@ -82,7 +80,6 @@ void AddOptions(OptionTable& table, Settings& s) {
   table.Add("json", &s.json, "print JSON instead of text");
 }
 
-// Everything except the demand.
 absl::StatusOr<Problem> ReadProblem(const Settings& s) {
   BFIO_ASSIGN_OR_RETURN(const std::string pool, TextOf("pool", s.pool));
   BFIO_ASSIGN_OR_RETURN(const std::string text, TextOf("model", s.model));
@@ -102,22 +99,8 @@ bool GoOn() {
   return !ShutdownSignal::Requested();
 }
 
-absl::Status RunSweep(const Problem& problem, const std::vector<double>& demands, bool json) {
-  BFIO_ASSIGN_OR_RETURN(const std::vector<SweepPoint> points, SweepDemand(problem, demands, GoOn));
-  if (!points[0].plan.has_value()) {
-    Problem least = problem;
-    least.demand.rate = demands[0];
-    return MakePlan(least, GoOn).status();
-  }
-  std::cout << (json ? Dump(SweepJson(points)) : SweepText(points));
-  return absl::OkStatus();
-}
-
 absl::Status Run(const Settings& settings) {
-  BFIO_ASSIGN_OR_RETURN(const std::vector<double> demands, ParseRates("demand", settings.demands));
-  BFIO_ASSIGN_OR_RETURN(Problem problem, ReadProblem(settings));
-  if (demands.size() > 1) return RunSweep(problem, demands, settings.json);
-  problem.demand.rate = demands[0];
+  BFIO_ASSIGN_OR_RETURN(const Problem problem, ReadProblem(settings));
   BFIO_ASSIGN_OR_RETURN(const Plan plan, MakePlan(problem, GoOn));
   BFIO_ASSIGN_OR_RETURN(const std::vector<Change> changes, Changes(problem, plan, GoOn));
   std::cout << (settings.json ? Dump(PlanJson(problem, plan, changes)) : PlanText(problem, plan, changes));

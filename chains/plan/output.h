@@ -10,10 +10,6 @@
 namespace bfio::plan {
 
 std::string PlanText(const Problem& problem, const Plan& plan, const std::vector<Change>& changes);
-// One line per demand; lines at which c changes are marked.
-std::string SweepText(const std::vector<SweepPoint>& points);
-
 nlohmann::ordered_json PlanJson(const Problem& problem, const Plan& plan, const std::vector<Change>& changes);
-nlohmann::ordered_json SweepJson(const std::vector<SweepPoint>& points);
 
 }  // namespace bfio::plan

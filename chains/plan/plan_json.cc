@@ -67,19 +67,4 @@ ordered_json PlanJson(const Problem& problem, const Plan& plan, const std::vecto
   return json;
 }
 
-ordered_json SweepJson(const std::vector<SweepPoint>& points) {
-  ordered_json list = ordered_json::array();
-  for (const SweepPoint& point : points) {
-    ordered_json& json = list.emplace_back(ordered_json{{"demand_per_s", point.demand}});
-    json["carried"] = point.plan.has_value();
-    if (!point.plan.has_value()) continue;
-    json["reserve"] = point.plan->c();
-    json["chains"] = point.plan->chosen.chains.size();
-    json["capacity"] = core::TotalCapacity(point.plan->chosen.chains);
-    json["rate_per_s"] = point.plan->chosen.rate;
-    json["response"] = ResponseJson(point.plan->response);
-  }
-  return list;
-}
-
 }  // namespace bfio::plan

@@ -93,22 +93,4 @@ std::string PlanText(const Problem& problem, const Plan& plan, const std::vector
   return text;
 }
 
-std::string SweepText(const std::vector<SweepPoint>& points) {
-  std::string text = "demand jobs/s      c  chains  jobs at once  rate jobs/s  response s\n";
-  int64_t last = 0;
-  for (const SweepPoint& point : points) {
-    if (!point.plan.has_value()) {
-      absl::StrAppendFormat(&text, "%13.4g  not carried\n", point.demand);
-      continue;
-    }
-    const core::ChainPlan& plan = point.plan->chosen;
-    const int64_t c = plan.placement.reserved;
-    absl::StrAppendFormat(&text, "%13.4g  %5d  %6d  %12d  %11.4g  %s%s\n", point.demand, c,
-                          plan.chains.size(), core::TotalCapacity(plan.chains), plan.rate,
-                          Seconds(point.plan->response), last != 0 && c != last ? "  <- c changes" : "");
-    last = c;
-  }
-  return text;
-}
-
 }  // namespace bfio::plan

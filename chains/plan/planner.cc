@@ -131,12 +131,11 @@ std::optional<Response> ExpectedResponse(const std::vector<core::ServerChain>& c
   return response;
 }
 
-namespace {
-
-// `candidates`: used if the reserve is not given.
-absl::StatusOr<Plan> PlanFrom(const Problem& problem, const std::vector<core::ReserveCandidate>& candidates) {
+absl::StatusOr<Plan> MakePlan(const Problem& problem, const std::function<bool()>& go_on) {
   int64_t c = problem.reserve;
   if (c == 0) {
+    const auto candidates = core::SweepReserve(problem.servers, problem.service, problem.demand, go_on);
+    if (Stopped(go_on)) return absl::CancelledError("interrupted");
     const core::ReserveCandidate* best = core::BestReserve(candidates);
     if (best == nullptr)
       return core::WhyImpossible(problem.servers, problem.service, problem.demand, candidates);
@@ -151,16 +150,6 @@ absl::StatusOr<Plan> PlanFrom(const Problem& problem, const std::vector<core::Re
   if (!response.has_value()) return WhyNotWith(problem, c, plan.chosen.rate);
   plan.response = *response;
   return plan;
-}
-
-}  // namespace
-
-absl::StatusOr<Plan> MakePlan(const Problem& problem, const std::function<bool()>& go_on) {
-  std::vector<core::ReserveCandidate> candidates;
-  if (problem.reserve == 0)
-    candidates = core::SweepReserve(problem.servers, problem.service, problem.demand, go_on);
-  if (Stopped(go_on)) return absl::CancelledError("interrupted");
-  return PlanFrom(problem, candidates);
 }
 
 absl::StatusOr<std::vector<Change>> Changes(const Problem& problem, const Plan& plan,
@@ -208,26 +197,6 @@ absl::StatusOr<std::vector<Change>> Changes(const Problem& problem, const Plan& 
   }
   if (Stopped(go_on)) return absl::CancelledError("interrupted");
   return changes;
-}
-
-absl::StatusOr<std::vector<SweepPoint>> SweepDemand(Problem problem, const std::vector<double>& demands,
-                                                    const std::function<bool()>& go_on) {
-  std::vector<SweepPoint> points;
-  std::vector<std::vector<core::ReserveCandidate>> candidates;
-  if (problem.demand.use_all && problem.reserve == 0 && !demands.empty()) {
-    problem.demand.rate = demands[0];
-    candidates = core::SweepReserves(problem.servers, problem.service, problem.demand, demands, go_on);
-  }
-  for (size_t i = 0; i < demands.size(); ++i) {
-    problem.demand.rate = demands[i];
-    if (Stopped(go_on)) return absl::CancelledError("interrupted");
-    absl::StatusOr<Plan> plan =
-        candidates.empty() ? MakePlan(problem, go_on) : PlanFrom(problem, candidates[i]);
-    if (absl::IsCancelled(plan.status())) return plan.status();
-    points.push_back({demands[i], std::nullopt});
-    if (plan.ok()) points.back().plan = *std::move(plan);
-  }
-  return points;
 }
 
 }  // namespace bfio::plan

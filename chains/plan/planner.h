@@ -60,14 +60,4 @@ struct Change {
 absl::StatusOr<std::vector<Change>> Changes(const Problem& problem, const Plan& plan,
                                             const std::function<bool()>& go_on = {});
 
-struct SweepPoint {
-  double demand = 0;
-  // nullopt if no composition carries the demand.
-  std::optional<Plan> plan;
-};
-
-// CANCELLED as above.
-absl::StatusOr<std::vector<SweepPoint>> SweepDemand(Problem problem, const std::vector<double>& demands,
-                                                    const std::function<bool()>& go_on = {});
-
 }  // namespace bfio::plan

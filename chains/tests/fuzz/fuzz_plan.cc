@@ -1,12 +1,10 @@
 // The input files of bfio_plan: a pool and, after a NUL byte, a model; whatever is accepted can be planned.
-// Also lists of demands.
 #include <cmath>
 
 #include "absl/strings/string_view.h"
 #include "chains/plan/input.h"
 #include "chains/plan/output.h"
 #include "chains/plan/planner.h"
-#include "common/config/rates.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace {
@@ -35,11 +33,6 @@ void PlanAndPrint(bfio::plan::Problem problem) {
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const absl::string_view text = bfio::fuzz::Text(data, size);
-  if (const auto rates = bfio::ParseRates("demand", text.substr(0, 64)); rates.ok()) {
-    bfio::fuzz::Check(!rates->empty() && rates->size() <= bfio::kMostRates, "1 to 1,000 demands");
-    for (const double rate : *rates)
-      bfio::fuzz::Check(std::isfinite(rate) && rate > 0, "demands are above 0");
-  }
   const size_t end = text.find('\0');
   const auto model = bfio::plan::ParseModel(end == text.npos ? text : text.substr(end + 1), "model", {});
   if (!model.ok()) return 0;

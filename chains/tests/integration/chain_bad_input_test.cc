@@ -31,7 +31,7 @@ TEST(ChainBadInput, FlagsOfRouterAndWorker) {
 }
 
 TEST(ChainBadInput, Planner) {
-  ExpectOneLine("bfio_plan", {"--demand=much"}, 2, "'much' is not a number above 0");
+  ExpectOneLine("bfio_plan", {"--demand=much"}, 2, "--demand=much: must be a number");
   ExpectOneLine("bfio_plan", {"--pool=/nonexistent"}, 2, "cannot read /nonexistent");
 }
 

@@ -4,7 +4,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "common/config/program.h"
-#include "common/config/rates.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -294,22 +293,6 @@ TEST_F(ProgramDeathTest, ProgramsExitWithOneLineAndTheirExitCode) {
   EXPECT_EQ(ExitWith(info, absl::InvalidArgumentError("a\nb")), 2);
   EXPECT_EQ(ExitWith(info, absl::NotFoundError("x")), 2);
   EXPECT_EQ(ExitWith(info, absl::UnavailableError("x")), 1);
-}
-
-TEST(Rates, ListsAndRangesAreParsedAndInvalidOnesNamed) {
-  const auto parsed = [](const char* text) { return *ParseRates("rates", text); };
-  EXPECT_THAT(parsed("5"), ElementsAre(5));
-  EXPECT_THAT(parsed("2.5,5,20"), ElementsAre(2.5, 5, 20));
-  EXPECT_THAT(parsed("10:40:15"), ElementsAre(10, 25, 40));
-  EXPECT_THAT(parsed("10:39:15"), ElementsAre(10, 25));
-  EXPECT_EQ(parsed("0.1:0.3:0.1").size(), 3u) << "rounding must not lose the end";
-  EXPECT_EQ(parsed("1:1000:1").size(), kMostRates);
-  for (const char* text : {"", "x", "1,", "0", "-1", "nan", "inf", "2,1", "1:2", "1:2:3:4", "2:1:1", "1:2:0",
-                           "1:1001:1", "1:1e300:1e-300"}) {
-    const absl::Status status = ParseRates("rates", text).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("--rates")) << text;
-  }
 }
 
 }  // namespace
