@@ -24,6 +24,7 @@
 #include "router/admin/web.h"
 #include "router/app/engines.h"
 #include "router/core/policy/policy.h"
+#include "router/engine_link/http/http_engine.h"
 #include "router/engine_link/steps/engine_steps_service.h"
 #include "router/frontend/tokenizer/model_files.h"
 #include "router/record/log_writer.h"
@@ -184,10 +185,13 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
   router->thread_ = std::make_unique<DecisionThread>(options, std::move(components.parts), std::move(hooks));
   DecisionThread* const thread = router->thread_.get();
   if (!options.engines.empty()) {
+    const auto make_client = [ratio = router->text_ratio_](const EngineAddress& engine) {
+      return engine.protocol == "http" ? NewHttpEngine(engine, ratio) : NewEngineClient(engine);
+    };
     router->engines_ = std::make_unique<EngineLink>(EngineLink::Options{.engines = options.engines,
                                                                         .patience = options.step_timeout,
                                                                         .instance = instance,
-                                                                        .make_client = NewEngineClient},
+                                                                        .make_client = make_client},
                                                     thread);
   }
   router->MakeServices(options, std::move(components.secrets));
@@ -258,7 +262,8 @@ void RouterServer::MakeServices(const RouterOptions& options, ClientSecrets secr
   if (!options.picker_listen.empty()) {
     picker_ = std::make_unique<picker::PickerService>(
         thread, picker_authenticator_.get(),
-        picker::PickerOptions{.limits = options.limits, .tenant_header = options.tenant_header});
+        picker::PickerOptions{
+            .limits = options.limits, .tenant_header = options.tenant_header, .text_ratio = text_ratio_});
   }
   worker_services_.push_back(std::make_unique<WorkerLinkService>(
       thread, options.bind_worker_id, options.limits, worker_authenticator_.get(),

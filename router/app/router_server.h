@@ -24,6 +24,7 @@
 #include "router/frontend/endpoint_picker/picker_service.h"
 #include "router/frontend/gateway/gateway_service.h"
 #include "router/frontend/inference_service.h"
+#include "router/requests/text_ratio.h"
 #include "router/worker_link/worker_link_service.h"
 #include "router/worker_link/worker_port_service.h"
 
@@ -97,6 +98,8 @@ class RouterServer {
   std::unique_ptr<gateway::GatewayService> gateway_;
   std::unique_ptr<picker::PickerService> picker_;
   // Null without --engines.
+  // Between the engines' edge and the picker's.
+  const std::shared_ptr<TextRatio> text_ratio_ = std::make_shared<TextRatio>();
   std::unique_ptr<EngineLink> engines_;
   // Services of the workers' port.
   std::vector<std::unique_ptr<WorkerPortService>> worker_services_;

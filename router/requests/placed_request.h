@@ -37,8 +37,14 @@ class PlacedRequest : public Passed {
   virtual Call ToPrefill() const = 0;
   bool brings_tokens() const final { return false; }
 
+  // Of its prompt's text; 0: it has none.
+  int64_t text_bytes() const { return text_bytes_; }
+
  protected:
-  using Passed::Passed;
+  explicit PlacedRequest(int64_t bytes, int64_t text_bytes = 0) : Passed(bytes), text_bytes_(text_bytes) {}
+
+ private:
+  const int64_t text_bytes_;
 };
 
 }  // namespace bfio::router

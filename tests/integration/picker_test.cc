@@ -60,6 +60,35 @@ TEST_F(PickerTest, RequestsAreHeldUntilARankHasASlot) {
   cluster_->StopCleanly();
 }
 
+// A prompt's length follows from the engine's counts of others.
+TEST_F(PickerTest, HowManyTokensATextHasIsLearnt) {
+  HttpEngine engine;
+  int prompts = 1000;
+  const auto count = [&] {
+    ++prompts;
+    engine.more_metrics =
+        absl::StrCat("vllm:request_prompt_tokens_count{engine=\"0\"} ", prompts,
+                     "\nvllm:request_prompt_tokens_sum{engine=\"0\"} ", 200 * prompts, "\n");
+  };
+  Serve({&engine});
+  const std::string body = absl::StrCat(R"({"prompt":")", std::string(399, 'x'), R"(","max_tokens":9})");
+  const auto load = [&] {
+    Call call(*stub_, ext_proc::BUFFERED, "/v1/completions", body);
+    EXPECT_EQ(call.Place(), engine.address());
+    uint64_t tokens = 0;
+    EXPECT_TRUE(cluster_->WaitFor("a load", [&](const v1::ClusterState& state) {
+      if (state.workers_size() == 1) tokens = state.workers(0).load_tokens();
+      return tokens > 0;
+    }));
+    count();
+    call.End();
+    EXPECT_TRUE(cluster_->WaitUntilIdle());
+    return tokens;
+  };
+  EXPECT_NEAR(static_cast<double>(load()), 100, 5);
+  EXPECT_TRUE(Eventually([&] { return load() > 195; }));
+}
+
 TEST_F(PickerTest, TheRequestsOfAServerThatIsGoneGoElsewhereOrEnd) {
   HttpEngine stays;
   auto goes = std::make_unique<HttpEngine>();

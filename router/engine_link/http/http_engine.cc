@@ -57,9 +57,10 @@ class HttpEngine final : public EngineClient {
   bool carries_tokens() const override { return false; }
   bool keeps_connection() const override { return false; }
   absl::Duration check_interval() const override { return absl::Milliseconds(500); }
-  explicit HttpEngine(const EngineAddress& engine)
+  HttpEngine(const EngineAddress& engine, std::shared_ptr<TextRatio> ratio)
       : engine_(engine),
         server_(engine.server.ToString()),
+        prompts_(std::make_shared<PromptCount>(std::move(ratio))),
         http_(std::make_shared<HttpClient>(engine.server, LoginOf(engine))) {}
   ~HttpEngine() override { http_->Stop(); }
 
@@ -81,12 +82,17 @@ class HttpEngine final : public EngineClient {
   }
   void GetLoads(absl::Duration timeout,
                 absl::AnyInvocable<void(absl::StatusOr<std::vector<EngineRankLoad>>) &&> done) override {
-    Get("/metrics", MonotonicNow() + timeout, [done = std::move(done)](const auto& metrics) mutable {
+    Get("/metrics", MonotonicNow() + timeout, [this, done = std::move(done)](const auto& metrics) mutable {
       if (!metrics.ok()) return std::move(done)(metrics.status());
       std::vector<EngineRankLoad> loads;
+      double prompts = 0, tokens = 0;
       for (const auto& [rank, one] : ReadEngineMetrics(*metrics)) {
         if (one.running >= 0) loads.push_back({rank, LoadOf(one)});
+        // SGLang has no histogram by default, and counts a prompt when it ends.
+        prompts += one.prompts.count > 0 ? one.prompts.count : one.ends.count;
+        tokens += one.prompts.count > 0 ? one.prompts.sum : std::max(0.0, one.prompted);
       }
+      prompts_->OnCount(prompts, tokens);
       std::move(done)(std::move(loads));
     });
   }
@@ -104,8 +110,10 @@ class HttpEngine final : public EngineClient {
     }
     if (call.hands_over) return Prefill(*request, call, rank, name, std::move(callbacks));
     request->SendTo({server_, rank, call.hand_off},
-                    [on_end = std::move(callbacks.on_end)](const absl::Status& end) mutable {
+                    [on_end = std::move(callbacks.on_end), prompts = prompts_,
+                     bytes = request->text_bytes()](const absl::Status& end) mutable {
                       if (!end.ok()) return std::move(on_end)(end);
+                      prompts->OnEnd(bytes);
                       std::move(on_end)(EngineEnd{.finish = EngineFinish::kStop});
                     });
     return std::make_shared<EngineStream>();
@@ -189,13 +197,14 @@ class HttpEngine final : public EngineClient {
 
   const EngineAddress engine_;
   const std::string server_;
+  const std::shared_ptr<PromptCount> prompts_;
   const std::shared_ptr<HttpClient> http_;
 };
 
 }  // namespace
 
-std::unique_ptr<EngineClient> NewHttpEngine(const EngineAddress& engine) {
-  return std::make_unique<HttpEngine>(engine);
+std::unique_ptr<EngineClient> NewHttpEngine(const EngineAddress& engine, std::shared_ptr<TextRatio> ratio) {
+  return std::make_unique<HttpEngine>(engine, std::move(ratio));
 }
 
 std::string PrefillBody(absl::string_view body) {

@@ -19,10 +19,13 @@
 #include "common/http/http_client.h"
 #include "router/engine_link/engine_client.h"
 #include "router/engine_link/engine_list.h"
+#include "router/requests/text_ratio.h"
 
 namespace bfio::router {
 
-std::unique_ptr<EngineClient> NewHttpEngine(const EngineAddress& engine);
+// `ratio`: learns from its counts.
+std::unique_ptr<EngineClient> NewHttpEngine(const EngineAddress& engine,
+                                            std::shared_ptr<TextRatio> ratio = std::make_shared<TextRatio>());
 
 // The client's call (OpenAI's API), for one token and a hand-off (vLLM's kv_transfer_params).
 std::string PrefillBody(absl::string_view body);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <optional>
@@ -33,6 +34,14 @@ bool Contains(const Subset& subset, absl::string_view worker_id) {
   const absl::string_view server = worker_id.substr(0, worker_id.rfind('#'));
   const absl::string_view host = server.substr(0, server.rfind(':'));
   return subset.contains(server) || subset.contains(host);
+}
+
+// Those of so many tokens, of which a text may have fewer than blocks have.
+core::PrefixBlocks FirstBlocks(const core::PrefixBlocks& prefix, int64_t tokens) {
+  const int64_t blocks = tokens / core::kPrefixBlockTokens;
+  if (prefix == nullptr || std::ssize(*prefix) <= blocks) return prefix;
+  if (blocks == 0) return nullptr;
+  return std::make_shared<const std::vector<uint64_t>>(prefix->begin(), prefix->begin() + blocks);
 }
 
 // Binds the request to the least loaded rank of the subset, unless that has all ranks. UNAVAILABLE: it has
@@ -160,7 +169,8 @@ class PickerCall final : public ServerCall<PickerCall, In, Out>, public TokenSin
  private:
   class Request final : public PlacedRequest {
    public:
-    Request(std::shared_ptr<PickerCall> call, int64_t bytes) : PlacedRequest(bytes), call_(std::move(call)) {}
+    Request(std::shared_ptr<PickerCall> call, int64_t bytes, int64_t text_bytes)
+        : PlacedRequest(bytes, text_bytes), call_(std::move(call)) {}
     void SendTo(const Place& place, OnEnd on_end) const override { call_->SendTo(place, std::move(on_end)); }
     Call ToPrefill() const override { return call_->ToPrefill(); }
 
@@ -241,7 +251,7 @@ class PickerCall final : public ServerCall<PickerCall, In, Out>, public TokenSin
   }
 
   void Submit() {
-    absl::StatusOr<ClientRequest> request = service_->RequestOf(*this);
+    absl::StatusOr<ClientRequest> request = service_->RequestOf(*this, text_bytes_);
     if (!request.ok() || !exchange().subset()) return Submit(std::move(request));
     const absl::Status asked = service_->handler_->GetLoads(
         std::nullopt, [self = shared_from_this(), request = *std::move(request),
@@ -264,7 +274,8 @@ class PickerCall final : public ServerCall<PickerCall, In, Out>, public TokenSin
         traceparent_ = TraceIdOf(exchange_.header("traceparent")).empty()
                            ? ""
                            : std::string(exchange_.header("traceparent"));
-        request->passed.message = std::make_shared<Request>(shared_from_this(), std::ssize(exchange_.body()));
+        request->passed.message =
+            std::make_shared<Request>(shared_from_this(), std::ssize(exchange_.body()), text_bytes_);
       }
       status = service_->handler_->Submit(*std::move(request), {{id_, shared_from_this()}});
     }
@@ -316,6 +327,7 @@ class PickerCall final : public ServerCall<PickerCall, In, Out>, public TokenSin
   const core::RequestId id_;
   // Set before the request is submitted.
   std::string traceparent_;
+  int64_t text_bytes_ = 0;
   Exchange exchange_ ABSL_GUARDED_BY(mutex_);
   std::deque<Out> answers_ ABSL_GUARDED_BY(mutex_);
   std::optional<CapacityShare> share_ ABSL_GUARDED_BY(mutex_);
@@ -386,7 +398,7 @@ void PickerService::Close() {
   for (const auto& call : calls) call->Release();
 }
 
-absl::StatusOr<ClientRequest> PickerService::RequestOf(const PickerCall& call) const {
+absl::StatusOr<ClientRequest> PickerService::RequestOf(const PickerCall& call, int64_t& text_bytes) const {
   const Exchange& exchange = call.exchange();
   OpenAiRequest read;
   // Others, such as GET /v1/models, go to any server.
@@ -404,19 +416,24 @@ absl::StatusOr<ClientRequest> PickerService::RequestOf(const PickerCall& call) c
   if (!std::all_of(request.tenant.begin(), request.tenant.end(), absl::ascii_isgraph))
     return absl::InvalidArgumentError(
         absl::StrCat(options_.tenant_header, " must be printable ASCII without spaces"));
+  text_bytes = read.text_bytes;
+  const double tokens = read.text_bytes == 0
+                            ? read.prompt_tokens
+                            : static_cast<double>(read.text_bytes) / options_.text_ratio->bytes_per_token();
   // The engines judge lengths by their own counts: these are estimates, and must not exceed a limit.
   const Serving serving = handler_->GetServing();
   const int64_t longest = serving.max_sequence_tokens;
   const int64_t most = longest > 1 ? longest : int64_t{options_.limits.max_prompt_tokens} + 1;
-  request.prompt_tokens = static_cast<uint32_t>(std::clamp<int64_t>(
-      read.prompt_tokens, 1, std::min<int64_t>(most - 1, options_.limits.max_prompt_tokens)));
+  request.prompt_tokens = static_cast<uint32_t>(
+      std::clamp<int64_t>(static_cast<int64_t>(std::ceil(tokens)), 1,
+                          std::min<int64_t>(most - 1, options_.limits.max_prompt_tokens)));
   const int64_t left = std::min<int64_t>(most - request.prompt_tokens, options_.limits.max_new_tokens);
   request.max_new_tokens_unset = !read.max_tokens.has_value();
   // Several outputs share the prompt's KV, and hold their own.
   const int64_t wanted = read.max_tokens ? int64_t{*read.max_tokens} * read.outputs : left;
   request.max_new_tokens = static_cast<uint32_t>(std::clamp<int64_t>(wanted, 1, std::max<int64_t>(1, left)));
   request.priority_unset = true;
-  if (options_.limits.name_prefixes) request.prefix = std::move(read.prefix);
+  if (options_.limits.name_prefixes) request.prefix = FirstBlocks(read.prefix, request.prompt_tokens);
   if (const absl::string_view text = exchange.header(kTtftHeader); !text.empty()) {
     BFIO_ASSIGN_OR_RETURN(request.ttft_objective, TtftObjectiveOf(text));
   }
@@ -569,7 +586,9 @@ absl::StatusOr<OpenAiRequest> ReadOpenAiRequest(absl::string_view body) {
       plain && (contents[kMessages].kind == JsonPath::Kind::kArray || is_text || prompt.AllIds());
   std::vector<uint32_t> units;
   for (size_t i = kBefore; i < kTexts.size(); ++i) {
-    if (contents[i].kind && units.empty()) units = UnitsOf(std::move(contents[i]), before);
+    if (!contents[i].kind || !units.empty()) continue;
+    if (!contents[i].AllIds()) request.text_bytes = std::ssize(before) + std::ssize(contents[i].text);
+    units = UnitsOf(std::move(contents[i]), before);
   }
   request.prompt_tokens = static_cast<uint32_t>(std::max<size_t>(1, units.size()));
   request.prefix = core::NamePrefixBlocks(units);

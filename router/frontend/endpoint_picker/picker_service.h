@@ -27,6 +27,7 @@
 #include "router/core/model/prefix_blocks.h"
 #include "router/frontend/request_handler.h"
 #include "router/requests/limits.h"
+#include "router/requests/text_ratio.h"
 
 namespace bfio::router::picker {
 
@@ -34,7 +35,8 @@ namespace bfio::router::picker {
 // Engines check requests; here nothing is refused that an engine might accept, except what cannot be read.
 // Pure; any thread.
 
-// Of a prompt's text per token, until the engines' own counts are known: an estimate for European languages.
+// Of a prompt's text per token, until the engines' counts are known (TextRatio); of prefix blocks always, so
+// that their names do not change.
 inline constexpr int64_t kBytesPerToken = 4;
 // A larger body is refused with 413. A prompt of a million tokens has some 4 MiB.
 inline constexpr size_t kMaxBodyBytes = size_t{16} << 20;
@@ -42,8 +44,10 @@ inline constexpr size_t kMaxBodyBytes = size_t{16} << 20;
 struct OpenAiRequest {
   // Empty: not given.
   std::string model;
-  // At least 1. Exact where the prompt is token ids, otherwise from its bytes.
+  // At least 1. Exact where the prompt is token ids, otherwise from its bytes by kBytesPerToken.
   uint32_t prompt_tokens = 1;
+  // 0: it has none, or the prompt is token ids.
+  int64_t text_bytes = 0;
   // Of one output; absent: not given.
   std::optional<uint32_t> max_tokens;
   // Outputs of the call, at least 1 (n, best_of).
@@ -77,6 +81,8 @@ struct PickerOptions {
   // What all streams hold together until they have forwarded their requests, in bytes; a tenant has a share
   // of it. Each holds its body, and while that is coming a fixed part.
   int64_t held_bytes = int64_t{128} << 20;
+  // How many tokens a prompt's text has.
+  std::shared_ptr<const TextRatio> text_ratio = std::make_shared<TextRatio>();
 };
 
 class PickerCall;
@@ -104,8 +110,9 @@ class PickerService final : public CallService {
   // The stream that observes the request with that x-request-id; null: none.
   void Observe(absl::string_view request_id, uint64_t id);
   std::shared_ptr<PickerCall> TakeObserver(absl::string_view request_id);
-  // The router's request for what Envoy has sent. INVALID_ARGUMENT: the body cannot be read.
-  absl::StatusOr<ClientRequest> RequestOf(const PickerCall& call) const;
+  // The router's request for what Envoy has sent; sets the bytes of its text. INVALID_ARGUMENT: the body
+  // cannot be read.
+  absl::StatusOr<ClientRequest> RequestOf(const PickerCall& call, int64_t& text_bytes) const;
 
   RequestHandler* const handler_;
   Authenticator* const authenticator_;
