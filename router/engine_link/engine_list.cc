@@ -112,6 +112,7 @@ absl::Status Append(const std::vector<EngineAddress>& servers, const EngineAddre
     engine.slots = settings.slots;
     engine.hands_over = settings.hands_over;
     engine.kv_connector = settings.kv_connector;
+    engine.kv_events = settings.kv_events;
     engine.tls = settings.tls;
     engine.token_file = settings.token_file;
     if (const bool https = engine.protocol == "https"; https || engine.protocol == "http") {
@@ -148,6 +149,7 @@ absl::StatusOr<std::vector<EngineAddress>> ReadEntries(const NextEntry& next) {
     keys.Add("slots", &settings.slots, Within(1, kMostEngineSlots), "");
     keys.AddParsed("role", &settings.hands_over, "none", "", ParseRole);
     keys.AddParsed("kv_connector", &settings.kv_connector, "NixlConnector", "", ParseName);
+    keys.Add("kv_events", &settings.kv_events, Within(1, 65535), "");
     keys.AddParsed("tls", &settings.tls, "", "", ParseTlsFiles);
     keys.Add("token_file", &settings.token_file, "");
     BFIO_ASSIGN_OR_RETURN(const bool there, next(keys));
@@ -159,6 +161,7 @@ absl::StatusOr<std::vector<EngineAddress>> ReadEntries(const NextEntry& next) {
     const bool http = absl::StartsWith(protocol, "http");
     if (keys.given("slots") && !http)
       return absl::InvalidArgumentError("slots is for http:// only: other engines report them");
+    if (keys.given("kv_events") && !http) return absl::InvalidArgumentError("kv_events is for http:// only");
     if (keys.given("role") && !http)
       return absl::InvalidArgumentError("role is for http:// only: other engines report it");
     if (keys.given("kv_connector") && !keys.given("role"))

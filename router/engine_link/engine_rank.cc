@@ -1,6 +1,7 @@
 #include "router/engine_link/engine_rank.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/container/flat_hash_set.h"
 #include "common/base/retry_delay.h"
@@ -189,6 +190,7 @@ void EngineRank::TakeLoad(std::optional<EngineLoad> load, absl::Time now) {
     ++own.decoding;
     own.decoding_tokens += call.prompt_tokens + call.generated;
   }
+  if (load) cache_lost_ppm_ = std::min<int64_t>(1'000'000, cache_lost_ppm_ + load->cache_lost_ppm);
   const std::optional<EngineLoad> before = load_.last();
   load_.Take(load, own, now);
   const bool changed = std::exchange(calls_changed_, false);
@@ -212,6 +214,7 @@ StepReport EngineRank::BeginReport(int64_t step) {
   report.load_tokens = load_.others_tokens();
   report.engine_load = told_load_ = load_.last();
   report.shared_kv_tokens = load_.shared();
+  report.cache_lost_ppm = std::exchange(cache_lost_ppm_, 0);
   return report;
 }
 

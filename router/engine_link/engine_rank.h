@@ -214,6 +214,8 @@ class EngineRank {
   std::vector<RejectedRequest> rejected_;
   std::vector<core::RequestId> preempted_;
   std::vector<StepReport::HandedOver> handed_over_;
+  // Of EngineLoad::cache_lost_ppm, since the last report.
+  int64_t cache_lost_ppm_ = 0;
   // The load that was passed on last; calls have begun or ended since the last one.
   std::optional<EngineLoad> told_load_;
   bool calls_changed_ = false;

@@ -71,6 +71,7 @@ absl::Status Group::ApplyReport(core::WorkerIndex rank, const StepReport& report
   event.report.group_idle = report.group_idle;
   event.report.extra_slots = report.extra_slots;
   event.report.shared_kv_tokens = report.shared_kv_tokens;
+  event.report.cache_lost_ppm = report.cache_lost_ppm;
   event.report.prefill = report.prefill;
   event.report.cached = report.cached;
   const int64_t drift_before = scheduler().totals().drift_tokens;

@@ -114,6 +114,8 @@ struct EngineLoad {
   int64_t tokens = 0;
   // Tokens generated since the engine's start.
   std::optional<int64_t> generated;
+  // Share of its prefix cache that it has lost since the last report, in parts per million.
+  int64_t cache_lost_ppm = 0;
 
   bool operator==(const EngineLoad&) const = default;
 };
@@ -160,8 +162,8 @@ struct StepReport {
   bool group_idle = false;
   // core::StepReport::extra_slots.
   int32_t extra_slots = 0;
-  // core::StepReport::shared_kv_tokens.
-  int64_t shared_kv_tokens = 0;
+  // core::StepReport::shared_kv_tokens, cache_lost_ppm.
+  int64_t shared_kv_tokens = 0, cache_lost_ppm = 0;
   // Empty: the barrier was met.
   std::string barrier_error;
   std::vector<uint32_t> missing_ranks;

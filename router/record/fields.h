@@ -217,7 +217,7 @@ void Fields(A& a, Of<A, core::CompletionHint> hint) {
 template <class A>
 void Fields(A& a, Of<A, core::StepReport> report) {
   auto& [step, applied_plan, load_tokens, finished, rejected, preempted, hints, group_idle, extra_slots,
-         shared_kv_tokens, prefill, cached] = report;
+         shared_kv_tokens, cache_lost_ppm, prefill, cached] = report;
   a.Int("step", step);
   a.Near("applied_behind", applied_plan, step);
   a.Int("load_tokens", load_tokens, -kMaxTokens, kMaxTokens);
@@ -227,6 +227,7 @@ void Fields(A& a, Of<A, core::StepReport> report) {
   a.Int("group_idle", group_idle);
   a.Int("extra_slots", extra_slots, -kMaxSlots, kMaxSlots);
   a.Int("shared_kv_tokens", shared_kv_tokens, 0, kMaxTokens);
+  a.Int("cache_lost_ppm", cache_lost_ppm, 0, 1'000'000);
   a.OptionalStruct("prefill", prefill);
   a.Structs("cached", cached);
   const absl::Span<const core::CompletionHint> none;

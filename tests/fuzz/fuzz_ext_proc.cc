@@ -8,6 +8,7 @@
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/stubs/logging.h"
 #include "router/engine_link/http/http_engine.h"
+#include "router/engine_link/http/kv_events.h"
 #include "router/frontend/endpoint_picker/exchange.h"
 #include "router/frontend/endpoint_picker/picker_service.h"
 #include "tests/fuzz/fuzz.h"
@@ -44,6 +45,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   (void)bfio::router::EndOfPrefill(bfio::HttpClient::Answer{200, std::string(text)});
   (void)bfio::ReadEngineMetrics(bfio::fuzz::Text(data, size));
+  (void)bfio::router::ReadKvEvents(text);
   bfio::router::EngineDescription description;
   (void)bfio::router::ReadModels(bfio::fuzz::Text(data, size), description);
   if (size == 0) return 0;

@@ -19,6 +19,7 @@
 #include "common/base/mutex.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "tests/integration/picker_fixture.h"
+#include "tests/testing/kv_publisher.h"
 
 namespace bfio::testing {
 namespace {
@@ -87,6 +88,29 @@ TEST_F(PickerTest, HowManyTokensATextHasIsLearnt) {
   };
   EXPECT_NEAR(static_cast<double>(load()), 100, 5);
   EXPECT_TRUE(Eventually([&] { return load() > 195; }));
+}
+
+// An engine that clears its cache says so.
+TEST_F(PickerTest, APromptReturnsToItsPrefixUntilTheEngineHasDroppedIt) {
+  HttpEngine one, two;
+  KvPublisher of_one, of_two;
+  Serve({&one, &two}, {}, {}, {of_one.port(), of_two.port()});
+  const auto place = [&](const std::string& end) {
+    Call call(*stub_, ext_proc::BUFFERED, "/v1/completions",
+              absl::StrCat(R"({"prompt":")", std::string(4096, 'x'), end, R"(","max_tokens":9})"));
+    const std::string at = call.Place();
+    call.End();
+    EXPECT_TRUE(cluster_->WaitUntilIdle());
+    return at;
+  };
+  const std::string first = place("a");
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(place(absl::StrCat(i)), first);
+  uint64_t number = 0;
+  EXPECT_TRUE(Eventually([&] {
+    (first == one.address() ? of_one : of_two)
+        .Send(number++, KvPublisher::Packed(KvPublisher::Json::parse(R"([1.5,[["AllBlocksCleared"]],0])")));
+    return place("b") != first;
+  }));
 }
 
 TEST_F(PickerTest, TheRequestsOfAServerThatIsGoneGoElsewhereOrEnd) {

@@ -132,6 +132,15 @@ void PrefixCache::SetMostEntries(int64_t most_entries) {
   Shrink();
 }
 
+void PrefixCache::Lose(int64_t ppm) {
+  constexpr int64_t kMillion = 1'000'000;
+  owed_ += tokens_ * ppm;
+  while (oldest_ != kNone && owed_ >= nodes_[oldest_].tokens * kMillion) {
+    owed_ -= nodes_[oldest_].tokens * kMillion;
+    Remove(oldest_);
+  }
+}
+
 PrefixCache::Index PrefixCache::PushFront(uint64_t block, int64_t tokens, bool named) {
   Index at = static_cast<Index>(nodes_.size());
   if (unused_.empty()) {

@@ -52,6 +52,8 @@ class PrefixCache {
   // block.
   void Write(int64_t tokens);
   void SetMostEntries(int64_t most_entries);
+  // Removes the least recently used share, in parts per million.
+  void Lose(int64_t ppm);
 
   // Tokens that the entries represent. Tokens outside blocks are entered once they would fill a block.
   int64_t tokens() const { return tokens_; }
@@ -87,6 +89,8 @@ class PrefixCache {
   int64_t tokens_ = 0;
   // Tokens outside blocks that are not entered yet.
   int64_t loose_ = 0;
+  // Tokens to be removed, less than an entry has, times a million.
+  int64_t owed_ = 0;
   absl::flat_hash_map<uint64_t, Index> index_;
   std::vector<Node> nodes_;
   std::vector<Index> unused_;
@@ -136,6 +140,8 @@ class PrefixCaches {
   void Withdrawn(WorkerIndex worker, absl::Span<const uint64_t> prefix, int64_t computed_tokens);
   // The worker found `found` tokens of a prompt for which Find returned `expected` when it was placed.
   void Observed(WorkerIndex worker, int64_t expected, int64_t found);
+  // The worker has lost that share of its cache, in parts per million.
+  void Lost(WorkerIndex worker, int64_t ppm) { workers_[static_cast<size_t>(worker)].cache.Lose(ppm); }
 
  private:
   struct Worker {

@@ -160,6 +160,8 @@ struct StepReport {
   // KV tokens that it can hold beyond its memory, because prompts with equal prefixes share KV (prefix
   // caching).
   int64_t shared_kv_tokens = 0;
+  // Share of its prefix cache that it has lost since the last report, in parts per million.
+  int64_t cache_lost_ppm = 0;
   // Unset: it computes each prompt whole, in the request's first step.
   std::optional<PrefillReport> prefill;
   // Empty where the worker does not report it.

@@ -17,6 +17,7 @@
 #include "common/http/reloaded_tls.h"
 #include "common/json/json_reader.h"
 #include "common/telemetry/metrics/engine_metrics.h"
+#include "router/engine_link/http/kv_events.h"
 #include "router/requests/placed_request.h"
 
 namespace bfio::router {
@@ -61,6 +62,9 @@ class HttpEngine final : public EngineClient {
       : engine_(engine),
         server_(engine.server.ToString()),
         prompts_(std::make_shared<PromptCount>(std::move(ratio))),
+        events_(engine.kv_events == 0
+                    ? nullptr
+                    : std::make_unique<KvEvents>(engine.ToString(), engine.server.host, engine.kv_events)),
         http_(std::make_shared<HttpClient>(engine.server, LoginOf(engine))) {}
   ~HttpEngine() override { http_->Stop(); }
 
@@ -88,6 +92,8 @@ class HttpEngine final : public EngineClient {
       double prompts = 0, tokens = 0;
       for (const auto& [rank, one] : ReadEngineMetrics(*metrics)) {
         if (one.running >= 0) loads.push_back({rank, LoadOf(one)});
+        if (one.running >= 0 && events_ != nullptr)
+          loads.back().load.cache_lost_ppm = events_->TakeLost(rank);
         // SGLang has no histogram by default, and counts a prompt when it ends.
         prompts += one.prompts.count > 0 ? one.prompts.count : one.ends.count;
         tokens += one.prompts.count > 0 ? one.prompts.sum : std::max(0.0, one.prompted);
@@ -186,6 +192,8 @@ class HttpEngine final : public EngineClient {
       description.running.push_back(LoadOf(metrics));
       description.kv_type = metrics.kv_type;
       description.kv_block_tokens = metrics.kv_block_tokens;
+      if (events_ != nullptr)
+        events_->Follow(rank, Count(metrics.kv_tokens) / std::max(1, metrics.kv_block_tokens));
     }
     if (description.slots < 1)
       return absl::FailedPreconditionError(
@@ -198,6 +206,8 @@ class HttpEngine final : public EngineClient {
   const EngineAddress engine_;
   const std::string server_;
   const std::shared_ptr<PromptCount> prompts_;
+  // Null: it publishes none.
+  const std::unique_ptr<KvEvents> events_;
   const std::shared_ptr<HttpClient> http_;
 };
 

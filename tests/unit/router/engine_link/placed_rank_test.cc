@@ -153,6 +153,17 @@ TEST_F(PlacedRankTest, ClientsThatGiveUpDoNotHideARankThatStops) {
   ADD_FAILURE() << "not found";
 }
 
+TEST_F(PlacedRankTest, WhatItsCacheHasLostIsReportedOnce) {
+  rank_ = PlacedRank({.slots = 8, .kv_tokens = 100'000});
+  for (int i = 0; i < 2; ++i) rank_.OnLoad(EngineLoad{.cache_lost_ppm = 300'000}, now_, out_);
+  EXPECT_THAT(Reports(), IsEmpty()) << "no epoch yet";
+  Epoch(1);
+  Plan({1});
+  EXPECT_EQ(Report().cache_lost_ppm, 600'000);
+  Load(1, 100);
+  EXPECT_EQ(Report().cache_lost_ppm, 0);
+}
+
 TEST_F(PlacedRankTest, ARefusedRequestKeepsItsSlotForAWhile) {
   Begin({1});
   Reports();

@@ -39,6 +39,26 @@ TEST(PrefixCaches, EachWorkerHasWhatWasPlacedThere) {
   EXPECT_EQ(without.Find(0, kPrompt, 5 * kTokens), 0);
 }
 
+TEST(PrefixCaches, ALossTakesTheLeastRecentlyUsedShare) {
+  PrefixCaches caches = Of();
+  for (uint64_t block = 1; block <= 40; ++block) caches.Placed(0, {&block, 1}, kTokens);
+  const auto left = [&] {
+    int64_t blocks = 0;
+    for (uint64_t block = 1; block <= 40; ++block) blocks += caches.Has(0, block) ? 1 : 0;
+    return blocks;
+  };
+  caches.Lost(0, 250'000);
+  EXPECT_EQ(left(), 30);
+  EXPECT_FALSE(caches.Has(0, 10));
+  // A hundredth of 30 blocks is less than one.
+  for (int i = 0; i < 3; ++i) caches.Lost(0, 10'000);
+  EXPECT_EQ(left(), 30);
+  caches.Lost(0, 10'000);
+  EXPECT_EQ(left(), 29);
+  caches.Lost(0, 1'000'000);
+  EXPECT_EQ(left(), 0);
+}
+
 TEST(PrefixCaches, AllTogetherHaveABoundWhateverTheirNumberWas) {
   PrefixCaches caches;
   std::vector<PrefixCaches::Member> members;

@@ -129,6 +129,16 @@ TEST(Prefix, AWorkerThatRefusesARequestDoesNotAttractItAgain) {
   EXPECT_EQ(ranks.Decide(), 0) << "though it has the prefix";
 }
 
+TEST(Prefix, AWorkerThatHasLostItsCacheDoesNotAttract) {
+  Ranks ranks;
+  ranks.PlaceOn(1, Prompt(1, {1, 2, 3, 4}));
+  ranks.Step(1, 266, {{1, 0}}, {1});
+  EXPECT_EQ(ranks.Place(Prompt(2, {1, 2, 3, 4})), 1);
+  ranks.Step(1, 266, {}, {2});
+  ranks.Report(1, {.group_idle = true, .cache_lost_ppm = 1'000'000});
+  EXPECT_EQ(ranks.Place(Prompt(3, {1, 2, 3, 4})), 0);
+}
+
 // Below, worker 1 gets the first prompt. If nothing of the second one is expected there, it goes to worker 0.
 const std::initializer_list<uint64_t> kPrompt = {1, 2, 3, 4, 5, 6, 7, 8};
 
