@@ -71,6 +71,14 @@ TEST(TenantShares, AreEqualWhenOneHasManyMoreWaiting) {
   ExpectEqualShares({{200, 300, 50}, {8, 300, 50}});
 }
 
+TEST(TenantShares, AreEqualWhenOneHasThousandsOfLikeRequests) {
+  Shared group(1, {{3'000, 1, 50}, {8, 1, 50}});
+  group.Run(200);
+  const double before[] = {group.Served(0), group.Served(1)};
+  group.Run(800);
+  EXPECT_NEAR((group.Served(0) - before[0]) / (group.Served(1) - before[1]), 1, 0.08);
+}
+
 TEST(TenantShares, AreEqualForShortAndLongPrompts) {
   ExpectEqualShares({{40, 3'000, 50}, {40, 50, 50}});
 }

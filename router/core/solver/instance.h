@@ -60,6 +60,8 @@ struct SolverItem {
   // Row of Instance::curves; row of Instance::kv.need.
   int32_t curve = 0;
   int32_t kv_need = 0;
+  // Tried for every slot, wherever it is in the pool.
+  bool sought = false;
 
   KvDemand kv() const { return {kv_reserve, kv_need}; }
   // The load that the item adds to worker g.

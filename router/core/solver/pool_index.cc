@@ -1,6 +1,27 @@
 #include "router/core/solver/pool_index.h"
 
 namespace bfio::core {
+namespace {
+
+constexpr size_t kMostSought = 32;
+
+}  // namespace
+
+void PoolIndex::FindSought(Class& of) {
+  of.sought.clear();
+  for (const Bucket& bucket : of.buckets) {
+    if (std::ssize(bucket.entries) <= kLongestWalk) continue;
+    for (const Entry& entry : bucket.entries)
+      if (instance_->items[entry.item].sought) of.sought.push_back(entry.item);
+  }
+  const size_t most = std::min(kMostSought, of.sought.size());
+  std::partial_sort(of.sought.begin(), of.sought.begin() + static_cast<int64_t>(most), of.sought.end(),
+                    [this](int32_t a, int32_t b) {
+                      const double left = instance_->items[a].weight, right = instance_->items[b].weight;
+                      return left > right || (left == right && a < b);
+                    });
+  of.sought.resize(most);
+}
 
 void PoolIndex::FindClasses() {
   const auto items = static_cast<int32_t>(instance_->items.size());
@@ -41,6 +62,7 @@ void PoolIndex::Reset(const Instance& instance, const Allocation& allocation) {
     for (Bucket& bucket : classes_[k].buckets) {
       std::sort(bucket.entries.begin(), bucket.entries.end(), Before());
     }
+    FindSought(classes_[k]);
   }
 }
 

@@ -1,7 +1,8 @@
 // The waiting items, by class and curve, sorted by load. Finds the best item for a slot without visiting the
 // whole pool. Within one class of priority and one curve, an item's price is convex in its load, so the best
 // item is next to the ideal load. The search moves outward from there only as long as a weight or KV can
-// still compensate for the distance. Items with a reserved worker (SolverItem::reserved_worker) add a
+// still compensate for the distance, and no further than kLongestWalk items, so in a larger bucket it may
+// miss items that are sought. Items with a reserved worker (SolverItem::reserved_worker) add a
 // different load there; these items are kept separately, unsorted. Ownership: borrows the instance from Reset
 // on. Reused between decisions; allocates only to grow. Threads: one.
 #pragma once
@@ -29,12 +30,15 @@ class PoolIndex {
     // Sorted by (load, item).
     std::vector<Entry> entries;
   };
-  // One class of priority; `expected`: its items with a reserved worker.
+  // One class of priority; `expected`: its items with a reserved worker; `sought`: the heaviest of the
+  // waiting items that are, if a walk may miss them. They may be admitted since.
   struct Class {
     int32_t priority = 0;
     std::vector<Bucket> buckets;
-    std::vector<int32_t> expected;
+    std::vector<int32_t> expected, sought;
   };
+  // Limit of the walk from the ideal load, in items in each direction.
+  static constexpr int64_t kLongestWalk = 128;
 
   // Indexes the items that wait under `allocation`.
   void Reset(const Instance& instance, const Allocation& allocation);
@@ -59,6 +63,7 @@ class PoolIndex {
   bool Expected(int32_t item) const { return instance_->items[item].reserved_worker != kNoReservedWorker; }
   Bucket& BucketOf(int32_t item);
   void FindClasses();
+  void FindSought(Class& of);
 
   const Instance* instance_ = nullptr;
   // The first num_classes_ are in use.

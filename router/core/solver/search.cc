@@ -5,8 +5,6 @@
 namespace bfio::core {
 namespace {
 
-// Limit of the walk from the ideal load, in items in each direction, because of weights or KV.
-constexpr int64_t kLongestWalk = 128;
 // Number of partners considered in a trade: all admitted items up to kMostPartners, otherwise a sample.
 constexpr size_t kMostPartners = 64;
 constexpr size_t kSampledPartners = 16;
@@ -173,13 +171,16 @@ bool Search<Pricing>::Swap(int32_t& admitted) {
     if (!bucket.entries.empty()) SearchBucket(bucket, admitted, cost_out, best);
   }
   if (!run_->Spend(allocation_->instance().steps() + pricing_->terms().curves())) return false;
-  for (int32_t item : pool.expected) {
-    if (!allocation_->KvFitsInstead(item, admitted, g)) {
-      if (!run_->GoOn(KvWork())) return false;
-      continue;
+  for (const std::vector<int32_t>* items : {&pool.expected, &pool.sought}) {
+    for (int32_t item : *items) {
+      if (allocation_->WorkerOf(item) != kUnassigned) continue;
+      if (!allocation_->KvFitsInstead(item, admitted, g)) {
+        if (!run_->GoOn(KvWork())) return false;
+        continue;
+      }
+      pricing_->Lowest(allocation_->instance().CurveOf(allocation_->item(item)));
+      best.Offer(pricing_->GainOf(item) + AdmitCost(item) - cost_out, item);
     }
-    pricing_->Lowest(allocation_->instance().CurveOf(allocation_->item(item)));
-    best.Offer(pricing_->GainOf(item) + AdmitCost(item) - cost_out, item);
   }
   if (best.partner == kUnassigned) return false;
   Exchange(admitted, best.partner);
@@ -223,11 +224,11 @@ void Search<Pricing>::SearchBucket(const PoolIndex::Bucket& bucket, int32_t admi
   const auto middle = std::lower_bound(entries.begin(), entries.end(), lowest.load,
                                        [](const Entry& entry, double load) { return entry.load < load; });
   int64_t looked = 0;
-  for (auto it = middle; it != entries.end() && it - middle < kLongestWalk; ++it) {
+  for (auto it = middle; it != entries.end() && it - middle < PoolIndex::kLongestWalk; ++it) {
     ++looked;
     if (!look(*it)) break;
   }
-  for (auto it = middle; it != entries.begin() && middle - it < kLongestWalk;) {
+  for (auto it = middle; it != entries.begin() && middle - it < PoolIndex::kLongestWalk;) {
     ++looked;
     if (!look(*--it)) break;
   }

@@ -215,6 +215,7 @@ void UrgencyTracker::SetWeights(const Snapshot& snapshot, const PoolScale& scale
 
   const double rate = instance.MeanLoadRate();
   const double unit = price_ * scale.deviation * scale.deviation;
+  const bool tenants_differ = std::any_of(leads_.begin(), leads_.end(), [](double lead) { return lead > 0; });
   for (size_t i = 0; i < instance.items.size(); ++i) {
     SolverItem& item = instance.items[i];
     // A request that is left for the next decision waits a step longer.
@@ -228,6 +229,8 @@ void UrgencyTracker::SetWeights(const Snapshot& snapshot, const PoolScale& scale
     const double lateness = age / scales_[i];
     item.weight = rate * rate * (kLeastAgeWeight * age + unit * lateness * std::abs(lateness));
     if (overdue) item.weight += forced * (1 - slack);
+    // One among thousands of another tenant's.
+    item.sought = tenants_differ && leads_[i] == 0;
   }
 }
 

@@ -54,6 +54,18 @@ TEST(UnlikeWorkersTest, EachGetsTheItemThatReachesTheTarget) {
   EXPECT_EQ(solution.worker_of[11], 1) << "10 tokens of 10";
 }
 
+// Such as the request of one tenant among thousands of another's.
+TEST(LargePoolTest, AnItemThatIsSoughtIsFoundWhereverItIs) {
+  for (const int64_t other_load : {10, 1000}) {
+    Instance instance = Make({{0, 2}, {0, 2}}, std::vector<int64_t>(3000, 10));
+    for (SolverItem& item : instance.items) item.weight = -1e6;
+    instance.items[1500] = {.load = other_load, .kv_reserve = other_load, .weight = 1e6, .sought = true};
+    for (int i = 0; i < 1000; ++i) instance.items.push_back({500, 500, 0, -1e6});
+    const Solution& solution = Solver(Settings(ObjectiveKind::kSquare)).Solve(instance);
+    EXPECT_NE(solution.worker_of[1500], kUnassigned) << other_load;
+  }
+}
+
 // A group of 40 with 80 free slots and 400 items over a horizon of 10.
 Instance Large(uint64_t seed) {
   Rng rng(seed);
