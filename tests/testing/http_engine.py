@@ -2,12 +2,13 @@
 """An engine with OpenAI's API over HTTP that computes nothing, for tests. Standard library only.
 
 usage: tests/testing/http_engine.py --ports=8200-8207,8300 [--barrier] [--ranks=N] [--slots=N] [--kv_tokens=N] [--step=SECONDS]
-           [--token_time=SECONDS] [--model=NAME] [--fault=FAULT] [--ends_by_seed]
+           [--token_time=SECONDS] [--prompt_time=SECONDS] [--model=NAME] [--fault=FAULT] [--ends_by_seed]
 
 A server for each port, at 127.0.0.1. It serves completions, chat completions and responses, whole or as streams; /v1/models, /health,
 and /metrics with vLLM's names. A server has --ranks ranks, which X-data-parallel-rank chooses. A rank runs --slots requests at a time;
 others wait in it. Each running request generates a token in every step, as often as its max_tokens says, and a step takes --step plus
---token_time for each token that the rank holds (prompts count a token for four bytes). With --barrier all ranks of all ports step
+--token_time for each token that the rank holds (prompts count a token for four bytes). With --prompt_time a rank first computes prompts,
+oldest first, up to 2,048 tokens in a step, which takes as much longer for each of them. With --barrier all ranks of all ports step
 together, as long as the slowest needs. With --ends_by_seed a request ends at the length that its field "seed" says, which nobody on the way knows.
 
 Prompts are handed over as by vLLM's NIXL connector: with "do_remote_decode" in kv_transfer_params the answer says where the KV is, and
@@ -28,6 +29,8 @@ import time
 
 REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 429: "Too Many Requests", 500: "Internal Server Error",
            503: "Service Unavailable"}
+# Tokens of prompts that a rank computes in a step (vLLM: max_num_batched_tokens).
+TOKEN_BUDGET = 2048
 PATHS = {"/v1/chat/completions": "chat", "/v1/completions": "text", "/v1/responses": "responses"}
 
 
@@ -53,8 +56,8 @@ class Histogram:
 class Steps:
     """The steps of ranks that step together. It runs while a request does."""
 
-    def __init__(self, step, token_time):
-        self.step, self.token_time, self.ranks, self.task = step, token_time, [], None
+    def __init__(self, step, token_time, prompt_time):
+        self.step, self.token_time, self.prompt_time, self.ranks, self.task = step, token_time, prompt_time, [], None
 
     def start(self):
         if self.task is None:
@@ -63,7 +66,8 @@ class Steps:
     async def run(self):
         while any(rank.running for rank in self.ranks):
             began = time.monotonic()
-            await asyncio.sleep(self.step + self.token_time * max(rank.tokens() for rank in self.ranks))
+            times = [self.token_time * rank.tokens() + self.prompt_time * rank.compute_prompts() for rank in self.ranks]
+            await asyncio.sleep(self.step + max(times))
             now = time.monotonic()
             for rank in self.ranks:
                 rank.end_step(now - began, now)
@@ -81,7 +85,18 @@ class Rank:
     def tokens(self):
         return sum(request.prompt_tokens + request.generated for request in self.running)
 
+    def compute_prompts(self):
+        """Tokens of prompts that are computed in the coming step."""
+        left = TOKEN_BUDGET
+        for request in self.running:
+            part = min(left, request.to_compute)
+            request.to_compute -= part
+            left -= part
+        return TOKEN_BUDGET - left
+
     def add(self, request):
+        if self.steps.prompt_time > 0:
+            request.to_compute = request.prompt_tokens
         self.waiting.append(request)
         self.fill()
 
@@ -99,7 +114,7 @@ class Rank:
     def end_step(self, seconds, now):
         self.most = max(self.most, sum(not request.closed.is_set() for request in self.running + self.waiting))
         for request in self.running:
-            if not request.hangs:
+            if not request.hangs and request.to_compute == 0:
                 request.generated += 1
                 self.generated += 1
                 self.count(request, seconds, now)
@@ -129,7 +144,7 @@ class Request:
         self.usage = (body.get("stream_options") or {}).get("include_usage") is True
         prompt = next((body[name] for name in ("messages", "prompt", "input") if name in body), "")
         self.prompt_tokens = max(1, len(prompt if isinstance(prompt, str) else json.dumps(prompt)) // 4)
-        self.generated, self.stepped, self.arrived = 0, asyncio.Event(), time.monotonic()
+        self.generated, self.to_compute, self.stepped, self.arrived = 0, 0, asyncio.Event(), time.monotonic()
         self.kv, self.prompt = body.get("kv_transfer_params") or {}, hashlib.sha256(json.dumps(prompt).encode()).hexdigest()
         self.received = {"headers": headers, "bytes": size, "sha256": digest, "kv": "none"}
 
@@ -349,10 +364,10 @@ def whole_of(api, model, count):
 
 async def serve(args):
     ports = [int(port) for part in args.ports.split(",") for port in range(int(part.split("-")[0]), int(part.split("-")[-1]) + 1)]
-    together = Steps(args.step, args.token_time)
+    together = Steps(args.step, args.token_time, args.prompt_time)
     servers = []
     for port in ports:
-        server = Server(port, together if args.barrier else lambda: Steps(args.step, args.token_time), args)
+        server = Server(port, together if args.barrier else lambda: Steps(args.step, args.token_time, args.prompt_time), args)
         servers.append(await asyncio.get_running_loop().create_server(
             lambda server=server: asyncio.StreamReaderProtocol(Reader(), server.connection), "127.0.0.1", port, backlog=4096))
     print(f"serving on {args.ports}", flush=True)
@@ -371,6 +386,7 @@ def main():
     parser.add_argument("--kv_tokens", type=int, default=4 << 20)
     parser.add_argument("--step", type=float, default=0.02)
     parser.add_argument("--token_time", type=float, default=0)
+    parser.add_argument("--prompt_time", type=float, default=0)
     parser.add_argument("--model", default="test")
     parser.add_argument("--fault", default="")
     parser.add_argument("--ends_by_seed", action="store_true")
