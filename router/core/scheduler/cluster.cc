@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -255,22 +256,33 @@ bool Cluster::TakesPrefills() const {
          pool_.for_prefill().requests + PrefillsUnderWay() < slots.in_use;
 }
 
-Room Cluster::RoomForPrefill() const {
+Room Cluster::Promised() const {
   const WaitingPool::Needing computed = pool_.for_decode();
-  Room room{-computed.requests, -computed.tokens};
-  int64_t placed = 0, held = 0;
+  Room room{computed.requests, computed.tokens};
   for (const auto& [index, group] : groups_) {
-    if (!group->open()) continue;
-    if (group->kind() == GroupKind::kPrefill) {
-      room.requests -= group->placed();
-      room.tokens -= group->HeldTokens();
-      continue;
-    }
+    if (!group->open() || group->kind() != GroupKind::kPrefill) continue;
+    room.requests += group->placed();
+    room.tokens += group->HeldTokens();
+  }
+  return room;
+}
+
+Room Cluster::FreeRoom(int64_t& placed, int64_t& held) const {
+  const Room promised = Promised();
+  Room room{-promised.requests, -promised.tokens};
+  for (const auto& [index, group] : groups_) {
+    if (!group->open() || group->kind() == GroupKind::kPrefill) continue;
     room.requests += group->slots().free;
     room.tokens += static_cast<int64_t>(group->KvTokens()) - group->HeldTokens();
     placed += group->placed();
     held += group->HeldTokens();
   }
+  return room;
+}
+
+Room Cluster::RoomForPrefill() const {
+  int64_t placed = 0, held = 0;
+  Room room = FreeRoom(placed, held);
   // In the time of two prompts, one under way and one that is computed and waits, seldom more requests end
   // than the mean and two standard deviations (of ends that do not depend on each other): no slot waits for a
   // prompt, and the policy can choose one for each slot.
@@ -280,6 +292,36 @@ Room Cluster::RoomForPrefill() const {
   if (placed > 0)
     room.tokens += static_cast<int64_t>(ends * static_cast<double>(held) / static_cast<double>(placed));
   return room;
+}
+
+bool Cluster::DecodesSooner(const RequestSpec& request) const {
+  int64_t placed = 0, held = 0;
+  const Room room = FreeRoom(placed, held);
+  const WaitingPool::Needing ahead = pool_.for_prefill();
+  if (room.requests <= ahead.requests || room.tokens < ahead.tokens + request.prefill_tokens) return false;
+  std::optional<GroupCost> fitted;
+  std::vector<PromptSite> sites;
+  const auto least = [&](bool decodes) {
+    sites.clear();
+    for (const auto& [index, group] : groups_) {
+      if ((group->kind() != GroupKind::kPrefill) != decodes) continue;
+      if (decodes && !group->ability().Takes(request)) continue;
+      group->AppendPromptSites(request, fitted.value_or(kAssumedCost), sites);
+    }
+    double seconds = std::numeric_limits<double>::infinity();
+    for (PromptSite& site : sites) {
+      // Those that wait are computed before, on all ranks.
+      site.pending += (decodes ? pool_.tokens_to_compute() - ahead.tokens : ahead.tokens) / std::ssize(sites);
+      if (decodes) site.delayed += static_cast<double>(pool_.for_decode().requests);
+      seconds = std::min(seconds, AddedSeconds(site));
+    }
+    return seconds;
+  };
+  const double here_s = least(true);
+  if (sites.empty()) return false;
+  fitted = sites.front().cost;
+  const double there_s = least(false);
+  return !sites.empty() && here_s < there_s;
 }
 
 // --- views ---

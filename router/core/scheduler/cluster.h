@@ -75,6 +75,14 @@ class Cluster {
   // False: each rank that computes prompts for others has stopped before and may have one request until it
   // works again, and there are as many.
   bool TakesPrefills() const;
+  // Slots and KV tokens of groups that decode that are promised to prompts under way on other ranks, or
+  // computed there; and how many prompts are under way there.
+  Room Promised() const;
+  int64_t PrefillsUnderWay() const;
+  // A request that a rank decodes and another one could compute the prompt of: whether all requests together
+  // are sooner at their ends if the rank that decodes computes it itself. Only where groups that decode have
+  // room that is not promised.
+  bool DecodesSooner(const RequestSpec& request) const;
   // Number of placed requests in all groups, in flight included.
   int64_t placed() const;
   const RequestPool& pool() const { return pool_; }
@@ -104,10 +112,11 @@ class Cluster {
   Scheduler* Find(GroupIndex index) const;
   // Groups of ranks that compute prompts for others follow one policy, whatever the setting is.
   absl::StatusOr<std::unique_ptr<Policy>> MakePolicyFor(GroupKind kind, const PolicySetting& setting) const;
+  // What groups that decode have room for and is not promised; adds what is placed there, and its tokens.
+  Room FreeRoom(int64_t& placed, int64_t& held) const;
   // What groups that decode have room for: their free slots and KV memory, and the slots of as many requests
   // as may end in the time of two prompts, less what is promised to prompts under way or computed.
   Room RoomForPrefill() const;
-  int64_t PrefillsUnderWay() const;
   // Call after groups have opened, closed or advanced.
   void UpdateClock();
   void UpdateLead();

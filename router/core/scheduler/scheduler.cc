@@ -117,4 +117,30 @@ Scheduler::StepCost Scheduler::StepCosts() const {
   return sum;
 }
 
+void Scheduler::AppendPromptSites(const RequestSpec& request, const GroupCost& assumed,
+                                  std::vector<PromptSite>& sites) const {
+  if (!open_) return;
+  PrefixView prefixes;
+  accounts_.ReadPrefixes(prefixes);
+  const bool decodes = kind_ != GroupKind::kPrefill;
+  for (WorkerIndex g = 0; g < num_workers(); ++g) {
+    const GroupAccounts::Worker& worker = accounts_.worker(g);
+    const int64_t held = worker.base + worker.inflight_base + worker.placed() * (worker.last_step + 1);
+    // A prompt may wait for a prefill rank; one for a rank that decodes waits for other requests to end.
+    if (decodes && (worker.free_slots() == 0 || request.prefill_tokens > worker.kv_tokens() - held)) continue;
+    PromptSite& site = sites.emplace_back();
+    site.cost = worker.spec.cost ? GroupCost{*worker.spec.cost, worker.spec.terms} : assumed;
+    site.decodes = decodes;
+    site.rows = decodes ? worker.placed() : 0;
+    site.pending = decodes || worker.prefill ? prefixes.pending[g] : std::max<int64_t>(0, held);
+    site.delayed = static_cast<double>(decodes && !StepsAlone(kind_) ? placed() : worker.placed());
+    int64_t cached = 0;
+    if (prefixes.caches != nullptr) {
+      cached = prefixes.caches->Trusted(
+          g, prefixes.caches->Find(g, request.prefix_blocks(), request.prefill_tokens));
+    }
+    site.prompt = {request.prefill_tokens - cached, cached};
+  }
+}
+
 }  // namespace bfio::core

@@ -17,6 +17,7 @@
 #include "router/core/scheduler/decision_maker.h"
 #include "router/core/scheduler/events.h"
 #include "router/core/scheduler/group_accounts.h"
+#include "router/core/scheduler/prompt_site.h"
 #include "router/core/scheduler/request_pool.h"
 #include "router/core/scheduler/scheduler_event.h"
 #include "router/core/scheduler/scheduler_options.h"
@@ -114,6 +115,11 @@ class Scheduler {
     double per_token_s = 0;
   };
   StepCost StepCosts() const;
+
+  // Appends the workers, those that decode where they have a slot and memory, as places to compute the
+  // request's prompt. `assumed`: the cost where none is known.
+  void AppendPromptSites(const RequestSpec& request, const GroupCost& assumed,
+                         std::vector<PromptSite>& sites) const;
 
   const SchedulerTotals& totals() const { return totals_; }
 

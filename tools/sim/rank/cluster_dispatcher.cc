@@ -65,7 +65,7 @@ void ClusterDispatcher::SetCost(const GroupCost& cost) {
     cluster_.Apply(core::SetCost{0, g, cost.batch, cost.terms});
 }
 
-core::RequestSpec ClusterDispatcher::SpecOf(const ServeRequest& request) const {
+core::RequestSpec ClusterDispatcher::SpecOf(const ServeRequest& request, bool decodes) const {
   core::RequestSpec spec;
   spec.id = request.id;
   spec.prefill_tokens = request.prompt;
@@ -81,15 +81,18 @@ core::RequestSpec ClusterDispatcher::SpecOf(const ServeRequest& request) const {
     spec.waited_steps = waited->second;
   }
   spec.computed_tokens = request.computed;
-  spec.needs = request.computed > 0 ? core::RequestSpec::kDecodes : core::RequestSpec::kHandsOver;
-  if (request.computed == 0) spec.max_new_tokens = 1;
+  decodes = decodes || request.computed > 0;
+  spec.needs = decodes ? core::RequestSpec::kDecodes : core::RequestSpec::kHandsOver;
+  if (!decodes) spec.max_new_tokens = 1;
   return spec;
 }
 
 void ClusterDispatcher::Arrived(ServeRequestIndex index) {
   indices_[Of(index).id] = index;
   if (prefills() && options_.prefill_on_arrival) return BindForPrefill(index);
-  if (status_.ok()) status_ = cluster_.Apply(core::Enqueue{SpecOf(Of(index))}).status;
+  core::RequestSpec spec = SpecOf(Of(index), options_.keeps_prompts);
+  if (options_.keeps_prompts && !cluster_.DecodesSooner(spec)) spec = SpecOf(Of(index));
+  if (status_.ok()) status_ = cluster_.Apply(core::Enqueue{spec}).status;
 }
 
 void ClusterDispatcher::BindForPrefill(ServeRequestIndex index) {

@@ -48,6 +48,8 @@ class ClusterDispatcher final : public EngineDispatcher {
     int64_t token_budget = 2048, prefill_budget = 2048;
     // Requests do not wait for prefill ranks: each goes to the one with the fewest tokens when it arrives.
     bool prefill_on_arrival = false;
+    // Prompts that a decode rank computes sooner itself are not handed over.
+    bool keeps_prompts = false;
     // How long a hand-off may wait.
     double hand_off_age_s = kNever;
     // Its plan mode and report delay also apply to engines without plans.
@@ -109,7 +111,8 @@ class ClusterDispatcher final : public EngineDispatcher {
   bool barrier() const { return options_.kind == Kind::kDecode || options_.kind == Kind::kOwn; }
   bool pipelined() const { return options_.scheduler.plan_mode == core::PlanMode::kPipelined; }
   const ServeRequest& Of(ServeRequestIndex index) const { return (*requests_)[index]; }
-  core::RequestSpec SpecOf(const ServeRequest& request) const;
+  // `decodes`: the rank that decodes it computes its prompt, too.
+  core::RequestSpec SpecOf(const ServeRequest& request, bool decodes = false) const;
   core::GroupIndex GroupOf(int32_t rank) const { return rank < group_->decode_ranks() ? 0 : 1; }
   // The rank that is the group's worker 0.
   int32_t FirstRankOf(core::GroupIndex group) const { return group == 0 ? 0 : group_->decode_ranks(); }

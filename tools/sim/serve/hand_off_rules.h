@@ -21,6 +21,8 @@ struct HandOffRule {
   // core also decides when and where prompts begin. Empty: it is another router's rule.
   std::string policy = {}, lookahead = {};
   bool begins_prompts = false;
+  // It does not hand over what a decode rank computes sooner itself.
+  bool keeps_prompts = false;
   // Another router's rule. It chooses the decode rank when a request arrives, otherwise when its prompt is
   // computed; the rank with the least load or, of two random ranks, the one with less.
   bool on_arrival = true, two_choices = false;

@@ -197,6 +197,7 @@ class Run final : public Traffic {
     router.token_budget = options_.budget;
     router.prefill_budget = options_.prefill_budget;
     router.prefill_on_arrival = !rule->begins_prompts;
+    router.keeps_prompts = rule->keeps_prompts;
     router.hand_off_age_s = options_.lease_s - options_.lease_margin_s;
     router.describe = [](const ServeRequest& request, core::RequestSpec& spec) {
       spec.predicted_output_tokens = request.output;
