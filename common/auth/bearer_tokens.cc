@@ -61,8 +61,8 @@ absl::StatusOr<absl::Time> ParseExpiry(absl::string_view word) {
     return time;
   }
   return absl::InvalidArgumentError(
-      "after the second word only role=read, role=operate, role=gateway, expires=YYYY-MM-DD and "
-      "expires=YYYY-MM-DDThh:mm:ssZ may follow");
+      "after the second word only role=read, role=operate, role=gateway, trust_kv_transfer, "
+      "expires=YYYY-MM-DD and expires=YYYY-MM-DDThh:mm:ssZ may follow");
 }
 
 }  // namespace
@@ -74,9 +74,9 @@ Sha256Digest Sha256(absl::string_view bytes) {
 }
 
 absl::StatusOr<BearerTokens::Entry> BearerTokens::ParseEntry(const std::vector<absl::string_view>& words) {
-  if (words.size() < 2 || words.size() > 4) {
+  if (words.size() < 2 || words.size() > 5) {
     return absl::InvalidArgumentError(
-        "must be NAME, then sha256:, token: or cert:, then optionally role= and expires=");
+        "must be NAME, then sha256:, token: or cert:, then optionally role=, trust_kv_transfer and expires=");
   }
   if (!IsName(words[0]))
     return absl::InvalidArgumentError("a name must have at most 128 printable ASCII characters");
@@ -94,6 +94,8 @@ absl::StatusOr<BearerTokens::Entry> BearerTokens::ParseEntry(const std::vector<a
                                    [&](const auto& one) { return one.first == words[i]; });
     if (role != std::end(kRoles)) {
       entry.role = role->second;
+    } else if (words[i] == "trust_kv_transfer") {
+      entry.trust_kv_transfer = true;
     } else {
       BFIO_ASSIGN_OR_RETURN(entry.expires, ParseExpiry(words[i]));
     }
@@ -135,7 +137,8 @@ absl::StatusOr<BearerTokens> BearerTokens::Parse(absl::string_view text, absl::s
 
 BearerTokens::Owner BearerTokens::OwnerOf(const Entry* entry, absl::Time now) {
   if (entry == nullptr) return {};
-  return {now < entry->expires ? Verdict::kValid : Verdict::kExpired, entry->name, entry->role};
+  return {now < entry->expires ? Verdict::kValid : Verdict::kExpired, entry->name, entry->role,
+          entry->trust_kv_transfer};
 }
 
 BearerTokens::Owner BearerTokens::Find(absl::string_view token, absl::Time now) const {

@@ -4,7 +4,7 @@
 // by blanks; '#' begins a comment; the words after the second are in any order:
 //     NAME  sha256:64-HEX-DIGITS  [role=read] [expires=2027-01-31T00:00:00Z]
 //     NAME  token:TEXT            [role=operate] [expires=2027-01-31]
-//     NAME  cert:NAME-IN-THE-CERTIFICATE  [role=gateway]
+//     NAME  cert:NAME-IN-THE-CERTIFICATE  [role=gateway] [trust_kv_transfer]
 // NAME is the tenant (client API) or the operator (admin API). It may have several tokens, so that a new one
 // can be issued before the old one is removed. An entry without a role may operate. A date without a time
 // means its first instant in UTC. Tokens are stored as SHA-256 digests, and the digest of a presented token
@@ -52,6 +52,8 @@ class BearerTokens {
     // The owner, also of an expired token; empty for kUnknown.
     std::string name;
     Role role = Role::kRead;
+    // May hand KV over between engines: a gateway that has prompts computed itself.
+    bool trust_kv_transfer = false;
   };
 
   // INVALID_ARGUMENT "SOURCE:LINE: what is wrong" for the first line that is not an entry, for a repeated
@@ -71,6 +73,7 @@ class BearerTokens {
     std::optional<Sha256Digest> digest;
     std::string certificate;
     Role role = Role::kOperate;
+    bool trust_kv_transfer = false;
     absl::Time expires = absl::InfiniteFuture();
   };
   // INVALID_ARGUMENT, saying what is wrong with a line of these words.

@@ -52,6 +52,7 @@ absl::StatusOr<Caller> Authenticator::Identify(const grpc::CallbackServerContext
     BFIO_RETURN_IF_ERROR(Accept(owner, !token.empty(), caller.peer));
     caller.name = std::move(owner.name);
     caller.gateway = owner.role == Role::kGateway;
+    caller.trust_kv_transfer = owner.trust_kv_transfer;
   }
   const auto tenant = context.client_metadata().find(kTenantHeader);
   if (tenant != context.client_metadata().end())

@@ -34,6 +34,8 @@ struct Caller {
   std::optional<std::string> name;
   // Its entry has role=gateway.
   bool gateway = false;
+  // Its entry has trust_kv_transfer.
+  bool trust_kv_transfer = false;
   // The tenant that it names in the header "bfio-tenant"; empty: none.
   std::string tenant;
   // Its address.

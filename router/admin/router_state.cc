@@ -150,6 +150,7 @@ void Fill(const RequestTotals& from, v1::RequestTotals& out) {
   out.set_handed_over(Count(from.handed_over));
   out.set_hand_offs_expired(Count(from.hand_offs_expired));
   out.set_hand_offs_failed(Count(from.hand_offs_failed));
+  out.set_not_handed_over(Count(from.not_handed_over));
   out.set_ttft_objectives_met(Count(from.ttft_objectives_met));
   out.set_ttft_objectives_missed(Count(from.ttft_objectives_missed));
 }
@@ -238,6 +239,15 @@ v1::ClusterState ToProto(const RouterState& state) {
   FillGroups(state, out);
   out.set_waiting_requests(static_cast<uint32_t>(state.waiting));
   out.set_max_waiting_requests(static_cast<uint32_t>(state.max_waiting));
+  if (state.hand_offs) {
+    v1::HandOffState& of = *out.mutable_hand_offs();
+    of.set_prompts_waiting(static_cast<uint32_t>(state.hand_offs->prompts_waiting));
+    of.set_prompts_under_way(static_cast<uint32_t>(state.hand_offs->prompts_under_way));
+    of.set_waiting(static_cast<uint32_t>(state.hand_offs->waiting));
+    of.set_oldest_s(absl::ToDoubleSeconds(state.hand_offs->oldest));
+    of.set_promised_slots(static_cast<uint32_t>(state.hand_offs->promised.requests));
+    of.set_promised_kv_tokens(Count(state.hand_offs->promised.tokens));
+  }
   Fill(state.requests, *out.mutable_requests());
   out.mutable_requests()->set_held_back(Count(state.scheduler.held_back));
   Fill(state.latencies, *out.mutable_latencies());

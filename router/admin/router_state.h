@@ -87,6 +87,14 @@ struct RouterState {
 
   int64_t waiting = 0;
   int64_t max_waiting = 0;
+  // Disaggregated prefill, where groups compute prompts for others: prompts that wait for them and that are
+  // under way, hand-offs that wait for a rank and the age of the oldest, and the room promised to all these.
+  struct HandOffs {
+    int64_t prompts_waiting = 0, prompts_under_way = 0, waiting = 0;
+    absl::Duration oldest;
+    core::Room promised;
+  };
+  std::optional<HandOffs> hand_offs;
   // Prompt bytes of requests without a first token.
   int64_t waiting_prompt_bytes = 0;
   // Bytes of prompts and tokens kept for replays and resumes.

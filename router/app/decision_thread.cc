@@ -389,7 +389,10 @@ void DecisionThread::OnMembershipChanged() {
                           .ranks = group->serving() ? cluster_.group(index)->num_workers() : 0,
                           .returns = !group->serving() && group->returns(),
                           .hands_over = group->hands_over()});
-    view.hands_over = view.hands_over || (group->hands_over() && group->serving());
+    if (!group->hands_over() || !group->serving()) continue;
+    view.hands_over = true;
+    for (MemberView& member : group->Members()) view.prefill_engines.insert(std::move(member.kv_engine_id));
+    view.prefill_engines.erase("");
   }
   hands_over_.store(view.hands_over, std::memory_order_relaxed);
   requests_.SetGroups(std::move(view));

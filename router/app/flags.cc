@@ -171,6 +171,11 @@ void AddDecisions(OptionTable& table, RouterOptions& o) {
       {{"pipelined", core::PlanMode::kPipelined}, {"lockstep", core::PlanMode::kLockstep}},
       "pipelined: the plan made from the reports of step k is applied in step k+2, so that no worker waits "
       "for the router; lockstep: workers wait for the plan of each step");
+  table.AddChoice<bool>(
+      "hand_over", &o.hands_over_all, {{"by_cost", false}, {"all", true}},
+      "disaggregated prefill: by_cost leaves prompts to the rank that decodes if it computes "
+      "them sooner, because they are short or cached there, or prefill servers are busy; "
+      "all: every prompt is handed over");
   table.AddScaled("decide_budget_ms", absl::ToDoubleMilliseconds(o.decide_budget), Within(0, 60'000),
                   "time limit of a decision's search in milliseconds; at the limit the best plan so far is "
                   "used. 0: no limit",

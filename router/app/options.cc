@@ -29,6 +29,7 @@ RequestOptions RouterOptions::requests() const {
   // Connected workers may have waited restart_settle for others; then they form an epoch or try to.
   out.announce_settle = restart_settle + 2 * step_timeout;
   out.max_queue_time = max_queue_time;
+  out.hands_over_all = hands_over_all;
   out.stream = stream();
   return out;
 }

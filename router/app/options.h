@@ -85,6 +85,7 @@ struct RouterOptions {
   absl::Duration decide_budget = absl::Milliseconds(5);
   // How long an accepted request may wait for its first placement; 0: no bound.
   absl::Duration max_queue_time = RequestOptions().max_queue_time;
+  bool hands_over_all = RequestOptions().hands_over_all;
   // How long accepted requests may continue after SIGTERM.
   absl::Duration drain_timeout = absl::Seconds(30);
   // File in which every decision is recorded (router/record), and its size limit; empty: no log.

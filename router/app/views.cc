@@ -70,6 +70,12 @@ RouterState DecisionThread::MakeState() const {
   state.scheduler = cluster_.totals();
   state.waiting = cluster_.waiting();
   state.max_waiting = options_.max_waiting;
+  const auto hands_over = [](const auto& group) { return group->hands_over(); };
+  if (std::any_of(groups_.groups().begin(), groups_.groups().end(), hands_over)) {
+    const auto [waiting, oldest] = requests_.HandOffsWaiting();
+    state.hand_offs = {cluster_.pool().for_prefill().requests, cluster_.PrefillsUnderWay(), waiting, oldest,
+                       cluster_.Promised()};
+  }
   state.replay_bytes = requests_.kept_bytes();
   state.event_queue_depth = static_cast<int64_t>(worker_events_.size() + client_events_.size());
   state.decision_log_ended = recorder_ != nullptr && recorder_->stopped();

@@ -59,13 +59,6 @@ bool Pair(const EngineDescription& a, const EngineDescription& b) {
          (a.kv_block_tokens == b.kv_block_tokens || a.kv_block_tokens == 0 || b.kv_block_tokens == 0);
 }
 
-std::string UsableHandOff(std::string parameters) {
-  const auto fields = ReadJsonObject(parameters, "", {}, {"remote_request_id"});
-  return fields.ok() && fields->contains("remote_request_id") && fields->at("remote_request_id").is_string()
-             ? std::move(parameters)
-             : "";
-}
-
 std::string ModelDigest(const EngineDescription& description) {
   const Sha256Digest digest = Sha256(absl::StrCat("engine model\n", description.model));
   return absl::BytesToHexString(

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "router/core/model/request.h"
+#include "router/engine_link/kv_connector.h"
 #include "router/group/worker_messages.h"
 #include "router/requests/passed.h"
 #include "router/requests/request.h"
@@ -40,7 +41,7 @@ struct EngineDescription {
   uint32_t vocabulary = 0;
   // It computes prompts for other servers, which fetch the KV (vLLM: kv_role kv_producer), by this connector.
   bool hands_over = false;
-  std::string kv_connector;
+  std::string kv_connector, kv_engine_id;
   // Type of the KV cache, and tokens of its blocks; empty, 0: not reported.
   std::string kv_type;
   int32_t kv_block_tokens = 0;
@@ -60,9 +61,6 @@ void FillIn(const EngineDescription& before, EngineDescription& description);
 bool SameServer(const EngineDescription& a, const EngineDescription& b);
 // Whether prompts that one computes can be decoded by the other; what is not reported is no obstacle.
 bool Pair(const EngineDescription& a, const EngineDescription& b);
-// What a prefill server has handed over, if it names the KV (vLLM's NIXL connector); else empty. Without
-// this field a request hangs in vLLM 0.32, and ends the engine when its caller gives up.
-std::string UsableHandOff(std::string parameters);
 // WorkerHello::model: engines of different models give one prompt different answers (group/group_key.h).
 std::string ModelDigest(const EngineDescription& description);
 
@@ -87,6 +85,8 @@ struct EngineCall {
   int32_t refusals = 0;
   bool hands_over = false;
   HandOffPtr hand_off;
+  // Of a call that computes a prompt for another rank.
+  KvSource kv_source;
 
   bool kv_from_elsewhere() const { return hand_off != nullptr || passed.kv_from_elsewhere; }
 

@@ -108,6 +108,7 @@ absl::Status Append(const std::vector<EngineAddress>& servers, const EngineAddre
   for (EngineAddress engine : servers) {
     engine.barrier = settings.barrier;
     engine.token_budget = settings.token_budget;
+    engine.kv_bootstrap = settings.kv_bootstrap;
     engine.pinned = settings.pinned;
     engine.slots = settings.slots;
     engine.hands_over = settings.hands_over;
@@ -152,6 +153,8 @@ absl::StatusOr<std::vector<EngineAddress>> ReadEntries(const NextEntry& next) {
     keys.Add("kv_events", &settings.kv_events, Within(1, 65535), "");
     keys.AddParsed("tls", &settings.tls, "", "", ParseTlsFiles);
     keys.Add("token_file", &settings.token_file, "");
+    keys.AddParsed("kv_bootstrap", &settings.kv_bootstrap, "port 8998 of its host", "",
+                   [](const std::string& text) { return ParseAddress(text); });
     BFIO_ASSIGN_OR_RETURN(const bool there, next(keys));
     if (!there) return engines;
     if (servers.empty()) return absl::InvalidArgumentError("an engine has no url");
@@ -167,6 +170,10 @@ absl::StatusOr<std::vector<EngineAddress>> ReadEntries(const NextEntry& next) {
     if (keys.given("kv_connector") && !keys.given("role"))
       return absl::InvalidArgumentError("kv_connector needs a role");
     if (keys.given("role") && settings.kv_connector.empty()) settings.kv_connector = "NixlConnector";
+    if (settings.kv_connector == "MooncakeConnector")
+      return absl::InvalidArgumentError("kv_connector MooncakeConnector is for vllm:// only");
+    if (keys.given("kv_bootstrap") && protocol != "vllm")
+      return absl::InvalidArgumentError("kv_bootstrap is for vllm:// only");
     if (!settings.token_file.empty() && !settings.tls.enabled())
       return absl::InvalidArgumentError("token_file needs tls: the token would not be encrypted");
     if (keys.given("token_budget") && settings.barrier.empty())

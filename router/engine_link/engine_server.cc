@@ -392,6 +392,7 @@ void EngineServer::Attach(size_t r) {
   WorkerHello hello;
   hello.worker_id = name;
   hello.hands_over = description_.hands_over;
+  hello.kv_engine_id = description_.kv_engine_id;
   hello.group = hello.hands_over ? "prefill" : address_.barrier;
   // If the rank drains because the server was not listed, the drain ends when the server is listed again.
   hello.router_instance = std::exchange(rank.leaving, false) ? 0 : rank.router_instance;
@@ -527,6 +528,15 @@ void EngineServer::Start(size_t r, EngineRank::StartCall start) {
   const std::string name = EngineRequestName{options_->instance, member, number}.ToString();
   if (start.call.synthetic_tokens > 0)
     start.call.prompt = SyntheticPrompt(start.call.synthetic_tokens, description_.vocabulary);
+  const bool several = std::max(description_.ranks, description_.all_ranks) > 1;
+  if (start.call.hands_over) {
+    const std::string& engine = description_.kv_engine_id;
+    start.call.kv_source = {
+        description_.kv_connector, several && !engine.empty() ? absl::StrCat(engine, "_dp", r) : engine,
+        address_.kv_bootstrap.port != 0 ? address_.kv_bootstrap.ToString()
+                                        : Address{address_.server.host, kMooncakePort}.ToString(),
+        name};
+  }
   EngineClient::StreamCallbacks callbacks;
   callbacks.on_tokens = Posted([r, member, number](EngineServer& server, EngineTokens tokens) {
     server.Tell(r, member, &EngineRank::OnTokens, number, std::move(tokens));
@@ -537,7 +547,7 @@ void EngineServer::Start(size_t r, EngineRank::StartCall start) {
   });
   // An engine that reports a single rank may distribute calls over several ranks itself, so none is named.
   std::optional<int32_t> where;
-  if (std::max(description_.ranks, description_.all_ranks) > 1) where = static_cast<int32_t>(r);
+  if (several) where = static_cast<int32_t>(r);
   rank.streams[number] = client_->Generate(start.call, where, name, std::move(callbacks));
 }
 

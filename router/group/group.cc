@@ -223,8 +223,8 @@ std::vector<MemberView> Group::Members() const {
   std::vector<MemberView> views;
   for (const Member* member : ByArrival()) {
     const WorkerHello& hello = member->hello;
-    views.push_back({member->id, hello.worker_id, hello.engine, hello.model, hello.slots, hello.kv_tokens,
-                     hello.service_s, member->draining, RankOf(*member), member->telemetry});
+    views.push_back({member->id, hello.worker_id, hello.engine, hello.model, hello.kv_engine_id, hello.slots,
+                     hello.kv_tokens, hello.service_s, member->draining, RankOf(*member), member->telemetry});
   }
   return views;
 }

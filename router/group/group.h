@@ -62,6 +62,8 @@ struct MemberView {
   std::string engine;
   // WorkerHello::model.
   std::string model;
+  // WorkerHello::kv_engine_id.
+  std::string kv_engine_id;
   int32_t slots = 0;
   int64_t kv_tokens = 0;
   double service_s = 0;

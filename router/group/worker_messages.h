@@ -52,6 +52,8 @@ struct WorkerHello {
   bool prefix_cache = false;
   // It computes prompts for others, and hands their KV over (RequestHandOff).
   bool hands_over = false;
+  // The engine's own name for hand-offs; empty: not reported.
+  std::string kv_engine_id;
   // A random number that identifies this run of the worker; 0: not sent. `stream` is the number of this
   // connection in that run, which grows.
   uint64_t worker_instance = 0;

@@ -200,14 +200,11 @@ void RequestLifecycle::FitToRank(RequestRecord& record) const {
 
 absl::Status RequestLifecycle::Admit(RequestRecord& record, bool ahead, int64_t own_kv) {
   if (absl::Status status = FindRank(record); !status.ok()) return status;
-  if (record.request.passed.kv_from_elsewhere && groups_.hands_over) {
+  absl::Status checked = CheckHandOff(record);
+  checked.Update(CheckFits(record));
+  if (!checked.ok()) {
     ++totals_.refused_invalid;
-    return absl::InvalidArgumentError(
-        "kv_transfer_params of a client: this router hands prompts over between its engines itself");
-  }
-  if (absl::Status status = CheckFits(record); !status.ok()) {
-    ++totals_.refused_invalid;
-    return status;
+    return checked;
   }
   if (absl::Status status = overload_->CheckShare(record.request.tenant); !status.ok()) {
     ++totals_.refused_pool_full;
@@ -222,7 +219,8 @@ absl::Status RequestLifecycle::Admit(RequestRecord& record, bool ahead, int64_t 
     ++totals_.refused_parent_deadline;
     return status;
   }
-  record.hands_over = MayHandOver(record);
+  record.hand_off = record.request.hand_off;
+  ChooseHandOver(record);
   core::RequestSpec spec = record.Spec(cluster_->NextStep());
   if (ahead && record.delivered > 0) spec.priority += BegunBonus();
   absl::Status status = cluster_->Apply(core::Enqueue{spec}).status;
@@ -231,6 +229,8 @@ absl::Status RequestLifecycle::Admit(RequestRecord& record, bool ahead, int64_t 
     return WithRetry(std::move(status), kFullRetry);
   }
   if (!status.ok()) return status;
+  if (record.hand_off != nullptr) used_hand_offs_.Add(*record.hand_off);
+  record.request.hand_off = nullptr;
   // Only after acceptance, because a refused call must not create or evict a parent.
   if (!record.request.parent_id.empty()) ++totals_.agent_calls;
   agents_.Join(record, cluster_->NextStep());
@@ -365,7 +365,7 @@ void RequestLifecycle::AnswerEarlyResumes() {
 void RequestLifecycle::Requeue(RequestRecord& record) {
   record.hand_off = nullptr;
   record.hand_off_used = false;
-  record.hands_over = MayHandOver(record);
+  ChooseHandOver(record);
   if (record.hands_over) record.model = 0;
   EnterAgain(record);
 }

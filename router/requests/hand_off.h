@@ -5,9 +5,14 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 
+#include "absl/container/flat_hash_set.h"
+#include "absl/hash/hash.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
 namespace bfio::router {
@@ -23,7 +28,32 @@ inline constexpr size_t kHandOffBytes = 16 << 10, kHandOffBytesPerToken = 4;
 struct RequestHandOff {
   // What the engine that decodes needs, in the connector's form; empty: the engine has handed nothing over.
   std::string parameters;
+  // Of one that a gateway has had made: the engine that keeps the KV (empty: not named), and its name there.
+  std::string engine = {}, name = {};
+  // The gateway is one that may (trust_kv_transfer).
+  bool trusted = false;
 };
 using HandOffPtr = std::shared_ptr<const RequestHandOff>;
+
+// The hand-offs of gateways that have been used. Of kMost the last are known: many more than engines keep.
+class UsedHandOffs {
+ public:
+  static constexpr size_t kMost = 1 << 16;
+
+  bool Contains(const RequestHandOff& hand_off) const { return used_.contains(KeyOf(hand_off)); }
+  void Add(const RequestHandOff& hand_off) {
+    if (!used_.insert(KeyOf(hand_off)).second) return;
+    order_.push_back(KeyOf(hand_off));
+    if (order_.size() <= kMost) return;
+    used_.erase(order_.front());
+    order_.pop_front();
+  }
+
+ private:
+  static uint64_t KeyOf(const RequestHandOff& of) { return absl::HashOf(of.engine, of.name); }
+
+  absl::flat_hash_set<uint64_t> used_;
+  std::deque<uint64_t> order_;
+};
 
 }  // namespace bfio::router

@@ -52,6 +52,8 @@ struct ClientRequest {
   Sampling sampling;
   // For engines that speak the client's protocol.
   Passing passed;
+  // A gateway has had the prompt computed by another engine.
+  HandOffPtr hand_off;
   int32_t priority = 0;
   // The client's protocol has no priority: it is 0, or its tenant's largest where that is lower.
   bool priority_unset = false;
@@ -83,14 +85,17 @@ struct ClientRequest {
   bool has_prompt_ids() const { return !prompt.empty(); }
   int64_t prompt_bytes() const {
     return int64_t{4} * static_cast<int64_t>(prompt.size()) + (passed.message ? passed.message->bytes() : 0) +
+           (hand_off ? static_cast<int64_t>(hand_off->parameters.size()) : 0) +
            (prefix ? static_cast<int64_t>(8 * prefix->size()) : 0);
   }
 };
 
-// The request of one output of a call, given that of the first: the same but for the seed.
+// The request of one output of a call, given that of the first: the same but for the seed. A hand-off can be
+// used once.
 inline ClientRequest OutputOf(const ClientRequest& first, uint32_t output) {
   ClientRequest request = first;
   request.output = output;
+  if (output > 0) request.hand_off = nullptr;
   if (request.sampling.seed) *request.sampling.seed += output;
   return request;
 }

@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -64,6 +65,8 @@ struct RequestOptions {
   // longer while workers have connected and not announced their requests yet.
   absl::Duration restart_settle = absl::Seconds(5);
   absl::Duration announce_settle = absl::Seconds(25);
+  // Prompts are handed over also where the rank that decodes would compute them sooner.
+  bool hands_over_all = false;
   // How long a request may wait for its first placement; 0: no bound.
   absl::Duration max_queue_time = absl::Minutes(1);
   // Limits of unread tokens; the sink enforces them.
@@ -101,8 +104,9 @@ struct GroupsView {
   bool expects_announcements = false;
   // In the order in which ranks are counted.
   std::vector<GroupRanks> ranks;
-  // Ranks serve that compute prompts for others.
+  // Ranks serve that compute prompts for others; the engines' own names, where they report them.
   bool hands_over = false;
+  absl::flat_hash_set<std::string> prefill_engines;
   // Models that started requests may wait for: digests by number.
   std::map<uint32_t, std::string> models;
 };
@@ -174,6 +178,8 @@ class RequestLifecycle final : public RequestBook {
   int64_t live() const { return static_cast<int64_t>(table_.size()) - resumes_.ended(); }
   const RequestTotals& totals() const { return totals_; }
   const LatencyRecorder& latencies() const { return latencies_; }
+  // Hand-offs that wait for a rank, and how long the first has; for an occasional view.
+  std::pair<int64_t, absl::Duration> HandOffsWaiting() const;
   // Any thread.
   int64_t kept_bytes() const { return resumes_.bytes(); }
 
@@ -255,8 +261,11 @@ class RequestLifecycle final : public RequestBook {
   // void.
   void Requeue(RequestRecord& record);
   void EnterAgain(RequestRecord& record);
-  // Whether another rank than the one that decodes should compute its prompt.
+  // Whether another rank than the one that decodes may compute its prompt; sets whether it does.
   bool MayHandOver(const RequestRecord& record) const;
+  void ChooseHandOver(RequestRecord& record);
+  // INVALID_ARGUMENT: the client's hand-off is not one that may be used.
+  absl::Status CheckHandOff(const RequestRecord& record) const;
   // Its prompt has been computed for another rank.
   void TakeHandOff(RequestRecord& record, HandOffPtr hand_off);
   // The request waits, and cannot get what it waits for.
@@ -282,6 +291,7 @@ class RequestLifecycle final : public RequestBook {
   RequestTotals totals_;
   LatencyRecorder latencies_;
   GroupsView groups_;
+  UsedHandOffs used_hand_offs_;
   absl::Time now_;
   const absl::Time started_;
   // All workers that could hold requests of an earlier router have connected.

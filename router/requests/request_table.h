@@ -210,6 +210,8 @@ class QueueDeadlines {
 
   // The request has waited since then.
   void Add(RequestRecord& record, absl::Time since) {
+    // A hand-off has one of its own.
+    if (record.hand_off != nullptr) return AddUntil(record, since + kHandOffAge);
     if (longest_ <= absl::ZeroDuration()) return;
     AddUntil(record, since + longest_);
   }
@@ -235,6 +237,8 @@ class QueueDeadlines {
   absl::Time next_deadline() const {
     return waiting_.empty() ? absl::InfiniteFuture() : waiting_.begin()->first;
   }
+  // In order.
+  const std::set<std::pair<absl::Time, core::RequestId>>& waiting() const { return waiting_; }
 
  private:
   const absl::Duration longest_;

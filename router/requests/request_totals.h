@@ -37,8 +37,9 @@ struct RequestTotals {
   // Not placed within RequestOptions::max_queue_time; included in `failed`.
   int64_t queue_timeouts = 0;
   int64_t preempted = 0;
-  // Prompts computed by one rank for another; those that waited too long for it; those that it could not use.
-  int64_t handed_over = 0, hand_offs_expired = 0, hand_offs_failed = 0;
+  // Prompts computed by one rank for another; those that waited too long for it; those that it could not use;
+  // prompts left to the rank that decodes, which computes them sooner.
+  int64_t handed_over = 0, hand_offs_expired = 0, hand_offs_failed = 0, not_handed_over = 0;
   int64_t agent_calls = 0;
   int64_t refused_parent_deadline = 0;
   int64_t refused_by_workers = 0;

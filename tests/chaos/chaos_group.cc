@@ -130,7 +130,10 @@ void ChaosGroup::StartRouter() {
   std::string servers;
   for (const Worker& worker : workers_)
     absl::StrAppend(&servers, servers.empty() ? "--engines=" : ",", "vllm://", worker.link->address());
-  if (serves()) args.push_back(servers);
+  if (serves()) {
+    args.push_back(servers);
+    args.push_back(absl::StrCat("--hand_over=", router_starts_ % 2 == 0 ? "all" : "by_cost"));
+  }
   if (!options_.engine.empty()) {
     args.push_back(absl::StrCat("--engines=http://", options_.engine));
     args.push_back(absl::StrCat("--picker_listen=", picker_port_.address()));

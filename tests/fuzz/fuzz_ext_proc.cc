@@ -43,7 +43,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                           again->max_tokens == request->max_tokens,
                       "a hand-off changes nothing else");
   }
-  (void)bfio::router::EndOfPrefill(bfio::HttpClient::Answer{200, std::string(text)});
+  (void)bfio::router::EndOfPrefill(bfio::HttpClient::Answer{200, std::string(text)}, {"NixlConnector"});
   (void)bfio::ReadEngineMetrics(bfio::fuzz::Text(data, size));
   (void)bfio::router::ReadKvEvents(text);
   bfio::router::EngineDescription description;

@@ -4,6 +4,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -26,8 +28,10 @@ class DisaggregationTest : public EnginesTest {
   }
   // The first address is that of `prefill` ranks; they attach after one that decodes.
   void ServeBoth(const std::vector<std::string>& addresses, int decode, size_t prefill = 1,
-                 const std::string& settings = "") {
-    Serve(addresses, decode, {}, settings);
+                 const std::string& settings = "", const std::string& hand_over = "all",
+                 std::vector<std::string> flags = {}) {
+    flags.push_back("--hand_over=" + hand_over);
+    Serve(addresses, decode, std::move(flags), settings);
     const size_t all = static_cast<size_t>(decode) + prefill;
     EXPECT_TRUE(cluster_->WaitFor("the prefill server",
                                   [&](const v1::ClusterState& state) { return Serving(state) == all; }));
@@ -75,6 +79,38 @@ TEST_F(DisaggregationTest, EachPromptIsComputedThereAndDecodedHere) {
   cluster_->StopCleanly();
 }
 
+// One alone delays nobody where it decodes. While others decode there, a long one does.
+TEST_F(DisaggregationTest, APromptThatTheDecodeRankComputesSoonerStaysThere) {
+  const HeldPort p, a;
+  ScriptedEngine producer(Role(p, "kv_producer")), consumer(Role(a, "kv_consumer"));
+  ServeBoth({p.address(), a.address()}, 1, 1, "", "by_cost");
+  ExpectRightTokens(1);
+  EXPECT_EQ(made(), 0);
+  std::vector<std::unique_ptr<RequestStream>> streams;
+  for (uint32_t i = 0; i < 3; ++i)
+    streams.push_back(std::make_unique<RequestStream>(stub(), Request(Tokens(900, 2'000 + i), 200)));
+  for (const auto& stream : streams) EXPECT_TRUE(stream->End().status.ok());
+  EXPECT_EQ(made(), 2);
+  EXPECT_TRUE(cluster_->WaitFor("the counts", [](const v1::ClusterState& state) {
+    return state.requests().not_handed_over() == 2 && state.requests().handed_over() == 2 &&
+           state.has_hand_offs() && state.hand_offs().promised_slots() == 0;
+  }));
+}
+
+// The router names the transfer, and the rank that computes; the configuration says where to ask for it.
+TEST_F(DisaggregationTest, MooncakesTransfersAreNamedByTheRouter) {
+  const HeldPort p, a;
+  ScriptedEngine::Options prefill = Role(p, "kv_producer", 2), decode = Role(a, "kv_consumer", 2);
+  prefill.kv_engine_id = "engine-p";
+  prefill.kv_connector = decode.kv_connector = "MooncakeConnector";
+  ScriptedEngine producer(prefill), consumer(decode);
+  ServeBoth({p.address(), a.address()}, 2, 2, ", kv_bootstrap: \"bootstrap:1\"");
+  ExpectRightTokens(40);
+  EXPECT_EQ(made(), 40);
+  EXPECT_EQ(kv_->used, 40);
+  EXPECT_THAT(producer.counts().by_rank, Each(::testing::Gt(0)));
+}
+
 // Its KV would be of no use to the others.
 TEST_F(DisaggregationTest, AServerThatCannotPairIsRefusedByName) {
   const HeldPort p, a, b;
@@ -106,6 +142,44 @@ TEST_F(DisaggregationTest, ClientsHandNothingOver) {
     EXPECT_THAT(status.error_message(), HasSubstr("kv_transfer_params"));
   }
   ExpectRightTokens(1);
+}
+
+// It calls the prefill server itself.
+TEST_F(DisaggregationTest, ATrustedGatewayHandsOverEachOnce) {
+  const HeldPort p, a, link;
+  ScriptedEngine::Options prefill = Role(p, "kv_producer");
+  prefill.kv_engine_id = "engine-p";
+  ScriptedEngine producer(prefill), consumer(Role(a, "kv_consumer"));
+  const std::string tokens = WriteFile("tokens",
+                                       "smg token:trusted-trusted-trusted role=gateway trust_kv_transfer\n"
+                                       "acme token:tenant-tenant-tenant\n");
+  ServeBoth({p.address(), a.address()}, 1, 1, "", "all",
+            {"--client_tokens=" + tokens, "--worker_listen=" + link.address()});
+  const auto call = [&](const std::string& token, const std::string& engine, const std::string& transfer) {
+    pb::GenerateRequest request = FromGateway(Tokens(5, 2'000), 10);
+    auto fields = nlohmann::json::parse(transfer);
+    fields["remote_engine_id"] = engine;
+    request.set_kv_transfer_params_json(fields.dump());
+    grpc::ClientContext context;
+    context.AddMetadata("authorization", "Bearer " + token);
+    pb::GenerateResponse response;
+    const auto stream = gateway().Generate(&context, request);
+    while (stream->Read(&response)) continue;
+    return stream->Finish();
+  };
+  const std::string made = kv_->Make(&producer, Tokens(5, 2'000));
+  for (const auto& [token, engine, why] :
+       {std::tuple("tenant-tenant-tenant", "engine-p", "does not have trust_kv_transfer"),
+        std::tuple("trusted-trusted-trusted", "engine-x", "of no prefill server"),
+        std::tuple("trusted-trusted-trusted", "engine-p", ""),
+        std::tuple("trusted-trusted-trusted", "engine-p", "used by an earlier request")}) {
+    const grpc::Status status = call(token, engine, made);
+    EXPECT_EQ(status.error_code(), *why == 0 ? grpc::StatusCode::OK : grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_THAT(status.error_message(), HasSubstr(why));
+  }
+  EXPECT_EQ(kv_->used, 1);
+  EXPECT_EQ(kv_->wrong, 0);
+  EXPECT_EQ(producer.counts().taken, 0);
 }
 
 TEST_F(DisaggregationTest, WithoutAPrefillServerTheDecodeServersComputePrompts) {

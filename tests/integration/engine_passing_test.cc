@@ -38,7 +38,6 @@ TYPED_TEST(EnginePassing, AGatewaysRequestPassesAsItCame) {
   if constexpr (requires { sampling.set_prompt_logprobs(1); }) {
     sampling.set_prompt_logprobs(1);
     (*sampling.mutable_logit_bias())[5] = 1;
-    request.set_kv_transfer_params_json(R"({"do_remote_prefill": true, "remote_request_id": "r"})");
   } else {
     sampling.mutable_custom_params();
     request.set_lora_id("adapter");
@@ -53,6 +52,10 @@ TYPED_TEST(EnginePassing, AGatewaysRequestPassesAsItCame) {
   for (const bool stream : {true, false}) {
     SCOPED_TRACE(stream);
     request.set_stream(stream);
+    // One is used once.
+    if constexpr (requires { request.kv_transfer_params_json(); })
+      request.set_kv_transfer_params_json(
+          absl::StrCat(R"({"do_remote_prefill": true, "remote_request_id": "r)", stream, R"("})"));
     grpc::ClientContext context;
     const auto reader = this->gateway().Generate(&context, request);
     std::vector<std::string> got, sent;

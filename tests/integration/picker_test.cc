@@ -202,7 +202,7 @@ class PickerHandOffTest : public PickerTest {
  protected:
   void SetUp() override {
     for (HttpEngine* engine : {prefill_.get(), &one_, &two_}) engine->kv = kv_;
-    Serve({prefill_.get(), &one_, &two_}, {}, {"prefill", "decode", "decode"});
+    Serve({prefill_.get(), &one_, &two_}, {"--hand_over=all"}, {"prefill", "decode", "decode"});
     ASSERT_TRUE(ServingRanks(3));
   }
   bool ServingRanks(size_t ranks) {
@@ -352,8 +352,9 @@ TEST_F(PickerTest, EnginesAreCalledOverTlsWithCertificateAndToken) {
     EXPECT_THAT(check.out + check.err, ::testing::Not(HasSubstr("s3cr3t")));
   }
   const std::string ca = WriteFile("ca", ReadFile(certs + "/client-ca.crt"));
-  Process router("bfio_router", {"--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0", "--http_listen=",
-                                 "--picker_listen=" + port_.address(), config(ca, pair, token)});
+  Process router("bfio_router",
+                 {"--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0", "--http_listen=", "--hand_over=all",
+                  "--picker_listen=" + port_.address(), config(ca, pair, token)});
   const auto logs = [&](const char* text) {
     return Eventually([&] { return absl::StrContains(router.Stderr(), text); });
   };

@@ -146,7 +146,8 @@ grpc::Status ScriptedEngineOf<P>::GetServerInfo(grpc::ServerContext*, const type
               options_.kv_tokens, *response);
   if constexpr (requires { response->kv_role(); }) {
     response->set_kv_role(options_.kv_role);
-    if (!options_.kv_role.empty()) response->set_kv_connector("NixlConnector");
+    response->set_kv_engine_id(options_.kv_engine_id);
+    if (!options_.kv_role.empty()) response->set_kv_connector(options_.kv_connector);
   }
   if constexpr (requires { response->server_args(); }) {
     if (options_.attention_ranks)
@@ -344,8 +345,13 @@ grpc::Status ScriptedEngineOf<P>::Run(grpc::ServerContext* context, const Reques
     end.mutable_complete()->mutable_output_ids()->Add(made_all.begin(), made_all.end());
     if constexpr (requires { end.mutable_complete()->kv_transfer_params_json(); }) {
       if (absl::StrContains(request.kv_transfer_params_json(), R"("do_remote_decode":true)")) {
-        end.mutable_complete()->set_kv_transfer_params_json(
-            options_.kv->Make(this, {ids.begin(), ids.end()}));
+        if (options_.kv_connector == "MooncakeConnector") {
+          options_.kv->MakeNamed(
+              this, absl::StrCat(options_.kv_engine_id, "_dp", request.data_parallel_rank()), request);
+        } else {
+          end.mutable_complete()->set_kv_transfer_params_json(
+              options_.kv->Make(this, {ids.begin(), ids.end()}));
+        }
       }
     }
     Send(number, end, writer);

@@ -72,7 +72,7 @@ class ScriptedEngineOf final : public P::Service::Service {
     // patch).
     bool chooses_ranks = false;
     // It computes prompts for other servers with the same `kv`, or for which others do.
-    std::string kv_role;
+    std::string kv_role, kv_engine_id, kv_connector = "NixlConnector";
     std::shared_ptr<HandedOverKv> kv;
     // Reports ranks as newer servers of SGLang do with --enable-dp-attention.
     bool attention_ranks = false;

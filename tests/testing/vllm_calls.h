@@ -59,14 +59,30 @@ struct HandedOverKv {
         R"({"do_remote_prefill": true, "do_remote_decode": false, "remote_block_ids": [[1]], "remote_request_id": ")",
         id, R"("})");
   }
+  // The same with Mooncake's connector, where the caller has named the transfer. The engine keeps nothing of
+  // one that may end at a stop token.
+  void MakeNamed(const void* server, const std::string& engine, const pb::GenerateRequest& request) {
+    const auto asked = nlohmann::json::parse(request.kv_transfer_params_json(), nullptr, false);
+    if (!request.sampling_params().ignore_eos()) return;
+    std::lock_guard lock(mutex);
+    ++made;
+    const auto& ids = request.tokenized().input_ids();
+    blocks[absl::StrCat(engine, " http://bootstrap:1 ", asked.value("transfer_id", ""))] = {
+        server, MonotonicNow() + lease, {ids.begin(), ids.end()}};
+  }
   // Frees it.
   Fetched Fetch(const std::string& parameters, const std::vector<uint32_t>& prompt) {
     const auto asked = nlohmann::json::parse(parameters, nullptr, false);
     if (!asked.is_object() || !asked.value("do_remote_prefill", false)) return Fetched::kNothing;
     std::lock_guard lock(mutex);
+    const bool named = asked.contains("transfer_id");
     // vLLM 0.32 ends when the caller of such a request gives up.
-    if (!asked.contains("remote_request_id")) return ++fatal, Fetched::kGone;
-    const auto found = blocks.extract(asked["remote_request_id"].get<std::string>());
+    if (!named && !asked.contains("remote_request_id")) return ++fatal, Fetched::kGone;
+    const auto text = [&](const char* field) { return asked.value(field, std::string()); };
+    const auto found =
+        blocks.extract(named ? absl::StrCat(text("remote_engine_id"), " ", text("remote_bootstrap_addr"), " ",
+                                            text("transfer_id"))
+                             : text("remote_request_id"));
     if (found && found.mapped().server == nullptr) return Fetched::kGone;
     const bool right = found && MonotonicNow() < found.mapped().until && found.mapped().prompt == prompt;
     ++(right ? used : wrong);

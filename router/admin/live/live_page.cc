@@ -175,7 +175,7 @@ void AddLivePage(HttpServer& server, std::shared_ptr<const LiveHistory> history,
 }
 
 std::string PageStateJson(const v1::ClusterState& state) {
-  const json page = {
+  json page = {
       {"version", state.version()},
       {"uptime", absl::StrCat(state.uptime().seconds(), "s")},
       {"epoch", state.epoch()},
@@ -187,6 +187,15 @@ std::string PageStateJson(const v1::ClusterState& state) {
       {"workers", List(state.workers())},
       {"groups", List(state.groups())},
       {"requests", {{"completed", state.requests().completed()}, {"failed", state.requests().failed()}}}};
+  if (state.has_hand_offs()) {
+    const v1::HandOffState& of = state.hand_offs();
+    page["handOffs"] = {{"promptsWaiting", of.prompts_waiting()},
+                        {"promptsUnderWay", of.prompts_under_way()},
+                        {"waiting", of.waiting()},
+                        {"oldestS", of.oldest_s()},
+                        {"promisedSlots", of.promised_slots()},
+                        {"promisedKvTokens", of.promised_kv_tokens()}};
+  }
   // Invalid UTF-8 in a name is replaced, because it would throw otherwise.
   return JsonText(page);
 }

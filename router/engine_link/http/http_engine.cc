@@ -153,9 +153,10 @@ class HttpEngine final : public EngineClient {
     if (!sent.authorization.empty() && engine_.token_file.empty())
       absl::StrAppend(&headers, "Authorization: ", sent.authorization, "\r\n");
     const uint64_t number = http_->Post(
-        sent.path, headers, PrefillBody(sent.body), MonotonicNow() + kLongestPrefill,
-        [on_end = std::move(callbacks.on_end)](absl::StatusOr<HttpClient::Answer> answer) mutable {
-          std::move(on_end)(EndOfPrefill(std::move(answer)));
+        sent.path, headers, PrefillBody(sent.body, call.kv_source), MonotonicNow() + kLongestPrefill,
+        [on_end = std::move(callbacks.on_end),
+         source = call.kv_source](absl::StatusOr<HttpClient::Answer> answer) mutable {
+          std::move(on_end)(EndOfPrefill(std::move(answer), source));
         });
     return std::make_shared<PrefillCall>(http_, number);
   }
@@ -217,23 +218,22 @@ std::unique_ptr<EngineClient> NewHttpEngine(const EngineAddress& engine, std::sh
   return std::make_unique<HttpEngine>(engine, std::move(ratio));
 }
 
-std::string PrefillBody(absl::string_view body) {
+std::string PrefillBody(absl::string_view body, const KvSource& source) {
   // The one token is not the client's: the rank that decodes draws it again, and says whether it ends there.
-  return WithMembers(body,
-                     {{"stream", "false"},
-                      {"stream_options", ""},
-                      {"max_tokens", "1"},
-                      {"max_completion_tokens", ""},
-                      {"min_tokens", ""},
-                      {"n", ""},
-                      {"best_of", ""},
-                      {"stop", ""},
-                      {"stop_token_ids", ""},
-                      {"ignore_eos", "true"},
-                      {"kv_transfer_params", R"({"do_remote_decode":true,"do_remote_prefill":false})"}});
+  return WithMembers(body, {{"stream", "false"},
+                            {"stream_options", ""},
+                            {"max_tokens", "1"},
+                            {"max_completion_tokens", ""},
+                            {"min_tokens", ""},
+                            {"n", ""},
+                            {"best_of", ""},
+                            {"stop", ""},
+                            {"stop_token_ids", ""},
+                            {"ignore_eos", "true"},
+                            {"kv_transfer_params", KvConnectorOf(source.connector).ToCompute(source)}});
 }
 
-absl::StatusOr<EngineEnd> EndOfPrefill(absl::StatusOr<HttpClient::Answer> answer) {
+absl::StatusOr<EngineEnd> EndOfPrefill(absl::StatusOr<HttpClient::Answer> answer, const KvSource& source) {
   // The server has died, or the prompt takes too long.
   if (absl::IsDataLoss(answer.status()) || absl::IsDeadlineExceeded(answer.status()))
     return absl::UnavailableError(answer.status().message());
@@ -245,7 +245,8 @@ absl::StatusOr<EngineEnd> EndOfPrefill(absl::StatusOr<HttpClient::Answer> answer
     constexpr JsonLimits kLimits = {.bytes = HttpClient::kMostAnswerBytes, .values = size_t{1} << 18};
     const auto fields = ReadJsonObject(answer->body, "", kLimits, {"kv_transfer_params"});
     if (fields.ok() && fields->contains("kv_transfer_params"))
-      hand_off.parameters = UsableHandOff(JsonText(fields->at("kv_transfer_params")));
+      hand_off.parameters =
+          KvConnectorOf(source.connector).ToDecode(source, JsonText(fields->at("kv_transfer_params")));
   }
   return EngineEnd{.finish = EngineFinish::kLength,
                    .hand_off = std::make_shared<const RequestHandOff>(std::move(hand_off))};

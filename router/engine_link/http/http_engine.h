@@ -28,10 +28,10 @@ std::unique_ptr<EngineClient> NewHttpEngine(const EngineAddress& engine,
                                             std::shared_ptr<TextRatio> ratio = std::make_shared<TextRatio>());
 
 // The client's call (OpenAI's API), for one token and a hand-off (vLLM's kv_transfer_params).
-std::string PrefillBody(absl::string_view body);
+std::string PrefillBody(absl::string_view body, const KvSource& source);
 // What a prefill server's answer means. Any that shows no fault of the server ends in a hand-off: an empty
 // one leaves the prompt, and what is wrong with it, to the rank that decodes.
-absl::StatusOr<EngineEnd> EndOfPrefill(absl::StatusOr<HttpClient::Answer> answer);
+absl::StatusOr<EngineEnd> EndOfPrefill(absl::StatusOr<HttpClient::Answer> answer, const KvSource& source);
 
 // Fills in the model's name and longest sequence of an answer to /v1/models. INVALID_ARGUMENT: there are
 // none.

@@ -248,6 +248,7 @@ class ProtocolStream final : public EngineStream, public ClientReactor<grpc::Cli
                  .context_tokens = protocol().traits.fills_context ? link_->sizes.context_tokens.load() : 0}),
         passes_(call.passed.on),
         hands_over_(call.hands_over),
+        kv_source_(call.kv_source),
         before_(call.passed.on ? static_cast<uint32_t>(call.prompt.size()) : 0),
         request_(protocol().RequestOf(call, rank, name)),
         callbacks_(std::move(callbacks)),
@@ -331,7 +332,10 @@ class ProtocolStream final : public EngineStream, public ClientReactor<grpc::Cli
           counts_.OnComplete(output.ids, output.completion_tokens, output.prompt_tokens, output.finish));
       EngineEnd end{.finish = output.finish};
       RequestHandOff hand_off;
-      if (hands_over_) hand_off.parameters = protocol().TakeHandOff(*response_);
+      if (hands_over_) {
+        std::string answer = protocol().TakeHandOff(*response_);
+        hand_off.parameters = KvConnectorOf(kv_source_.connector).ToDecode(kv_source_, std::move(answer));
+      }
       if (hands_over_ && output.finish == EngineFinish::kLength) {
         end.hand_off = std::make_shared<const RequestHandOff>(std::move(hand_off));
       } else {
@@ -395,6 +399,7 @@ class ProtocolStream final : public EngineStream, public ClientReactor<grpc::Cli
   StreamCounts counts_;
   const bool passes_;
   const bool hands_over_;
+  const KvSource kv_source_;
   // Tokens of earlier placements, which are part of the prompt.
   const uint32_t before_;
   const AnyMessage request_;

@@ -70,21 +70,27 @@ class VllmEngine final : public EngineProtocolOf<Messages> {
     description.slots = server.max_num_seqs();
     description.hands_over = server.kv_role() == "kv_producer";
     description.kv_connector = server.kv_connector();
+    description.kv_engine_id = server.kv_engine_id();
     description.kv_type = server.kv_cache_dtype();
     description.kv_block_tokens = server.block_size();
   }
   void HandOver(const EngineCall& call, pb::GenerateRequest& request) const override {
     if (!call.hands_over) return request.set_kv_transfer_params_json(call.hand_off->parameters);
-    request.set_kv_transfer_params_json(R"({"do_remote_decode":true,"do_remote_prefill":false})");
+    const KvConnector& connector = KvConnectorOf(call.kv_source.connector);
+    request.set_kv_transfer_params_json(connector.ToCompute(call.kv_source));
     pb::SamplingParams& sampling = *request.mutable_sampling_params();
     sampling.set_max_tokens(1);
     sampling.clear_min_tokens();
+    if (!connector.keeps_at_limit_only()) return;
+    sampling.set_ignore_eos(true);
+    sampling.clear_stop();
+    sampling.clear_stop_token_ids();
   }
   std::string TakeHandOff(Message& message) const override {
     auto& complete = *static_cast<pb::GenerateResponse&>(message).mutable_complete();
     std::string parameters = std::move(*complete.mutable_kv_transfer_params_json());
     complete.clear_kv_transfer_params_json();
-    return UsableHandOff(std::move(parameters));
+    return parameters;
   }
 };
 

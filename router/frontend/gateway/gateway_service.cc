@@ -212,6 +212,8 @@ absl::Status GatewayService::Submit(AnyMessage request, const Asker& asker,
   } else if (model->text == nullptr) {
     context.no_stop_texts = model->why_no_text;
   }
+  using KvTransfer = RequestContext::KvTransfer;
+  if (asker.name) context.kv_transfer = asker.trust_kv_transfer ? KvTransfer::kTrusted : KvTransfer::kRefused;
   BFIO_ASSIGN_OR_RETURN(ConvertedRequest converted, protocol_.Convert(*request, std::move(tenant), context));
   request = {};  // its prompt is in `converted`, and would be there twice
   converted.request.ttft_objective = asker.ttft_objective;

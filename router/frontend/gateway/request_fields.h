@@ -41,6 +41,8 @@ struct RequestContext {
   bool passes = false;
   // After the loss of its engine, a request that passes may continue with other random draws than before.
   bool may_resample = false;
+  // The caller may hand KV over between engines; where callers are not authenticated, it is unknown.
+  enum class KvTransfer { kRefused, kUnknown, kTrusted } kv_transfer = KvTransfer::kUnknown;
 };
 
 struct ConvertedRequest {

@@ -1,5 +1,7 @@
 // vLLM's engine API (vllm.grpc.engine.VllmEngine) for gateways.
 #include <algorithm>
+#include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,27 +21,56 @@ namespace {
 
 namespace pb = ::vllm::grpc::engine;
 
-// Whether another engine has computed the prompt. A prompt with "do_remote_decode" is computed here for
-// another engine.
-bool KvFromElsewhere(const pb::GenerateRequest& request) {
-  if (request.has_kv_transfer_params()) return true;
-  const auto transfer = ReadJsonObject(request.kv_transfer_params_json(), "", {}, {"do_remote_prefill"});
-  return transfer.ok() && transfer->value("do_remote_prefill", nlohmann::json()) == true;
-}
+constexpr size_t kMaxIdBytes = 256;
 
-// vLLM 0.32 ends when it is told to fetch KV that no id names, and its caller gives up. What this reader
-// cannot read, vLLM's might.
-absl::Status CheckTransfer(const pb::GenerateRequest& request) {
-  if (request.kv_transfer_params_json().empty()) return absl::OkStatus();
-  BFIO_ASSIGN_OR_RETURN(const nlohmann::json fields,
-                        ReadJsonObject(request.kv_transfer_params_json(), "kv_transfer_params_json", {},
-                                       {"do_remote_prefill", "remote_request_id", "transfer_id"}));
-  const auto named = [&](const char* id) { return fields.contains(id) && fields[id].is_string(); };
-  const auto fetches = fields.find("do_remote_prefill");
-  if (fetches == fields.end() || *fetches == false || fetches->is_null()) return absl::OkStatus();
-  if (*fetches == true && (named("remote_request_id") || named("transfer_id"))) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      "kv_transfer_params_json has do_remote_prefill, but neither remote_request_id nor transfer_id");
+// The hand-off that the gateway has had made; null: none. A prompt with "do_remote_decode" is computed here
+// for another engine. vLLM 0.32 ends when it is told to fetch KV that no id names, and its caller gives up.
+// What this reader cannot read, vLLM's might.
+absl::StatusOr<HandOffPtr> HandOffOf(const pb::GenerateRequest& request, uint32_t prompt_tokens,
+                                     RequestContext::KvTransfer from) {
+  const std::string& text = request.kv_transfer_params_json();
+  if (text.empty()) return nullptr;
+  constexpr char kName[] = "kv_transfer_params_json";
+  BFIO_ASSIGN_OR_RETURN(
+      nlohmann::json fields,
+      ReadJsonObject(text, kName, {.values = kHandOffBytes + size_t{2} * prompt_tokens},
+                     {"do_remote_prefill", "remote_request_id", "transfer_id", "remote_engine_id",
+                      "remote_block_ids", "remote_host", "remote_port", "remote_bootstrap_addr"}));
+  const nlohmann::json fetches = fields.value("do_remote_prefill", nlohmann::json());
+  if (fetches == false || fetches.is_null()) return nullptr;
+  if (from == RequestContext::KvTransfer::kRefused) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(kName, ": the caller's entry in --client_tokens does not have trust_kv_transfer"));
+  }
+  const auto wrong = [&](absl::string_view what) {
+    return absl::InvalidArgumentError(absl::StrCat(kName, " has do_remote_prefill, but ", what));
+  };
+  const auto id = [&](const char* field) {
+    const nlohmann::json value = fields.value(field, nlohmann::json(""));
+    std::string name = value.is_string() ? value.get<std::string>() : "";
+    return name.size() <= kMaxIdBytes ? name : "";
+  };
+  auto hand_off = std::make_shared<RequestHandOff>();
+  for (const char* const field : {"remote_request_id", "transfer_id"})
+    if (hand_off->name.empty()) hand_off->name = id(field);
+  if (fetches != true || hand_off->name.empty()) return wrong("neither remote_request_id nor transfer_id");
+  for (const char* const field : {"remote_engine_id", "remote_host", "remote_bootstrap_addr"})
+    if (fields.contains(field) && id(field).empty()) return wrong(absl::StrCat(field, " is not a name"));
+  const nlohmann::json port = fields.value("remote_port", nlohmann::json(1u));
+  if (!port.is_number_unsigned() || port < 1 || port > 65535) return wrong("remote_port is not a port");
+  // A list for each group of layers, or one.
+  const nlohmann::json blocks = fields.value("remote_block_ids", nlohmann::json::array());
+  const std::function<bool(const nlohmann::json&)> are_ids = [&](const nlohmann::json& value) {
+    return value.is_array() ? std::all_of(value.begin(), value.end(), are_ids)
+                            : value.is_number_unsigned() && value <= std::numeric_limits<int32_t>::max();
+  };
+  if (!blocks.is_array() || !are_ids(blocks)) return wrong("remote_block_ids are not numbers of blocks");
+  if (text.size() > kHandOffBytes + kHandOffBytesPerToken * prompt_tokens)
+    return wrong("it is larger than the prompt's blocks");
+  hand_off->parameters = text;
+  hand_off->engine = id("remote_engine_id");
+  hand_off->trusted = from == RequestContext::KvTransfer::kTrusted;
+  return hand_off;
 }
 
 const char* ConstraintName(const pb::SamplingParams& sampling) {
@@ -137,17 +168,19 @@ bool Continues(const pb::GenerateRequest& from, bool may_resample) {
 absl::StatusOr<ConvertedRequest> Pass(pb::GenerateRequest&& from, std::string tenant,
                                       const OutputLimit& limit, const RequestContext& context) {
   const pb::SamplingParams& sampling = from.sampling_params();
-  BFIO_RETURN_IF_ERROR(CheckTransfer(from));
   BFIO_ASSIGN_OR_RETURN(uint32_t prompt, PromptTokens(from.tokenized().input_ids_size(), from.text()));
   if (sampling.has_truncate_prompt_tokens() && sampling.truncate_prompt_tokens() > 0)
     prompt = std::min(prompt, static_cast<uint32_t>(sampling.truncate_prompt_tokens()));
   auto to = PassFields(from, std::move(tenant), limit, prompt, context);
   if (!to.ok()) return to;
   ClientRequest& request = to->request;
+  // The router sends it with the request once; without it the request is a common one.
+  BFIO_ASSIGN_OR_RETURN(request.hand_off, HandOffOf(from, prompt, context.kv_transfer));
+  if (request.hand_off != nullptr) from.clear_kv_transfer_params_json();
   request.sampling.seed = SeedOf(sampling);
   request.passed.continues = Continues(from, context.may_resample);
   request.passed.starts_again = !from.stream() && !request.passed.continues;
-  request.passed.kv_from_elsewhere = KvFromElsewhere(from);
+  request.passed.kv_from_elsewhere = from.has_kv_transfer_params();
   // The answer has log-probabilities of the prompt, or hands its KV over.
   request.passed.no_hand_off = sampling.has_prompt_logprobs() || from.has_kv_transfer_params_json();
   if (SharesPrefixes(from)) request.prefix = PrefixOf(from.tokenized());

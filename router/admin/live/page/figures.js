@@ -66,6 +66,12 @@ function showTiles(state) {
     ['completed', 'completed\n' + plain.format(number(state.requests && state.requests.failed)) + ' failed',
      plain.format(number(state.requests && state.requests.completed))],
   ];
+  const pool = state.handOffs;
+  if (pool) {
+    tiles.push(['prompts', 'prompts computed\n' + plain.format(number(pool.promptsWaiting)) + ' waiting', plain.format(number(pool.promptsUnderWay))],
+      ['handoffs', 'hand-offs waiting\noldest ' + number(pool.oldestS).toFixed(1) + ' s', plain.format(number(pool.waiting))],
+      ['promised', 'slots promised\n' + short.format(number(pool.promisedKvTokens)) + ' KV tokens', plain.format(number(pool.promisedSlots))]);
+  }
   rows(byId('tiles'), tiles.map((t) => t[0]), () => {
     const tile = document.createElement('div');
     tile.className = 'tile';

@@ -78,7 +78,7 @@ TEST(BearerTokens, ATenantMayHaveSeveralTokensEachWithItsOwnExpiryAndRole) {
       "acme token:old-old-old-old-old expires=2026-06-15T12:00:00Z\n"
       "acme token:new-new-new-new-new role=read expires=2026-06-16\n"
       "acme token:for-ever-for-ever role=operate\n"
-      "smg token:for-all-for-all-for-all role=gateway\n");
+      "smg token:for-all-for-all-for-all role=gateway trust_kv_transfer expires=2030-01-01\n");
   const auto at = [&](absl::string_view token, absl::Duration later) {
     return tokens.Find(token, kNow + later).verdict;
   };
@@ -92,6 +92,8 @@ TEST(BearerTokens, ATenantMayHaveSeveralTokensEachWithItsOwnExpiryAndRole) {
   EXPECT_EQ(tokens.Find("new-new-new-new-new", kNow).role, Role::kRead);
   EXPECT_EQ(tokens.Find("for-ever-for-ever", kNow).role, Role::kOperate);
   EXPECT_EQ(tokens.Find("for-all-for-all-for-all", kNow).role, Role::kGateway);
+  EXPECT_TRUE(tokens.Find("for-all-for-all-for-all", kNow).trust_kv_transfer);
+  EXPECT_FALSE(tokens.Find("for-ever-for-ever", kNow).trust_kv_transfer);
   EXPECT_THAT(ErrorOf("a token:0123456789abcdef role=root\n"), HasSubstr("tokens:1: "));
 }
 

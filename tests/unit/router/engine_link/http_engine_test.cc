@@ -152,11 +152,26 @@ TEST(HttpEngine, RequestsArePlacedByTheirOwnEdgeAndOthersAreRefused) {
   EXPECT_EQ(engine.prefill.get_header_value("X-data-parallel-rank"), "2");
 }
 
+TEST(KvConnector, SaysWhatBothCallsAsk) {
+  const KvSource source = {"MooncakeConnector", "p_dp1", "10.0.0.1:8998", "t-7"};
+  const KvConnector& mooncake = KvConnectorOf(source.connector);
+  EXPECT_EQ(mooncake.ToCompute(source),
+            R"({"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"t-7"})");
+  EXPECT_EQ(mooncake.ToDecode(source, ""),
+            R"({"do_remote_decode":false,"do_remote_prefill":true,"remote_bootstrap_addr":)"
+            R"("http://10.0.0.1:8998","remote_engine_id":"p_dp1","transfer_id":"t-7"})");
+  EXPECT_EQ(mooncake.ToDecode({"MooncakeConnector", "", "h:1", "t"}, ""), "") << "it would fetch nothing";
+  EXPECT_EQ(KvConnectorOf("Other").ToDecode({}, R"({"any": [1]})"), R"({"any": [1]})");
+  EXPECT_EQ(KvConnectorOf("Other").ToDecode({}, "[1]"), "");
+  EXPECT_EQ(KvConnectorOf("NixlConnector").ToDecode({}, R"({"any": [1]})"), "");
+}
+
 TEST(HttpEngine, APromptIsComputedByTheClientsCallForOneToken) {
   EXPECT_EQ(
       PrefillBody(R"({"prompt":"a, b","stream":true,"stream_options":{"include_usage":true},"stop":["x"],)"
                   R"("max_tokens":7,"max_completion_tokens":8,"min_tokens":3,"n":1,"top_p":0.90,)"
-                  R"("ignore_eos":false,"stop_token_ids":[5],"kv_transfer_params":null})"),
+                  R"("ignore_eos":false,"stop_token_ids":[5],"kv_transfer_params":null})",
+                  {"NixlConnector"}),
       R"({"prompt":"a, b","top_p":0.90,"stream":false,"max_tokens":1,"ignore_eos":true,)"
       R"("kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false}})");
 }
@@ -187,7 +202,7 @@ TEST(HttpEngine, WhatTheAnswerToAPromptMeans) {
       {absl::CancelledError("stopped"), absl::StatusCode::kCancelled, ""},
   };
   for (const auto& one : kCases) {
-    const auto end = EndOfPrefill(one.answer);
+    const auto end = EndOfPrefill(one.answer, {"NixlConnector"});
     const std::string what = one.answer.ok() ? one.answer->body : one.answer.status().ToString();
     ASSERT_EQ(end.status().code(), one.code) << what;
     EXPECT_EQ(end.ok() ? end->hand_off->parameters : "", one.hand_off) << what;

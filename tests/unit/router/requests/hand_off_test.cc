@@ -76,10 +76,12 @@ TEST_F(HandOffTest, OneThatWaitsTooLongIsDroppedAndThePromptIsComputedAnew) {
   EXPECT_EQ(requests_->next_deadline(), now_ + kHandOffAge);
   PassTime(kHandOffAge - absl::Milliseconds(1));
   EXPECT_EQ(Needs(client), kDecodes);
+  EXPECT_EQ(requests_->HandOffsWaiting(), std::pair(int64_t{1}, kHandOffAge - absl::Milliseconds(1)));
   PassTime(absl::Milliseconds(1));
   EXPECT_EQ(Needs(client), kHandsOver);
   EXPECT_EQ(WaitingSpec(client).computed_tokens, 0);
   EXPECT_EQ(totals().hand_offs_expired, 1);
+  EXPECT_EQ(requests_->HandOffsWaiting().first, 0);
   EXPECT_TRUE(client.open());
 }
 
@@ -96,6 +98,35 @@ TEST_F(HandOffTest, ARankThatCannotUseItCostsANewPromptAndAfterSomeNoHandOffIsMa
   EXPECT_EQ(Needs(client), kDecodes);
   EXPECT_EQ(WaitingSpec(client).computed_tokens, 0);
   EXPECT_EQ(PlaceOne().hand_off, nullptr);
+}
+
+TEST_F(HandOffTest, AGatewaysIsUsedOnceAndOnlyIfItIsTrustedAndNamesAPrefillServer) {
+  const auto from = [&](const std::string& id, const std::string& engine, bool trusted = true) {
+    ClientRequest request = Request(id);
+    request.hand_off = std::make_shared<const RequestHandOff>(RequestHandOff{"own", engine, "kv-7", trusted});
+    return request;
+  };
+  requests_->SetGroups({.capacities = {Capacity()},
+                        .complete = true,
+                        .ranks = {{0, 1}},
+                        .hands_over = true,
+                        .prefill_engines = {"p", "q_dp"}});
+  EXPECT_TRUE(absl::IsInvalidArgument(*Arrive(from("untrusted", "p", false)).status));
+  EXPECT_TRUE(absl::IsInvalidArgument(*Arrive(from("unknown", "x")).status));
+  EXPECT_TRUE(absl::IsInvalidArgument(*Arrive(from("unnamed", "")).status));
+  Client& client = Arrive(from("a", "p_dp1"));
+  EXPECT_EQ(Needs(client), kDecodes);
+  EXPECT_EQ(WaitingSpec(client).computed_tokens, 2);
+  EXPECT_EQ(requests_->next_deadline(), now_ + kHandOffAge);
+  EXPECT_TRUE(absl::IsInvalidArgument(*Arrive(from("again", "p_dp1")).status));
+  EXPECT_EQ(PlaceOne().hand_off->parameters, "own");
+  Refuse(client);
+  EXPECT_EQ(Needs(client), kHandsOver) << "the prompt is computed anew";
+  // Another one waits too long.
+  Client& late = Arrive(from("b", "q_dp"));
+  PassTime(kHandOffAge);
+  EXPECT_EQ(Needs(late), kHandsOver);
+  EXPECT_EQ(totals().hand_offs_expired, 1);
 }
 
 TEST_F(HandOffTest, WhereNothingIsHandedOverTheDecodingRankComputesThePrompt) {

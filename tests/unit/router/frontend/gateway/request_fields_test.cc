@@ -275,8 +275,8 @@ TYPED_TEST(GatewayRequest, FieldsMayPreventContinuationAndSharing) {
             {"media_refs {}", false, false},
             {Long("text", 600), false, false},
             {"kv_transfer_params {}", false, false, true},
-            {json(R"({"do_remote_prefill":true,"remote_request_id":"r","a":[]})"), false, false, true},
-            {json(R"({"do_remote_prefill":true,"transfer_id":"t"})"), false, false, true},
+            // Without it the request is a common one.
+            {json(R"({"do_remote_prefill":true,"remote_request_id":"r","a":[]})"), true, true},
             {json(R"({"do_remote_prefill":false,"do_remote_decode":true})"), false, false},
             {json("{}"), false, false},
             {json(""), false, false}},
@@ -291,8 +291,9 @@ TYPED_TEST(GatewayRequest, FieldsMayPreventContinuationAndSharing) {
     const ClientRequest request = this->Pass(FromText(one.change, plain)).request;
     EXPECT_EQ(request.passed.continues, one.continues);
     EXPECT_EQ(request.passed.kv_from_elsewhere, one.kv_from_elsewhere);
-    EXPECT_EQ(request.passed.no_hand_off, absl::StrContains(one.change, "prompt_logprobs") ||
-                                              absl::StrContains(one.change, "params_json"));
+    EXPECT_EQ(request.passed.no_hand_off,
+              absl::StrContains(one.change, "prompt_logprobs") ||
+                  (absl::StrContains(one.change, "params_json") && request.hand_off == nullptr));
     ASSERT_EQ(request.prefix != nullptr, one.shares);
     if (one.shares) {
       EXPECT_EQ(*request.prefix, *core::NamePrefixBlocks(ids));
@@ -334,11 +335,41 @@ TEST_F(VllmRequest, KvThatNoIdNamesIsRefused) {
        {R"({"do_remote_prefill":true})", R"({"do_remote_prefill":true,"remote_request_id":null})",
         R"({"do_remote_prefill":"true","transfer_id":"t"})",
         R"({"do_remote_prefill":1,"remote_request_id":"r"})",
-        R"({"do_remote_prefill":true,"remote_request_id":"r","x":NaN})", "{", "[]"}) {
+        R"({"do_remote_prefill":true,"remote_request_id":"r","x":NaN})", "{", "[]",
+        R"({"do_remote_prefill":true,"remote_request_id":"r","remote_engine_id":7})",
+        R"({"do_remote_prefill":true,"remote_request_id":"r","remote_port":65536})",
+        R"({"do_remote_prefill":true,"remote_request_id":"r","remote_block_ids":[[1,-1]]})",
+        R"({"do_remote_prefill":true,"remote_request_id":"r","remote_block_ids":{"a":1}})"}) {
     auto request = PlainOf<Vllm>();
     request.set_kv_transfer_params_json(json);
     ExpectRefused(request, "kv_transfer_params_json", /*passes=*/true);
   }
+}
+
+TEST_F(VllmRequest, AHandOffIsTakenOutOfTheRequest) {
+  auto request = PlainOf<Vllm>();
+  const std::string json =
+      R"({"do_remote_prefill":true,"remote_block_ids":[[1,2]],"remote_engine_id":"p_dp1","remote_request_id":"r","remote_port":5600})";
+  request.set_kv_transfer_params_json(json);
+  RequestContext context = PlainContext(/*passes=*/true);
+  for (const auto from : {RequestContext::KvTransfer::kUnknown, RequestContext::KvTransfer::kTrusted}) {
+    context.kv_transfer = from;
+    const auto converted = ConvertTo<Vllm>(request, context);
+    ASSERT_TRUE(converted.ok()) << converted.status();
+    const HandOffPtr& hand_off = converted->request.hand_off;
+    ASSERT_NE(hand_off, nullptr);
+    EXPECT_EQ(hand_off->parameters, json);
+    EXPECT_EQ(hand_off->engine, "p_dp1");
+    EXPECT_EQ(hand_off->name, "r");
+    EXPECT_EQ(hand_off->trusted, from == RequestContext::KvTransfer::kTrusted);
+    EXPECT_EQ(OutputOf(converted->request, 1).hand_off, nullptr);
+    const auto* const passed =
+        PassedMessage<Vllm::GenerateRequest>::In(converted->request.passed.message.get());
+    EXPECT_FALSE(passed->has_kv_transfer_params_json());
+  }
+  context.kv_transfer = RequestContext::KvTransfer::kRefused;
+  EXPECT_EQ(ConvertTo<Vllm>(request, context).status().message(),
+            "kv_transfer_params_json: the caller's entry in --client_tokens does not have trust_kv_transfer");
 }
 
 // With -1 as a seed, all outputs after the first would be the same in every call: their seeds are 0, 1, ...
