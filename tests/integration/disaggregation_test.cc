@@ -86,11 +86,14 @@ TEST_F(DisaggregationTest, APromptThatTheDecodeRankComputesSoonerStaysThere) {
   ServeBoth({p.address(), a.address()}, 1, 1, "", "by_cost");
   ExpectRightTokens(1);
   EXPECT_EQ(made(), 0);
-  std::vector<std::unique_ptr<RequestStream>> streams;
-  for (uint32_t i = 0; i < 3; ++i)
-    streams.push_back(std::make_unique<RequestStream>(stub(), Request(Tokens(900, 2'000 + i), 200)));
-  for (const auto& stream : streams) EXPECT_TRUE(stream->End().status.ok());
-  EXPECT_EQ(made(), 2);
+  // It decodes until the end of the test.
+  RequestStream decodes(stub(), Request(Tokens(900, 2'000), 3'000));
+  EXPECT_TRUE(Eventually([&] { return consumer.counts().taken == 2; }));
+  for (int i = 1; i < 3; ++i) {
+    RequestStream other(stub(), Request(Tokens(900, 2'000 + static_cast<uint32_t>(i)), 5));
+    EXPECT_TRUE(other.End().status.ok());
+    EXPECT_EQ(made(), i);
+  }
   EXPECT_TRUE(cluster_->WaitFor("the counts", [](const v1::ClusterState& state) {
     return state.requests().not_handed_over() == 2 && state.requests().handed_over() == 2 &&
            state.has_hand_offs() && state.hand_offs().promised_slots() == 0;
