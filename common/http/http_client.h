@@ -39,13 +39,13 @@ class HttpClient {
   // FAILED_PRECONDITION: it is not HTTP, or too large; CANCELLED: the client has ended.
   using Done = absl::AnyInvocable<void(absl::StatusOr<Answer>) &&>;
 
-  // How the server is called; both are asked at each call, any thread.
+  // How the server is called; both are asked at each call.
   struct Login {
-    // For the connection; none: plain text. Null: its files cannot be used.
+    // For the connection, on the client's thread; none: plain text. Null: its files cannot be used.
     std::function<std::shared_ptr<SSL_CTX>()> tls;
     // Of which the server's certificate must be: a DNS name or an IP address.
     std::string name;
-    // The bearer token, which is never logged; none: the call has none.
+    // The bearer token, on the caller's thread, which is never logged; none: the call has none.
     std::function<std::string()> token;
   };
 

@@ -97,9 +97,9 @@ class RouterServer {
   std::unique_ptr<InferenceService> inference_;
   std::unique_ptr<gateway::GatewayService> gateway_;
   std::unique_ptr<picker::PickerService> picker_;
-  // Null without --engines.
   // Between the engines' edge and the picker's.
   const std::shared_ptr<TextRatio> text_ratio_ = std::make_shared<TextRatio>();
+  // Null without --engines.
   std::unique_ptr<EngineLink> engines_;
   // Services of the workers' port.
   std::vector<std::unique_ptr<WorkerPortService>> worker_services_;

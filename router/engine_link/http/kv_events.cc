@@ -22,6 +22,9 @@ namespace {
 
 using Json = nlohmann::json;
 
+// Of all engines; ZeroMQ's own bound is 1,023.
+constexpr int kMostSockets = 1 << 14;
+
 // The places of a batch's fields, and of those of an event that tells a loss.
 constexpr std::array<absl::string_view, 3> kBatch = {"ts", "events", "data_parallel_rank"};
 constexpr std::array<absl::string_view, 4> kEvent = {"type", "block_hashes", "medium", "group_idx"};
@@ -30,7 +33,6 @@ constexpr std::array<absl::string_view, 4> kEvent = {"type", "block_hashes", "me
 class Reader final : public nlohmann::json_sax<Json> {
  public:
   KvLosses losses;
-  std::string error;
 
   bool null() override { return Value({}, 0); }
   bool boolean(bool) override { return Value({}, 0); }
@@ -106,7 +108,11 @@ class Reader final : public nlohmann::json_sax<Json> {
 
 // As long as the process; its thread waits for all sockets.
 void* Context() {
-  static void* const context = zmq_ctx_new();
+  static void* const context = [] {
+    void* const made = zmq_ctx_new();
+    zmq_ctx_set(made, ZMQ_MAX_SOCKETS, kMostSockets);
+    return made;
+  }();
   return context;
 }
 
@@ -148,6 +154,7 @@ void KvEvents::Wake() const {
 
 void KvEvents::Follow(int32_t number, int64_t blocks) {
   MutexLock lock(&mutex_);
+  if (ranks_.size() >= kMostRanks && !ranks_.contains(number)) return;
   const auto [at, added] = ranks_.try_emplace(number);
   at->second.blocks = std::max<int64_t>(1, blocks);
   if (added) Wake();

@@ -6,6 +6,7 @@
 // thread. Threads: any.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -31,6 +32,8 @@ absl::StatusOr<KvLosses> ReadKvEvents(absl::string_view payload);
 class KvEvents {
  public:
   static constexpr int kMostMessages = 16, kMostMessageBytes = 1 << 20;
+  // An engine that reports more gets sockets for so many, and takes none from others.
+  static constexpr size_t kMostRanks = 64;
 
   // Rank r publishes at `port` + r; `name`: the engine's, for logs.
   KvEvents(std::string name, std::string host, int port);

@@ -30,7 +30,7 @@ using Subset = absl::flat_hash_set<std::string>;
 
 // Whether the subset has the server of this rank, "http://IP:PORT#RANK" or https://.
 bool Contains(const Subset& subset, absl::string_view worker_id) {
-  worker_id.remove_prefix(std::min(worker_id.size(), worker_id.find("//") + 2));
+  if (!absl::ConsumePrefix(&worker_id, "https://")) absl::ConsumePrefix(&worker_id, "http://");
   const absl::string_view server = worker_id.substr(0, worker_id.rfind('#'));
   const absl::string_view host = server.substr(0, server.rfind(':'));
   return subset.contains(server) || subset.contains(host);
