@@ -1,10 +1,9 @@
 // The mean number of jobs in a system of chains in which jobs take the fastest free chain (JFFC). The bounds
-// of Theorem 3.7 and the exact value for two chains (Appendix A.3) of "Serving Chain-structured Jobs with
-// Large Memory Footprints". Jobs arrive as a Poisson process, sizes are exponential, and chain l serves up to
-// c_l jobs at the same time, each at rate mu_l. Divided by the arrival rate the result is the mean response
-// time (Little's law). All sums have only positive terms and are scaled, so thousands of slots and loads near
-// 1 lose no digits; rates may differ by a factor of 1e18, the most that CheckPool permits. Pure functions.
-// Threads: any, no state.
+// of Theorem 3.7 of "Serving Chain-structured Jobs with Large Memory Footprints". Jobs arrive as a Poisson
+// process, sizes are exponential, and chain l serves up to c_l jobs at the same time, each at rate mu_l.
+// Divided by the arrival rate the result is the mean response time (Little's law). All sums have only
+// positive terms and are scaled, so thousands of slots and loads near 1 lose no digits; rates may differ by a
+// factor of 1e18, the most that CheckPool permits. Pure functions. Threads: any, no state.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +33,5 @@ struct Occupancy {
 // large numbers of jobs are improbable. REQUIRES: 0 < arrivals < TotalRate(chains), rates and capacities
 // above 0. Chains in any order.
 Occupancy OccupancyBounds(absl::Span<const ChainRate> chains, double arrivals);
-
-// The exact mean for two chains. O(c_1 c_2). REQUIRES: as OccupancyBounds; fast.rate >= slow.rate.
-double TwoChainOccupancy(const ChainRate& fast, const ChainRate& slow, double arrivals);
 
 }  // namespace bfio::core

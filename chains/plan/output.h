@@ -2,14 +2,13 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "chains/plan/planner.h"
 #include "nlohmann/json.hpp"
 
 namespace bfio::plan {
 
-std::string PlanText(const Problem& problem, const Plan& plan, const std::vector<Change>& changes);
-nlohmann::ordered_json PlanJson(const Problem& problem, const Plan& plan, const std::vector<Change>& changes);
+std::string PlanText(const Problem& problem, const Plan& plan);
+nlohmann::ordered_json PlanJson(const Problem& problem, const Plan& plan);
 
 }  // namespace bfio::plan

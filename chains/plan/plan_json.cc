@@ -5,13 +5,6 @@ namespace {
 
 using nlohmann::ordered_json;
 
-ordered_json ResponseJson(const std::optional<Response>& response) {
-  if (!response.has_value()) return nullptr;
-  ordered_json json = {{"lower_s", response->lower}, {"upper_s", response->upper}, {"exact_s", nullptr}};
-  if (response->exact.has_value()) json["exact_s"] = *response->exact;
-  return json;
-}
-
 ordered_json ChainsJson(const Problem& problem, const core::ChainPlan& plan) {
   ordered_json chains = ordered_json::array();
   for (const core::ServerChain& chain : plan.chains) {
@@ -28,7 +21,7 @@ ordered_json ChainsJson(const Problem& problem, const core::ChainPlan& plan) {
 
 }  // namespace
 
-ordered_json PlanJson(const Problem& problem, const Plan& plan, const std::vector<Change>& changes) {
+ordered_json PlanJson(const Problem& problem, const Plan& plan) {
   const core::ChainPlan& chosen = plan.chosen;
   ordered_json json = {{"demand_per_s", problem.demand.rate},
                        {"target_load", problem.demand.target_load},
@@ -41,7 +34,7 @@ ordered_json PlanJson(const Problem& problem, const Plan& plan, const std::vecto
                        {"rate_per_s", chosen.rate},
                        {"load", problem.demand.rate / chosen.rate},
                        {"meets_target", plan.meets_target},
-                       {"response", ResponseJson(plan.response)},
+                       {"response", {{"lower_s", plan.response.lower}, {"upper_s", plan.response.upper}}},
                        {"chains", ChainsJson(problem, chosen)}};
   ordered_json& servers = json["servers"] = ordered_json::array();
   for (size_t j = 0; j < problem.servers.size(); ++j) {
@@ -53,16 +46,6 @@ ordered_json PlanJson(const Problem& problem, const Plan& plan, const std::vecto
                        {"first_block", range.first},
                        {"blocks", range.count},
                        {"cache_slots", core::CacheSlots(problem.servers[j], problem.service, range)}});
-  }
-  ordered_json& list = json["changes"] = ordered_json::array();
-  for (const Change& change : changes) {
-    list.push_back({{"change", change.what},
-                    {"alike", change.alike},
-                    {"rate_at_once_per_s", change.rate_at_once},
-                    {"at_once", ResponseJson(change.at_once)},
-                    {"reserve_planned", change.c_planned},
-                    {"rate_planned_per_s", change.rate_planned},
-                    {"planned", ResponseJson(change.planned)}});
   }
   return json;
 }

@@ -10,12 +10,6 @@ namespace {
 // The most rows printed of tables that may be long; JSON contains all of them.
 constexpr size_t kMostRows = 40;
 
-std::string Seconds(const std::optional<Response>& response) {
-  if (!response.has_value()) return "not carried";
-  if (response->exact.has_value()) return absl::StrFormat("%.4g s", *response->exact);
-  return absl::StrFormat("%.4g to %.4g s", response->lower, response->upper);
-}
-
 std::string Blocks(const BlockRange& range) {
   return absl::StrCat(range.first, "-", range.end() - 1);
 }
@@ -57,22 +51,9 @@ std::string ServerLines(const Problem& problem, const Plan& plan) {
   return text;
 }
 
-std::string ChangeLines(const std::vector<Change>& changes) {
-  std::string text =
-      absl::StrFormat("%-32s  %6s  %24s  %24s\n", "change", "alike", "response at once", "planned again");
-  for (size_t i = 0; i < std::min(changes.size(), kMostRows); ++i) {
-    absl::StrAppendFormat(&text, "%-32s  %6d  %24s  %24s\n", changes[i].what, changes[i].alike,
-                          Seconds(changes[i].at_once),
-                          changes[i].planned.has_value()
-                              ? absl::StrCat(Seconds(changes[i].planned), ", c = ", changes[i].c_planned)
-                              : Seconds(changes[i].planned));
-  }
-  return absl::StrCat(text, Cut(changes.size(), "changes"));
-}
-
 }  // namespace
 
-std::string PlanText(const Problem& problem, const Plan& plan, const std::vector<Change>& changes) {
+std::string PlanText(const Problem& problem, const Plan& plan) {
   double memory = 0;
   for (const core::ChainServer& server : problem.servers) memory += server.memory;
   const core::ChainPlan& chosen = plan.chosen;
@@ -85,11 +66,8 @@ std::string PlanText(const Problem& problem, const Plan& plan, const std::vector
       chosen.chains.size(), core::TotalCapacity(chosen.chains), chosen.rate,
       100 * problem.demand.rate / chosen.rate);
   if (!plan.meets_target) absl::StrAppend(&text, "the load is above the target load\n");
-  absl::StrAppend(&text, "mean response ", Seconds(plan.response));
-  if (plan.response.exact.has_value())
-    absl::StrAppendFormat(&text, ", bounds %.4g to %.4g s", plan.response.lower, plan.response.upper);
-  absl::StrAppend(&text, "\n\n", ChainLines(problem, plan), "\n", ServerLines(problem, plan), "\n",
-                  ChangeLines(changes));
+  absl::StrAppendFormat(&text, "mean response %.4g to %.4g s\n\n", plan.response.lower, plan.response.upper);
+  absl::StrAppend(&text, ChainLines(problem, plan), "\n", ServerLines(problem, plan));
   return text;
 }
 

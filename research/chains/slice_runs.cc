@@ -50,10 +50,10 @@ double JobSeconds(const Case& of, const Request& request, const std::vector<core
   double time = 0;
   for (const core::ChainHop& hop : hops) {
     const GpuKind& gpu = hop.server < kFastServers ? kFastGpu : kSlowGpu;
-    time += of.run.communication *
-                core::CommunicationSeconds(shape, of.pool.round_trip[hop.server], kMessageOverhead) +
-            of.run.compute * hop.range.count *
-                core::ComputeSeconds(shape, gpu.speed, {kLlamaGflop, kLlama.block_size}, kBlockOverhead);
+    time +=
+        of.run.communication * CommunicationSeconds(shape, of.pool.round_trip[hop.server], kMessageOverhead) +
+        of.run.compute * hop.range.count *
+            ComputeSeconds(shape, gpu.speed, {kLlamaGflop, kLlama.block_size}, kBlockOverhead);
   }
   return time;
 }
@@ -70,8 +70,8 @@ Case MakeCase(const SliceRun& run, const Trace& trace) {
     const double round_trip = 1e-3 * round_trips[j];
     made.pool.servers.push_back(
         {absl::StrCat(fast ? "3g.40gb-" : "2g.20gb-", j), gpu.memory,
-         core::CommunicationSeconds(kMeanJob, round_trip, kMessageOverhead),
-         core::ComputeSeconds(kMeanJob, gpu.speed, {kLlamaGflop, kLlama.block_size}, kBlockOverhead)});
+         CommunicationSeconds(kMeanJob, round_trip, kMessageOverhead),
+         ComputeSeconds(kMeanJob, gpu.speed, {kLlamaGflop, kLlama.block_size}, kBlockOverhead)});
     made.pool.throughput.push_back(gpu.throughput);
     // All servers are slices.
     made.pool.throughput.back().most_blocks = kPetalsSliceBlocks;

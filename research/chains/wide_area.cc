@@ -104,8 +104,8 @@ WideAreaPool DrawPool(const RttMatrix& rtts, int64_t count, double fast, uint64_
     const double round_trip = 1e-3 * rtts[nodes[0]][nodes[j + 1]];
     pool.servers.push_back(
         {absl::StrCat(is_fast[j] ? "fast-" : "slow-", j), gpu.memory,
-         core::CommunicationSeconds(kBloomJob, round_trip, kMessageOverhead),
-         core::ComputeSeconds(kBloomJob, gpu.speed, {kBloomGflop, kBloomBlockGb}, kBlockOverhead)});
+         CommunicationSeconds(kBloomJob, round_trip, kMessageOverhead),
+         ComputeSeconds(kBloomJob, gpu.speed, {kBloomGflop, kBloomBlockGb}, kBlockOverhead)});
     pool.throughput.push_back(gpu.throughput);
     pool.round_trip.push_back(round_trip);
   }

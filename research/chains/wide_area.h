@@ -27,10 +27,35 @@ RttMatrix EuropeanRtts(int64_t nodes, uint64_t seed);
 // Parses a square matrix as CSV, in ms: one line per node, no header. INVALID_ARGUMENT names line and column.
 absl::StatusOr<RttMatrix> ParseRtts(absl::string_view csv);
 
+// The time of a job on a server, from the hardware's data (section 4.1.1 of the paper): prefill is
+// compute-bound, decode reads the weights once per token, and every token visits every server of a chain.
+
+struct ServerSpeed {
+  double tflops = 0;
+  double memory_gb_per_s = 0;
+};
+
+struct BlockCost {
+  double gflop_per_token = 0;
+  double size_gb = 0;
+};
+
+// tau^p, s: overhead, the prompt's computation, and one pass over the weights for each token but the first.
+inline double ComputeSeconds(const core::JobShape& job, const ServerSpeed& speed, const BlockCost& block,
+                             double overhead_s) {
+  return overhead_s + 1e-3 * block.gflop_per_token / speed.tflops * job.input_tokens +
+         block.size_gb / speed.memory_gb_per_s * (job.output_tokens - 1);
+}
+
+// tau^c, s: for each token, a round trip and the overhead of handling a message.
+inline double CommunicationSeconds(const core::JobShape& job, double round_trip_s, double overhead_s) {
+  return job.output_tokens * (round_trip_s + overhead_s);
+}
+
 // One of the two kinds of GPU: memory in GB, speed, and the throughput that it announces to PETALS.
 struct GpuKind {
   double memory = 0;
-  core::ServerSpeed speed;
+  ServerSpeed speed;
   PetalsThroughput throughput;
 };
 // The slow kind is a slice of a GPU, on which PETALS hosts at most four blocks.

@@ -22,11 +22,10 @@ void PlanAndPrint(bfio::plan::Problem problem) {
   bfio::fuzz::Check(std::isfinite(response.lower) && std::isfinite(response.upper), "bounds are finite");
   bfio::fuzz::Check(response.lower > 0 && response.lower <= response.upper * (1 + 1e-9),
                     "bounds are in order");
-  const auto changes = bfio::plan::Changes(problem, *plan);
-  const auto json = bfio::plan::PlanJson(problem, *plan, *changes);
+  const auto json = bfio::plan::PlanJson(problem, *plan);
   bfio::fuzz::Check(!json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace).empty(),
                     "a plan is JSON");
-  bfio::fuzz::Check(!bfio::plan::PlanText(problem, *plan, *changes).empty(), "and text");
+  bfio::fuzz::Check(!bfio::plan::PlanText(problem, *plan).empty(), "and text");
 }
 
 }  // namespace
@@ -34,13 +33,13 @@ void PlanAndPrint(bfio::plan::Problem problem) {
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const absl::string_view text = bfio::fuzz::Text(data, size);
   const size_t end = text.find('\0');
-  const auto model = bfio::plan::ParseModel(end == text.npos ? text : text.substr(end + 1), "model", {});
+  const auto model = bfio::plan::ParseModel(end == text.npos ? text : text.substr(end + 1), "model");
   if (!model.ok()) return 0;
-  auto servers = bfio::plan::ParsePool(text.substr(0, end), "pool", *model, {});
-  if (!servers.ok() || servers->size() > kServers || model->service.blocks > kBlocks) return 0;
+  auto servers = bfio::plan::ParsePool(text.substr(0, end), "pool", *model);
+  if (!servers.ok() || servers->size() > kServers || model->blocks > kBlocks) return 0;
   bfio::plan::Problem problem;
   problem.servers = *std::move(servers);
-  problem.service = model->service;
+  problem.service = *model;
   if (bfio::core::LargestReserve(problem.servers, problem.service) <= kReserve)
     PlanAndPrint(std::move(problem));
   return 0;

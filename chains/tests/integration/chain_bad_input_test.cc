@@ -37,7 +37,7 @@ TEST(ChainBadInput, Planner) {
 
 TEST(ChainBadInput, InfeasiblePlans) {
   const std::string pool = absl::StrCat("--pool=", WriteFile("pool.json", R"({"servers": [
-      {"count": 3, "memory_gb": 10, "block_ms": 100, "rtt_ms": 20}]})"));
+      {"count": 3, "memory_gb": 10, "block_ms": 100, "communication_ms": 760}]})"));
   const std::string model =
       absl::StrCat("--model=", WriteFile("model.json", R"({"blocks": 24, "block_gb": 1, "cache_gb": 0.1})"));
   ExpectOneLine("bfio_plan", {pool, model, "--demand=3"}, 1, "rate: the demand of 3 jobs/s");

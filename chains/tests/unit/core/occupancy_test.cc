@@ -1,4 +1,4 @@
-// Bounds and exact occupancy against the stationary distribution of the whole Markov chain, solved by
+// Bounds of the occupancy against the stationary distribution of the whole Markov chain, solved by
 // iteration.
 #include "chains/core/occupancy.h"
 
@@ -67,17 +67,16 @@ double WholeChain(const std::vector<ChainRate>& chains, double lambda) {
   return (mean + tail * (static_cast<double>(full) + 1 / (1 - rho))) / mass;
 }
 
-TEST(Occupancy, TwoChainsMatchTheWholeChain) {
+TEST(Occupancy, BoundsHoldForTheWholeChain) {
   Rng rng(3);
   for (int i = 0; i < 60; ++i) {
     const ChainRate fast = {1 + rng.Uniform(), static_cast<int64_t>(1 + rng.Below(7))};
     const ChainRate slow = {0.05 + 0.9 * rng.Uniform(), static_cast<int64_t>(1 + rng.Below(7))};
     const double lambda = TotalRate(std::vector<ChainRate>{fast, slow}) * (0.02 + 0.96 * rng.Uniform());
-    const double exact = TwoChainOccupancy(fast, slow, lambda);
-    EXPECT_NEAR(exact / WholeChain({fast, slow}, lambda), 1, 1e-10);
+    const double exact = WholeChain({fast, slow}, lambda);
     const Occupancy bounds = OccupancyBounds(std::vector<ChainRate>{fast, slow}, lambda);
-    EXPECT_LE(bounds.lower, exact * (1 + 1e-12));
-    EXPECT_GE(bounds.upper, exact * (1 - 1e-12));
+    EXPECT_LE(bounds.lower, exact * (1 + 1e-10));
+    EXPECT_GE(bounds.upper, exact * (1 - 1e-10));
   }
 }
 
@@ -98,10 +97,6 @@ TEST(Occupancy, ManySlotsAndExtremeLoads) {
       const Occupancy bounds = OccupancyBounds(chains, lambda);
       EXPECT_NEAR(bounds.lower / exact, 1, 1e-9) << absl::StrCat(slots, " at ", rho);
       EXPECT_NEAR(bounds.upper / exact, 1, 1e-9);
-      if (slots <= 1000) {
-        EXPECT_NEAR(TwoChainOccupancy(chains[0], chains[1], lambda) / exact, 1, 1e-9)
-            << absl::StrCat(slots, " at ", rho);
-      }
     }
   }
 }

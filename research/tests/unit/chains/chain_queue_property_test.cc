@@ -13,6 +13,7 @@
 #include "common/base/rng.h"
 #include "research/chains/chain_queue.h"
 #include "research/chains/dispatcher.h"
+#include "research/chains/two_chains.h"
 
 namespace bfio::core {
 namespace {

@@ -5,9 +5,9 @@
 //   pi(., n2) = pi(c1, n2 - 1) r(n2)
 // with vectors r that depend only on the levels above: they are computed from the top down, with only
 // positive numbers added.
-#include <vector>
+#include "research/chains/two_chains.h"
 
-#include "chains/core/occupancy.h"
+#include <vector>
 
 namespace bfio::core {
 namespace {
