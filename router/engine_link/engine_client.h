@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "router/engine_link/engine_call.h"
+#include "router/engine_link/engine_steps.h"
 #include "router/group/worker_messages.h"
 
 namespace bfio::router {
@@ -77,6 +79,9 @@ class EngineClient {
                         absl::AnyInvocable<void(absl::StatusOr<std::vector<EngineRankLoad>>) &&> done) = 0;
   // Subscribes to the engine's load records of ranks, sent when loads change. Some ranks may have none.
   virtual std::shared_ptr<EngineRecords> Subscribe(RecordCallbacks callbacks) = 0;
+  // Steps that the engine reports without a stream of its own, as they end. Replaces the last `on_step`,
+  // which is called by one thread.
+  virtual void FollowSteps(std::function<void(int32_t rank, EngineStep step)>) {}
   // `name` is unique among the engine's requests. `rank` is the rank that runs the request, counted over the
   // server's ranks; empty: the engine has only one.
   virtual std::shared_ptr<EngineStream> Generate(const EngineCall& call, std::optional<int32_t> rank,

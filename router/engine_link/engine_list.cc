@@ -114,6 +114,7 @@ absl::Status Append(const std::vector<EngineAddress>& servers, const EngineAddre
     engine.hands_over = settings.hands_over;
     engine.kv_connector = settings.kv_connector;
     engine.kv_events = settings.kv_events;
+    engine.step_metrics = settings.step_metrics;
     engine.tls = settings.tls;
     engine.token_file = settings.token_file;
     if (const bool https = engine.protocol == "https"; https || engine.protocol == "http") {
@@ -151,6 +152,7 @@ absl::StatusOr<std::vector<EngineAddress>> ReadEntries(const NextEntry& next) {
     keys.AddParsed("role", &settings.hands_over, "none", "", ParseRole);
     keys.AddParsed("kv_connector", &settings.kv_connector, "NixlConnector", "", ParseName);
     keys.Add("kv_events", &settings.kv_events, Within(1, 65535), "");
+    keys.Add("step_metrics", &settings.step_metrics, Within(1, 65535), "");
     keys.AddParsed("tls", &settings.tls, "", "", ParseTlsFiles);
     keys.Add("token_file", &settings.token_file, "");
     keys.AddParsed("kv_bootstrap", &settings.kv_bootstrap, "port 8998 of its host", "",
@@ -164,7 +166,10 @@ absl::StatusOr<std::vector<EngineAddress>> ReadEntries(const NextEntry& next) {
     const bool http = absl::StartsWith(protocol, "http");
     if (keys.given("slots") && !http)
       return absl::InvalidArgumentError("slots is for http:// only: other engines report them");
-    if (keys.given("kv_events") && !http) return absl::InvalidArgumentError("kv_events is for http:// only");
+    for (const absl::string_view key : {"kv_events", "step_metrics"}) {
+      if (keys.given(key) && !http)
+        return absl::InvalidArgumentError(absl::StrCat(key, " is for http:// only"));
+    }
     if (keys.given("role") && !http)
       return absl::InvalidArgumentError("role is for http:// only: other engines report it");
     if (keys.given("kv_connector") && !keys.given("role"))

@@ -53,8 +53,9 @@ struct EngineAddress {
   int32_t slots = 0;
   bool hands_over = false;
   std::string kv_connector;
-  // Where its rank 0 publishes KV events, and further ranks at the ports after it; 0: nowhere.
-  int32_t kv_events = 0;
+  // Where its rank 0 publishes KV events and step metrics, and further ranks at the ports after it; 0:
+  // nowhere.
+  int32_t kv_events = 0, step_metrics = 0;
   // Empty: plain text. The server's certificate must be of `name`, by which it was found, or else of its
   // host.
   TlsFiles tls;
@@ -88,7 +89,8 @@ struct EngineSource {
 // Adds the option `engines`: what ParseEngines reads; "file:PATH", a YAML file with this option alone; or, in
 // config files, a list of entries `url: URL` with the settings of these servers: `barrier: NAME`,
 // `token_budget: N`, `tls:` and `token_file:`, for sglang `pinned: true`, for http `slots: N`,
-// `role: prefill|decode`, `kv_connector: NAME` (vLLM's NIXL connector unless given) and `kv_events: PORT`.
+// `role: prefill|decode`, `kv_connector: NAME` (vLLM's NIXL connector unless given), `kv_events: PORT` and
+// `step_metrics: PORT`.
 // Either all servers have a barrier or none. A file must exist and list an engine.
 void AddEngines(OptionTable& table, EngineSource* source, absl::string_view help);
 

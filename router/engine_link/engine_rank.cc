@@ -225,6 +225,11 @@ void EngineRank::SendReport(StepReport report, absl::Time now, Output& out) {
   report.handed_over = std::exchange(handed_over_, {});
   report.group_idle = calls_.empty();
   report.local = std::max(absl::ZeroDuration(), now - last_report_at_);
+  const BarrierCost* const cost = options_.barrier == nullptr ? nullptr : &options_.barrier->cost;
+  if (cost != nullptr && std::exchange(told_cost_, cost->version()) != cost->version()) {
+    report.batch_cost = cost->cost();
+    report.predicted_ratio = cost->predicted_ratio();
+  }
   last_report_at_ = now;
   owed_ = false;
   out.reports.push_back(std::move(report));

@@ -15,6 +15,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -36,6 +37,9 @@ class EngineRank {
   static constexpr absl::Duration kLongestQuiet = absl::Seconds(60);
   static constexpr int kQuietStepTimeouts = 6;
   static constexpr int64_t kSlowestPrefill = 1000;
+  // How long a step that the engine has reported counts as recent. Such an engine sends about four a second
+  // (BFIO_ROUTER_SILENCE_S), or one per step.
+  static constexpr absl::Duration kFollows = absl::Seconds(2);
   // For a refused request; the last one also bounds the delay that the engine gives (RetryInfo).
   static constexpr absl::Duration kShortestRefusal = absl::Milliseconds(50);
   static constexpr absl::Duration kLongestRefusal = absl::Seconds(2);
@@ -64,6 +68,8 @@ class EngineRank {
     std::vector<StepReport> reports;
     std::vector<StartCall> start;
     std::vector<CallNumber> cancel;
+    // What is wrong with the rank, in one line; mostly empty.
+    std::string warning;
   };
   // A placement of a plan, or the error that prevents it.
   struct Placement {
@@ -178,6 +184,8 @@ class EngineRank {
   bool Hangs(absl::Time now) const { return InEngine() > 0 && now >= worked_at_ + LongestQuiet(); }
   void Worked(absl::Time now) { worked_at_ = now, on_trial_ = false; }
   void TakeLoad(std::optional<EngineLoad> load, absl::Time now);
+  // The engine reports its steps (it has done so within kFollows).
+  bool Follows(absl::Time now) const { return now - heard_at_ < kFollows; }
   // The report has not been passed on, and no other report goes with which it would.
   bool LoadIsNew() const { return calls_.empty() && told_load_ != load_.last(); }
 
@@ -196,6 +204,8 @@ class EngineRank {
   // The larger of kLongestQuiet and kQuietStepTimeouts.
   absl::Duration longest_quiet_ = kLongestQuiet;
   bool on_trial_ = false;
+  // When the engine has reported a step last.
+  absl::Time heard_at_ = absl::InfinitePast();
 
  private:
   // Ends the calls for which which(number, call) is true, at the request of the router or of the engine. If a
@@ -216,6 +226,8 @@ class EngineRank {
   std::vector<StepReport::HandedOver> handed_over_;
   // Of EngineLoad::cache_lost_ppm, since the last report.
   int64_t cache_lost_ppm_ = 0;
+  // The version of the batches' cost that was reported last.
+  int64_t told_cost_ = 0;
   // The load that was passed on last; calls have begun or ended since the last one.
   std::optional<EngineLoad> told_load_;
   bool calls_changed_ = false;

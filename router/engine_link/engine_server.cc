@@ -116,6 +116,7 @@ void EngineServer::Serve() {
   records_ended_ = loads_requested_ = loads_unimplemented_ = sends_records_ = false;
   subscribe_at_ = absl::InfinitePast();
   subscribe_retry_ = absl::ZeroDuration();
+  client_->FollowSteps(Posted(&EngineServer::OnMetered));
   spdlog::info("engine {}: model {}, {} ranks of {} slots and {} KV tokens", name_,
                PeerText(description_.model), description_.ranks, description_.slots, description_.kv_tokens);
   if (description_.hands_over)
@@ -323,6 +324,12 @@ void EngineServer::OnRecords() {
   }
 }
 
+void EngineServer::OnMetered(int32_t rank, const EngineStep& step) {
+  const int64_t r = int64_t{rank} - description_.first_rank;
+  if (r < 0 || r >= std::ssize(ranks_) || ranks_[static_cast<size_t>(r)].channel == nullptr) return;
+  Tell(static_cast<size_t>(r), ranks_[static_cast<size_t>(r)].channel->id(), &EngineRank::OnStep, step);
+}
+
 void EngineServer::OnRecordsEnded(const absl::Status& why) {
   records_ = nullptr;
   subscribe_retry_ = Longer(subscribe_retry_);
@@ -512,6 +519,7 @@ void EngineServer::CarryOut(size_t r, EngineRank::Output out) {
     rank.streams.erase(it);
   }
   for (EngineRank::StartCall& start : out.start) Start(r, std::move(start));
+  if (!out.warning.empty()) spdlog::warn("engine {}: rank {}: {}", name_, r, out.warning);
   if (barrier_ == nullptr) return;
   const std::string wrong = barrier_->watch.TakeWarning();
   if (wrong.empty()) return;

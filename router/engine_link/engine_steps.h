@@ -1,6 +1,6 @@
-// Step reports of an engine with bfio's scheduler class (bfio/v1/engine_steps.proto), independent of the
-// wire. The boundary between the stream's service (steps/) and the ranks' accounts. Plain data and pure
-// functions. Tokens; durations carry their unit. Threads: any.
+// Step reports of an engine: with bfio's scheduler class (bfio/v1/engine_steps.proto), or step metrics (http/
+// step_metrics.h), independent of the wire. The boundary between the stream's service (steps/) and the ranks'
+// accounts. Plain data and pure functions. Tokens; durations carry their unit. Threads: any.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "common/cost/batch_time.h"
 #include "router/engine_link/engine_call.h"
 #include "router/group/worker_messages.h"
 
@@ -31,7 +32,7 @@ struct EngineRequestName {
   friend bool operator==(const EngineRequestName&, const EngineRequestName&) = default;
 };
 
-// A step of a rank. Checked by the edge: no number is negative.
+// A step of a rank. Checked by the edge: no number is negative or absurd.
 struct EngineStep {
   struct Prompt {
     EngineRequestName name;
@@ -41,8 +42,8 @@ struct EngineStep {
   int64_t step = 0;
   // Requests that decoded, their rows, and the tokens in their caches.
   int64_t decodes = 0, decode_tokens = 0, decode_context = 0;
-  // Prompt tokens computed in the step, for all clients.
-  int64_t prompt_tokens = 0;
+  // Prompt tokens computed in the step, for all clients; of how many prompts, where that is reported.
+  int64_t prompt_tokens = 0, prefills = 0;
   // As BatchLoad::prefill_pairs, for these prompt tokens.
   double prefill_pairs = 0;
   // The prompts of this router and of others, in the order of computation.
@@ -50,6 +51,10 @@ struct EngineStep {
   absl::Duration took;
   // The token budget in the engine's own configuration; only with a stream's first message.
   std::optional<int64_t> token_budget;
+
+  BatchLoad batch() const {
+    return {decode_tokens + prompt_tokens, prefill_pairs, static_cast<double>(decode_context)};
+  }
 };
 
 // The answer to the engine: prompt tokens of a step, or no limit.

@@ -1,7 +1,8 @@
 // A rank whose tokens someone else carries, such as Envoy: the router learns when a request ends, and from
 // time to time what the engine counts. A step is the time in which a running request generates a token, which
-// follows from the tokens counted and the requests that ran meanwhile; a report covers the steps since the
-// last one, none or many. docs/design/engine-ranks.md has the rules. Ownership and threads: as EngineRank.
+// follows from the tokens counted and the requests that ran meanwhile, or from the steps that the engine
+// reports (OnStep), while both agree; a report covers the steps since the last one, none or many.
+// docs/design/engine-ranks.md has the rules. Ownership and threads: as EngineRank.
 #pragma once
 
 #include <algorithm>
@@ -12,11 +13,15 @@ namespace bfio::router {
 
 class PlacedRank final : public EngineRank {
  public:
+  // Steps after which what the engine reports of them is checked against what it counts.
+  static constexpr int64_t kCheckSteps = 16;
+
   // `running`: what the engine runs now.
   explicit PlacedRank(const Options& options = {}, const std::optional<EngineLoad>& running = std::nullopt)
       : EngineRank(options, ReportedLoad(options.slots, options.kv_tokens, running)) {}
 
   void OnEpoch(const EpochOffer& offer, absl::Time now, Output& out) override;
+  void OnStep(const EngineStep& step, absl::Time now, Output& out) override;
   void OnLoad(std::optional<EngineLoad> load, absl::Time now, Output& out) override;
 
  private:
@@ -42,7 +47,10 @@ class PlacedRank final : public EngineRank {
   // Predicts the steps until now.
   void Advance(absl::Time now);
   // Corrects them by the engine's count of generated tokens.
-  void TakeCount(const std::optional<EngineLoad>& load);
+  void TakeCount(const std::optional<EngineLoad>& load, absl::Time now, Output& out);
+  // Decides whether reported steps are believed.
+  void CheckSteps(absl::Time now, Output& out);
+  bool FollowsSteps(absl::Time now) const { return believed_ && Follows(now); }
 
   // Steps of the epoch, as predicted, and when.
   double steps_ = 0;
@@ -54,6 +62,15 @@ class PlacedRank final : public EngineRank {
   std::optional<int64_t> counted_;
   double counted_steps_ = 0;
   absl::Duration ran_, requests_ran_;
+  // The number of the last reported step; what has been reported since `checked_at`, when the engine had
+  // counted `counted`; and whether that agrees with what it counts.
+  std::optional<int64_t> heard_step_;
+  struct {
+    absl::Time checked_at;
+    int64_t counted = 0, steps = 0, decodes = 0, prefills = 0, most = 0;
+    absl::Duration took, longest;
+  } heard_;
+  bool believed_ = false, doubted_ = false;
 };
 
 }  // namespace bfio::router

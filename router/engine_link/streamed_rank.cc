@@ -76,13 +76,7 @@ void StreamedRank::OnStep(const EngineStep& step, absl::Time now, Output& out) {
   decodes_ = step.decodes;
   decode_context_ = step.decode_context;
   prompt_tokens_ += step.prompt_tokens;
-  if (options_.barrier != nullptr) {
-    BatchLoad batch;
-    batch.tokens = step.decode_tokens + step.prompt_tokens;
-    batch.prefill_pairs = step.prefill_pairs;
-    batch.decode_context = static_cast<double>(step.decode_context);
-    options_.barrier->cost.Add(options_.number, batch, step.took);
-  }
+  if (options_.barrier != nullptr) options_.barrier->cost.Add(options_.number, step.batch(), step.took);
   if (open() && !tokens_come) EndStep(now, out);
 }
 
@@ -210,13 +204,8 @@ void StreamedRank::EndStep(absl::Time now, Output& out) {
       usual_step_ =
           usual_step_ == absl::ZeroDuration() ? *took : usual_step_ + kStepWeight * (*took - usual_step_);
     }
-    if (options_.barrier != nullptr) {
-      if (took && !follows) options_.barrier->cost.Add(options_.number, batch, *took);
-      if (std::exchange(told_cost_, options_.barrier->cost.version()) != options_.barrier->cost.version()) {
-        report.batch_cost = options_.barrier->cost.cost();
-        report.predicted_ratio = options_.barrier->cost.predicted_ratio();
-      }
-    }
+    if (options_.barrier != nullptr && took && !follows)
+      options_.barrier->cost.Add(options_.number, batch, *took);
     last_tokens_at_ = at;
   }
   // The next step of a rank that becomes idle begins when it gets work, not now.

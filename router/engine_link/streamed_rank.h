@@ -21,8 +21,6 @@ class StreamedRank final : public EngineRank {
   static constexpr absl::Duration kQuietStep = absl::Milliseconds(500);
   static constexpr int64_t kSilentSteps = 64;
   static constexpr int kQuietWithoutLoads = 10;
-  // How long a report of the engine counts as recent. It sends about four a second (BFIO_ROUTER_SILENCE_S).
-  static constexpr absl::Duration kFollows = absl::Seconds(2);
 
   explicit StreamedRank(const Options& options = {})
       // One slot always remains for the router, whatever an engine reports.
@@ -44,8 +42,6 @@ class StreamedRank final : public EngineRank {
   absl::Time StepDeadline() const override;
   void EndStep(absl::Time now, Output& out) override;
 
-  // The engine reports its steps (it has done so within kFollows).
-  bool Follows(absl::Time now) const { return now - heard_at_ < kFollows; }
   // Called after each change of a call: every request that has generated tokens generates some in each step.
   void Await(Call& call);
   // At least one request has generated tokens, by the engine's report, and has not ended.
@@ -70,8 +66,7 @@ class StreamedRank final : public EngineRank {
   // Number of awaited calls; the longest prompt that is still to be computed. Kept up to date, because every
   // message of every request reads them.
   int64_t awaited_ = 0, own_prompt_ = 0;
-  // For an engine that reports steps: when it did last; its last step, and the decodes of that; its budget.
-  absl::Time heard_at_ = absl::InfinitePast();
+  // For an engine that reports steps: its last step, and the decodes of that; its budget.
   int64_t heard_step_ = 0;
   int64_t decodes_ = 0, decode_context_ = 0;
   int64_t token_budget_ = 0;
@@ -83,9 +78,8 @@ class StreamedRank final : public EngineRank {
   absl::Duration usual_step_;
   core::SlotCredit credit_;
   absl::Duration round_trip_;
-  // Number of reports with tokens, without those of late ones; of steps with tokens; the version of the
-  // batches' cost that was reported last.
-  int64_t token_reports_ = 0, token_steps_ = 0, told_cost_ = 0;
+  // Number of reports with tokens, without those of late ones; of steps with tokens.
+  int64_t token_reports_ = 0, token_steps_ = 0;
 };
 
 }  // namespace bfio::router

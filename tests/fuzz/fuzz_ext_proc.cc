@@ -9,6 +9,7 @@
 #include "google/protobuf/stubs/logging.h"
 #include "router/engine_link/http/http_engine.h"
 #include "router/engine_link/http/kv_events.h"
+#include "router/engine_link/http/step_metrics.h"
 #include "router/frontend/endpoint_picker/exchange.h"
 #include "router/frontend/endpoint_picker/picker_service.h"
 #include "tests/fuzz/fuzz.h"
@@ -46,6 +47,10 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   (void)bfio::router::EndOfPrefill(bfio::HttpClient::Answer{200, std::string(text)}, {"NixlConnector"});
   (void)bfio::ReadEngineMetrics(bfio::fuzz::Text(data, size));
   (void)bfio::router::ReadKvEvents(text);
+  if (const auto step = bfio::router::ReadStepMetrics(size, text); step.ok())
+    bfio::fuzz::Check(
+        step->batch().tokens >= 0 && step->batch().prefill_pairs >= 0 && step->took >= absl::ZeroDuration(),
+        "a step has no negative part");
   bfio::router::EngineDescription description;
   (void)bfio::router::ReadModels(bfio::fuzz::Text(data, size), description);
   if (size == 0) return 0;

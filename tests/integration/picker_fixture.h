@@ -25,20 +25,20 @@ constexpr int kSlots = 4;
 class PickerTest : public ::testing::Test {
  protected:
   // `roles`: of the first ones; the others have none. `login`: their tls and token_file; empty: plain text.
-  // `kv_events`: their ports, or none.
+  // `settings`: more of them.
   static std::string Config(const std::vector<std::string>& addresses,
                             const std::vector<std::string>& roles = {}, const std::string& login = "",
-                            const std::vector<int>& kv_events = {}) {
+                            const std::vector<std::string>& settings = {}) {
     std::string config = "engines:\n";
     for (size_t i = 0; i < addresses.size(); ++i) {
       absl::StrAppend(&config, "- {url: \"http", login.empty() ? "" : "s", "://", addresses[i],
                       "\", slots: ", kSlots, i < roles.size() ? ", role: " + roles[i] : "",
-                      i < kv_events.size() ? absl::StrCat(", kv_events: ", kv_events[i]) : "", login, "}\n");
+                      i < settings.size() ? ", " + settings[i] : "", login, "}\n");
     }
     return "--config=" + WriteFile("picker.yaml", config);
   }
   void Serve(const std::vector<const HttpEngine*>& engines, std::vector<std::string> flags = {},
-             const std::vector<std::string>& roles = {}, const std::vector<int>& kv_events = {}) {
+             const std::vector<std::string>& roles = {}, const std::vector<std::string>& settings = {}) {
     ClusterOptions options;
     options.worker_processes = 0;
     options.ranks = static_cast<int>(engines.size() - std::count(roles.begin(), roles.end(), "prefill"));
@@ -46,7 +46,7 @@ class PickerTest : public ::testing::Test {
     options.router_flags.push_back("--picker_listen=" + port_.address());
     std::vector<std::string> addresses;
     for (const HttpEngine* engine : engines) addresses.push_back(engine->address());
-    options.router_flags.push_back(Config(addresses, roles, "", kv_events));
+    options.router_flags.push_back(Config(addresses, roles, "", settings));
     cluster_ = std::make_unique<Cluster>(options);
     ASSERT_TRUE(cluster_->ok());
     channel_ = grpc::CreateChannel(port_.address(), grpc::InsecureChannelCredentials());

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -94,23 +95,66 @@ TEST_F(PickerTest, HowManyTokensATextHasIsLearnt) {
 TEST_F(PickerTest, APromptReturnsToItsPrefixUntilTheEngineHasDroppedIt) {
   HttpEngine one, two;
   KvPublisher of_one, of_two;
-  Serve({&one, &two}, {}, {}, {of_one.port(), of_two.port()});
+  Serve({&one, &two}, {}, {},
+        {absl::StrCat("kv_events: ", of_one.port()), absl::StrCat("kv_events: ", of_two.port())});
+  const auto body = [](const std::string& end) {
+    return absl::StrCat(R"({"prompt":")", std::string(4096, 'x'), end, R"(","max_tokens":9})");
+  };
+  std::vector<std::unique_ptr<Call>> busy;
   const auto place = [&](const std::string& end) {
-    Call call(*stub_, ext_proc::BUFFERED, "/v1/completions",
-              absl::StrCat(R"({"prompt":")", std::string(4096, 'x'), end, R"(","max_tokens":9})"));
+    Call call(*stub_, ext_proc::BUFFERED, "/v1/completions", body(end));
     const std::string at = call.Place();
     call.End();
-    EXPECT_TRUE(cluster_->WaitUntilIdle());
+    const auto ended = [&](const v1::ClusterState& state) { return Running(state) == busy.size(); };
+    EXPECT_TRUE(cluster_->WaitFor("its end", ended));
     return at;
   };
   const std::string first = place("a");
   for (int i = 0; i < 10; ++i) EXPECT_EQ(place(absl::StrCat(i)), first);
+  // Without the prefix the other one is chosen, which has nothing to do.
+  busy.push_back(std::make_unique<Call>(*stub_, ext_proc::BUFFERED, "/v1/completions", body("c")));
+  EXPECT_EQ(busy.back()->Place(), first);
+  EXPECT_EQ(place("d"), first);
   uint64_t number = 0;
   EXPECT_TRUE(Eventually([&] {
     (first == one.address() ? of_one : of_two)
         .Send(number++, KvPublisher::Packed(KvPublisher::Json::parse(R"([1.5,[["AllBlocksCleared"]],0])")));
     return place("b") != first;
   }));
+}
+
+TEST_F(PickerTest, WhatStepsCostIsLearntFromWhatRanksReportOfThem) {
+  HttpEngine one, two;
+  KvPublisher of_one, of_two;
+  const auto barrier = [](const KvPublisher& of) {
+    return absl::StrCat("barrier: moe, step_metrics: ", of.port());
+  };
+  Serve({&one, &two}, {}, {}, {barrier(of_one), barrier(of_two)});
+  Call call(*stub_, ext_proc::BUFFERED);
+  EXPECT_NE(call.Place(), "");
+  uint64_t number = 0;
+  std::optional<double> ratio;
+  EXPECT_TRUE(Eventually([&] {
+    // 2 ms and 10 us per row; each engine counts the tokens that it says it has generated.
+    for (HttpEngine* const engine : {&one, &two}) {
+      const int64_t rows = 100 + static_cast<int64_t>(number % 7) * 50;
+      engine->generated += rows;
+      (engine == &one ? of_one : of_two)
+          .Send(number, KvPublisher::Packed(
+                            {{"version", 1},
+                             {"wall_time", 2e-3 + 1e-5 * static_cast<double>(rows)},
+                             {"scheduled_requests",
+                              {{"num_decode_requests", rows}, {"sum_decode_kv_tokens", 1000 * rows}}}}));
+    }
+    absl::SleepFor(absl::Milliseconds(8));
+    if (++number % 32 == 0) {
+      const v1::ClusterState state = cluster_->State();
+      for (const auto& group : state.groups())
+        if (group.has_step_predicted_ratio()) ratio = group.step_predicted_ratio();
+    }
+    return ratio.has_value();
+  }));
+  EXPECT_NEAR(ratio.value_or(0), 1, 0.05);
 }
 
 TEST_F(PickerTest, TheRequestsOfAServerThatIsGoneGoElsewhereOrEnd) {

@@ -18,6 +18,8 @@
 #include "common/json/json_reader.h"
 #include "common/telemetry/metrics/engine_metrics.h"
 #include "router/engine_link/http/kv_events.h"
+#include "router/engine_link/http/rank_messages.h"
+#include "router/engine_link/http/step_metrics.h"
 #include "router/requests/placed_request.h"
 
 namespace bfio::router {
@@ -62,10 +64,25 @@ class HttpEngine final : public EngineClient {
       : engine_(engine),
         server_(engine.server.ToString()),
         prompts_(std::make_shared<PromptCount>(std::move(ratio))),
-        events_(engine.kv_events == 0
-                    ? nullptr
-                    : std::make_unique<KvEvents>(engine.ToString(), engine.server.host, engine.kv_events)),
-        http_(std::make_shared<HttpClient>(engine.server, LoginOf(engine))) {}
+        http_(std::make_shared<HttpClient>(engine.server, LoginOf(engine))) {
+    std::vector<RankMessages::Kind> kinds;
+    if (engine.kv_events != 0) {
+      kinds.push_back({"KV events", engine.kv_events, [this](int32_t rank, uint64_t number, auto message) {
+                         return events_.Take(rank, number, message);
+                       }});
+    }
+    if (engine.step_metrics != 0) {
+      kinds.push_back({"step metrics", engine.step_metrics,
+                       [this](int32_t rank, uint64_t number, auto message) -> absl::Status {
+                         BFIO_ASSIGN_OR_RETURN(EngineStep step, ReadStepMetrics(number, message));
+                         MutexLock lock(&mutex_);
+                         if (on_step_) on_step_(rank, std::move(step));
+                         return absl::OkStatus();
+                       }});
+    }
+    if (!kinds.empty())
+      messages_ = std::make_unique<RankMessages>(engine.ToString(), engine.server.host, std::move(kinds));
+  }
   ~HttpEngine() override { http_->Stop(); }
 
   void Describe(absl::Duration timeout,
@@ -91,9 +108,10 @@ class HttpEngine final : public EngineClient {
       std::vector<EngineRankLoad> loads;
       double prompts = 0, tokens = 0;
       for (const auto& [rank, one] : ReadEngineMetrics(*metrics)) {
-        if (one.running >= 0) loads.push_back({rank, LoadOf(one)});
-        if (one.running >= 0 && events_ != nullptr)
-          loads.back().load.cache_lost_ppm = events_->TakeLost(rank);
+        if (one.running >= 0) {
+          loads.push_back({rank, LoadOf(one)});
+          loads.back().load.cache_lost_ppm = events_.TakeLost(rank);
+        }
         // SGLang has no histogram by default, and counts a prompt when it ends.
         prompts += one.prompts.count > 0 ? one.prompts.count : one.ends.count;
         tokens += one.prompts.count > 0 ? one.prompts.sum : std::max(0.0, one.prompted);
@@ -105,6 +123,10 @@ class HttpEngine final : public EngineClient {
   std::shared_ptr<EngineRecords> Subscribe(RecordCallbacks callbacks) override {
     std::move(callbacks.on_end)(absl::UnimplementedError("loads are polled"));
     return nullptr;
+  }
+  void FollowSteps(std::function<void(int32_t rank, EngineStep step)> on_step) override {
+    MutexLock lock(&mutex_);
+    on_step_ = std::move(on_step);
   }
   std::shared_ptr<EngineStream> Generate(const EngineCall& call, std::optional<int32_t> rank,
                                          const std::string& name, StreamCallbacks callbacks) override {
@@ -172,7 +194,7 @@ class HttpEngine final : public EngineClient {
     });
   }
 
-  absl::StatusOr<EngineDescription> Described(const std::string& models, const std::string& text) const {
+  absl::StatusOr<EngineDescription> Described(const std::string& models, const std::string& text) {
     EngineDescription description;
     BFIO_RETURN_IF_ERROR(ReadModels(models, description));
     const std::map<int32_t, EngineMetrics> ranks = ReadEngineMetrics(text);
@@ -193,8 +215,9 @@ class HttpEngine final : public EngineClient {
       description.running.push_back(LoadOf(metrics));
       description.kv_type = metrics.kv_type;
       description.kv_block_tokens = metrics.kv_block_tokens;
-      if (events_ != nullptr)
-        events_->Follow(rank, Count(metrics.kv_tokens) / std::max(1, metrics.kv_block_tokens));
+      if (messages_ == nullptr) continue;
+      events_.SetBlocks(rank, Count(metrics.kv_tokens) / std::max(1, metrics.kv_block_tokens));
+      messages_->Follow(rank);
     }
     if (description.slots < 1)
       return absl::FailedPreconditionError(
@@ -207,9 +230,12 @@ class HttpEngine final : public EngineClient {
   const EngineAddress engine_;
   const std::string server_;
   const std::shared_ptr<PromptCount> prompts_;
-  // Null: it publishes none.
-  const std::unique_ptr<KvEvents> events_;
+  KvEvents events_;
+  Mutex mutex_;
+  std::function<void(int32_t rank, EngineStep step)> on_step_ ABSL_GUARDED_BY(mutex_);
   const std::shared_ptr<HttpClient> http_;
+  // Null: it publishes nothing. Its thread uses what is above.
+  std::unique_ptr<RankMessages> messages_;
 };
 
 }  // namespace

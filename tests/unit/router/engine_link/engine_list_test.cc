@@ -318,7 +318,7 @@ TEST(EngineAddress, MistakesAreNamed) {
            {"{url: vllm://a:1, barrier: x, token_budget: 0}", "token_budget=0: must be within 1..16777216"},
            {"{url: vllm://a:1, budget: 9}",
             "no key is named budget; choose from url, barrier, token_budget, pinned, slots, "
-            "role, kv_connector, kv_events, tls, token_file"},
+            "role, kv_connector, kv_events, step_metrics, tls, token_file"},
            {"{url: vllm://a:1, tls: x}",
             "tls=x: must be cert=FILE,key=FILE,ca=FILE or some of these, each at most once"},
            {"{url: vllm://a:1, token_file: x}",
@@ -329,6 +329,7 @@ TEST(EngineAddress, MistakesAreNamed) {
            {"{url: vllm://a:1, slots: 4}", "engines: slots is for http:// only: other engines report them"},
            {"{url: 'http://a:1', role: both}", "role=both: must be prefill or decode"},
            {"{url: vllm://a:1, kv_events: 5557}", "engines: kv_events is for http:// only"},
+           {"{url: vllm://a:1, step_metrics: 20380}", "engines: step_metrics is for http:// only"},
            {"{url: vllm://a:1, role: decode}", "engines: role is for http:// only: other engines report it"},
            {"{url: 'http://a:1', kv_connector: C}", "engines: kv_connector needs a role"},
            {"{url: 'http://a:1', role: prefill, kv_connector: MooncakeConnector}",

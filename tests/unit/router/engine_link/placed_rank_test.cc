@@ -81,6 +81,73 @@ TEST_F(PlacedRankTest, StepsFollowFromWhatTheEngineCounts) {
   EXPECT_EQ(Report().finished[0].generated, 1u) << "at most its bound";
 }
 
+// A rank whose engine reports its steps, each of which generates a token for two requests.
+class MeteredRankTest : public PlacedRankTest {
+ protected:
+  // So many steps of 50 ms, and then a load in which the engine has counted `tokens` for each.
+  void Steps(int steps, int64_t tokens = 2, int64_t first = 1) {
+    for (int i = 0; i < steps; ++i) {
+      now_ += absl::Milliseconds(50);
+      number_ += i == 0 ? first : 1;
+      rank_.OnStep({.step = number_, .decodes = 2, .decode_tokens = 2, .decode_context = 30, .took = took_},
+                   now_, out_);
+    }
+    Load(2, 100, generated_ += (steps + first - 1) * tokens);
+  }
+  int64_t number_ = 100;
+  absl::Duration took_ = absl::Milliseconds(50);
+};
+
+TEST_F(MeteredRankTest, ReportedStepsCountOnceTheyAgreeWithTheTokens) {
+  Begin({1, 2}, {0, 0, 0});
+  Load(2, 100, generated_);
+  Steps(20);
+  EXPECT_EQ(Last().step, 20) << "by the count";
+  const auto after = [&](int steps, int64_t first = 1) {
+    const int64_t before = Last().step;
+    Steps(steps, 2, first);
+    return Reports().back().step - before;
+  };
+  Load(2, 100, generated_);
+  EXPECT_EQ(after(7), 7);
+  Load(2, 100, generated_);
+  EXPECT_EQ(after(1, 5), 5) << "four messages are missing";
+  // No count and no clock is asked between them.
+  const int64_t before = Last().step;
+  now_ += absl::Milliseconds(1900);
+  Plan({3});
+  EXPECT_EQ(Report().step, before);
+  now_ += absl::Seconds(1);
+  Plan({4});
+  EXPECT_NEAR(static_cast<double>(Report().step - before), 20, 2) << "silent: predicted again";
+}
+
+TEST_F(MeteredRankTest, WhatDisagreesIsNotUsedAndSaidOnce) {
+  EngineBarrier barrier;
+  const auto begin = [&] {
+    rank_ = PlacedRank({.slots = 8, .kv_tokens = 100'000, .barrier = &barrier});
+    Load(2, 100, generated_);
+  };
+  for (const int64_t tokens : {0, 1, 3, 8}) {
+    begin();
+    Steps(40, tokens);
+    EXPECT_EQ(out_.warning,
+              "its step metrics are not used while they disagree with its count of generated tokens");
+    out_.warning.clear();
+    Steps(40, tokens);
+    EXPECT_EQ(out_.warning, "");
+    EXPECT_EQ(barrier.cost.version(), 0) << "nor for what steps cost";
+  }
+  begin();
+  Steps(16);
+  Steps(40);
+  EXPECT_EQ(barrier.cost.version(), 1) << "it agrees";
+  begin();
+  took_ = absl::Milliseconds(100);
+  Steps(40);
+  EXPECT_NE(out_.warning, "") << "they take longer than the time that has passed";
+}
+
 // After a restart of the router, requests that the earlier one has placed run on.
 TEST_F(PlacedRankTest, APlanGetsNoMoreThanTheSlotsThatTheEngineHasLeft) {
   Begin({1, 2, 3, 4}, {6, 600, 0});

@@ -1,12 +1,16 @@
-// What a rank's KV events say of its losses, and how they come.
-#include "router/engine_link/http/kv_events.h"
+// What ranks publish: what KV events say of losses and step metrics of steps, and how they come.
+#include "router/engine_link/http/rank_messages.h"
 
+#include <cmath>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "router/engine_link/http/kv_events.h"
+#include "router/engine_link/http/step_metrics.h"
 #include "tests/testing/kv_publisher.h"
 
 namespace bfio::router {
@@ -58,6 +62,57 @@ TEST(ReadKvEvents, BlocksThatAreRemovedAndAllThatAreCleared) {
     EXPECT_FALSE(ReadKvEvents(bad).ok()) << bad.substr(0, 9);
 }
 
+// As dynamo.common.forward_pass_metrics of ai-dynamo 1.6 encodes it.
+Json Metrics() {
+  return {{"version", 1},
+          {"worker_id", "w"},
+          {"dp_rank", 0},
+          {"counter_id", 7},
+          {"wall_time", 0.25},
+          {"scheduled_requests",
+           {{"num_prefill_requests", 2},
+            {"sum_prefill_tokens", 300},
+            {"var_prefill_length", 1.5},
+            {"sum_prefill_kv_tokens", 40},
+            {"num_decode_requests", 5},
+            {"sum_decode_kv_tokens", 6000},
+            {"var_decode_kv_tokens", 2.5}}},
+          {"queued_requests", {{"num_prefill_requests", 99}, {"sum_decode_kv_tokens", 99}}}};
+}
+
+TEST(ReadStepMetrics, AStepAndWhatIsNone) {
+  const auto step = ReadStepMetrics(7, Packed(Metrics()));
+  ASSERT_TRUE(step.ok()) << step.status();
+  EXPECT_EQ(step->step, 7);
+  EXPECT_EQ(step->took, absl::Milliseconds(250));
+  EXPECT_EQ(step->decodes, 5);
+  EXPECT_EQ(step->prefills, 2);
+  EXPECT_EQ(step->batch().tokens, 305);
+  EXPECT_EQ(step->batch().decode_context, 6000);
+  EXPECT_EQ(step->batch().prefill_pairs, 150 * (40 + 150)) << "two chunks of 150";
+  const auto idle = ReadStepMetrics(8, Packed({{"version", 1}, {"wall_time", 0}}));
+  ASSERT_TRUE(idle.ok());
+  EXPECT_EQ(idle->took, absl::ZeroDuration());
+  const auto refused = [](uint64_t number, const std::string& path, const Json& value) {
+    Json metrics = Metrics();
+    metrics[Json::json_pointer(path)] = value;
+    const absl::Status status = ReadStepMetrics(number, Packed(metrics)).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << path;
+    return std::string(status.message());
+  };
+  EXPECT_EQ(refused(7, "/version", 2), "its version is 2, not 1");
+  EXPECT_EQ(refused(7, "/wall_time", -1), "its time is out of range");
+  EXPECT_EQ(refused(7, "/wall_time", std::nan("")), "its time is out of range");
+  for (const char* name : {"num_prefill_requests", "sum_prefill_tokens", "sum_prefill_kv_tokens",
+                           "num_decode_requests", "sum_decode_kv_tokens"}) {
+    EXPECT_EQ(refused(7, absl::StrCat("/scheduled_requests/", name), -1), "a count is out of range");
+    EXPECT_EQ(refused(7, absl::StrCat("/scheduled_requests/", name), 1e18), "a count is out of range");
+  }
+  EXPECT_EQ(refused(~uint64_t{0}, "/dp_rank", 0), "its number is out of range");
+  EXPECT_FALSE(ReadStepMetrics(7, "").ok());
+  EXPECT_FALSE(ReadStepMetrics(7, Packed(Json::array({1, 2}))).ok());
+}
+
 // What is lost after a message, which changes something.
 int64_t Lost(KvEvents& events, int32_t rank) {
   for (;; absl::SleepFor(absl::Milliseconds(1)))
@@ -67,9 +122,14 @@ int64_t Lost(KvEvents& events, int32_t rank) {
 TEST(KvEvents, AShareIsLostByBlocksAndAllByGapsRestartsAndWhatCannotBeRead) {
   constexpr int32_t kRank = 2;
   testing::KvPublisher engine;
-  KvEvents events("http://a:1", "127.0.0.1", engine.port() - kRank);
+  KvEvents events;
+  RankMessages messages(
+      "http://a:1", "127.0.0.1",
+      {{"KV events", engine.port() - kRank,
+        [&](int32_t rank, uint64_t number, auto message) { return events.Take(rank, number, message); }}});
   EXPECT_EQ(events.TakeLost(kRank), 0) << "not followed yet";
-  events.Follow(kRank, 1000);
+  events.SetBlocks(kRank, 1000);
+  messages.Follow(kRank);
   uint64_t number = 40;
   // Until it is subscribed.
   for (int64_t lost = 0; lost == 0; absl::SleepFor(absl::Milliseconds(1))) {
