@@ -56,7 +56,7 @@ class Writer {
   double Added(size_t i, size_t g, int32_t h) const {
     const core::SolverItem& item = instance_.items[i];
     const core::WorkerView& worker = instance_.workers[g];
-    return (worker.load_rate() * static_cast<double>(item.load) + worker.time_per_token * h) *
+    return worker.time_per_token * static_cast<double>(item.load + h) *
            instance_.Survival(instance_.CurveOf(item), h);
   }
   double BaseTime(size_t g, int32_t h) const {

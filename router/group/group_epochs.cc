@@ -246,7 +246,6 @@ core::EpochMember Group::EpochMemberOf(Member& member, Commands& out) {
   to.spec.member = member.id;
   to.spec.time_per_token = member.telemetry.time.time_per_token;
   to.spec.time_offset = member.telemetry.time.time_offset;
-  to.spec.prefill_time = member.telemetry.time.prefill_time;
   to.spec.service_time = member.telemetry.service_time;
   if (const std::optional<GroupCost>& cost = CostOf(member)) {
     to.spec.cost = cost->batch;

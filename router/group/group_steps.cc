@@ -194,8 +194,7 @@ void Group::UpdateTimes(Commands& out) {
     if (times[g] == present[g]) continue;
     Member& rank = *ranks_[g];
     rank.telemetry.time = times[g];
-    cluster_->Apply(core::SetTime{options_.index, *rank.rank, times[g].time_per_token, times[g].time_offset,
-                                  times[g].prefill_time});
+    cluster_->Apply(core::SetTime{options_.index, *rank.rank, times[g].time_per_token, times[g].time_offset});
     Log(out, LogLine::Level::kInfo, rank.hello,
         absl::StrFormat(": step time is now modelled as %.2f x load + %.0f tokens", times[g].time_per_token,
                         times[g].time_offset));

@@ -36,6 +36,13 @@ inline constexpr double kLeastTime = 1e-9;
 // Numbers of fields that begin a part of a record, so that each part can grow at its end.
 inline constexpr int kFirstOption = 16, kFirstOfPolicy = 48, kFirstOfOutcome = 64, kFirstOfTimes = 96;
 
+// The place of a field that earlier versions wrote.
+template <class A>
+void Unused(A& a) {
+  double value = 0;
+  a.Real("unused", value, 0.0, kMaxTime);
+}
+
 template <class A, class T>
 using Of = std::conditional_t<A::kReads, T&, const T&>;
 
@@ -152,14 +159,14 @@ void Fields(A& a, Of<A, GroupTerms> terms) {
 
 template <class A>
 void Fields(A& a, Of<A, core::WorkerSpec> spec) {
-  auto& [slots, kv_tokens, accepts_new, time_per_token, time_offset, prefill_time, service_time, prefix_cache,
-         member, cost, max_sequence_tokens, terms] = spec;
+  auto& [slots, kv_tokens, accepts_new, time_per_token, time_offset, service_time, prefix_cache, member, cost,
+         max_sequence_tokens, terms] = spec;
   a.Int("slots", slots, 1, kMaxSlots);
   a.Int("kv_tokens", kv_tokens, 1, kMaxKvTokens);
   a.Int("accepts_new", accepts_new);
   a.Real("time_per_token", time_per_token, kLeastTime, kMaxTime);
   a.Real("time_offset", time_offset, -kMaxTime, kMaxTime);
-  a.Real("prefill_time", prefill_time, 0.0, kMaxTime);
+  Unused(a);
   a.Real("service_time", service_time, kLeastTime, kMaxTime);
   a.Int("prefix_cache", prefix_cache);
   a.Int("member", member);
@@ -292,12 +299,12 @@ void Fields(A& a, Of<A, core::SetAcceptsNew> event) {
 
 template <class A>
 void Fields(A& a, Of<A, core::SetTime> event) {
-  auto& [group, worker, time_per_token, time_offset, prefill_time] = event;
+  auto& [group, worker, time_per_token, time_offset] = event;
   a.Int("group", group);
   a.Int("worker", worker);
   a.Real("time_per_token", time_per_token, kLeastTime, kMaxTime);
   a.Real("time_offset", time_offset, -kMaxTime, kMaxTime);
-  a.Real("prefill_time", prefill_time, 0.0, kMaxTime);
+  Unused(a);
 }
 
 template <class A>

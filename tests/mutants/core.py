@@ -96,7 +96,7 @@ MUTANTS = [
     ("policy/bf_io_auto/bf_io_auto.cc", "const double slack = slacks_[i] - 1;", "const double slack = slacks_[i];", "who is due by the next decision waits for it"),
     ("policy/bf_io_auto/horizon.cc", "if (stop && stop())", "if (false)", "horizon does not look at the deadline"),
     ("policy/bf_io_auto/bf_io_auto.cc", "leads_.push_back(scales_[i] * request.tenant_excess_tokens / tokens_per_scale);", "leads_.push_back(0 * scales_[i] * request.tenant_excess_tokens / tokens_per_scale);", "a tenant that was served most is not held back"),
-    ("policy/bf_io_auto/bf_io_auto.cc", "instance.workers[candidate.reserved_worker].Precount(candidate.precounted_tokens);", "", "nothing is counted ahead where an oversized request is expected"),
+    ("policy/bf_io_auto/bf_io_auto.cc", "instance.workers[candidate.reserved_worker].load_tokens += candidate.precounted_tokens;", "", "nothing is counted ahead where an oversized request is expected"),
     ("policy/bf_io_auto/headroom.cc", "if (request.id <= last_id_) continue;", "", "a request that waits is learnt from at every decision"),
     ("policy/bf_io_auto/headroom.cc", "  return kMeanOfStay * to_come * to_come / (to_come + prompt);", "  return 0;", "what residents will grow to is not counted"),
     ("policy/bf_io_auto/bf_io_auto.cc", "      decision.assignments.clear();\n      free_.Reset(snapshot);\n", "      free_.Reset(snapshot);\n", "a plan that was given up stays in the decision"),

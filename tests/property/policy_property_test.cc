@@ -38,7 +38,6 @@ class Twins : public Policy {
     for (WorkerView& worker : workers) {
       worker.time_per_token *= unit_;
       worker.time_offset *= unit_;
-      worker.prefill_weight *= unit_;
     }
     Snapshot shown = snapshot;
     shown.workers = workers;
@@ -209,7 +208,6 @@ class RandomGroup : public bfio::testing::StepGroup {
       spec.slots = static_cast<int32_t>(Some(2 * slots_));
       spec.time_per_token = 0.1 + 5 * rng_.Uniform();
       spec.time_offset = 1'000 * rng_.Uniform();
-      spec.prefill_time = OneIn(2) ? 30 * rng_.Uniform() : 0;
     }
     // From less than a request to a few of them.
     if (tight_kv_) spec.kv_tokens = Some(3 * longest_prefill_);

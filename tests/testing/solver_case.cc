@@ -45,8 +45,6 @@ Instance RandomInstance(const SolverCaseLimits& limits, Rng& rng) {
   const bool unequal = limits.unequal_workers && rng.Below(2) == 0;
   const bool priorities = limits.priorities && rng.Below(3) == 0;
   const bool item_weights = limits.weights && rng.Below(2) == 0;
-  const bool weights = limits.prefill_weights && rng.Below(2) == 0;
-  const double weight = 20 * rng.Uniform();
   const int64_t workers = 1 + Below(rng, limits.max_workers), items = Below(rng, limits.max_items + 1);
   for (int64_t g = 0; g < workers; ++g) {
     WorkerView worker{Below(rng, 3 * limits.max_load), 0,
@@ -56,11 +54,6 @@ Instance RandomInstance(const SolverCaseLimits& limits, Rng& rng) {
       worker.time_per_token = 0.5 + rng.Uniform();
       worker.time_offset = 100 * rng.Uniform();
     }
-    // Where workers are unequal, some have no prefill weight.
-    if (weights && !(unequal && rng.Below(4) == 0)) {
-      worker.prefill_weight = weight;
-      worker.time_offset += weight * static_cast<double>(Below(rng, limits.max_load));
-    }
     worker.active = static_cast<int32_t>(Below(rng, 10));
     instance.workers.push_back(worker);
   }
@@ -68,7 +61,7 @@ Instance RandomInstance(const SolverCaseLimits& limits, Rng& rng) {
   double total = 0, pool = 0, rate = 0;
   for (const WorkerView& worker : instance.workers) {
     total += worker.TimeAt(static_cast<double>(worker.load_tokens));
-    rate += worker.load_rate() / static_cast<double>(workers);
+    rate += worker.time_per_token / static_cast<double>(workers);
   }
   for (int64_t i = 0; i < items; ++i) {
     if (priorities && priority > 0 && rng.Below(3) == 0) --priority;

@@ -35,7 +35,6 @@ struct SolverCaseLimits {
   int64_t max_load = 1000;
   bool tight_kv = true;
   bool unequal_workers = true;
-  bool prefill_weights = true;
   bool priorities = true;
   bool weights = true;
 };

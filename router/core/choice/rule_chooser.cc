@@ -179,7 +179,6 @@ void ReplayedGroup::SetWorkers(absl::Span<const WorkerView> workers) {
     WorkerView& view = workers_[g].view;
     view.time_per_token = workers[g].time_per_token;
     view.time_offset = workers[g].time_offset;
-    view.prefill_weight = workers[g].prefill_weight;
   }
 }
 

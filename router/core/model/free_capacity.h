@@ -83,7 +83,6 @@ class FreeCapacity {
   void Put(const KvDemand& demand, int64_t tokens, WorkerIndex worker, int32_t sign) {
     WorkerView& view = workers_[worker];
     view.load_tokens += sign * tokens;
-    view.time_offset += view.prefill_weight * static_cast<double>(sign * tokens);
     view.free_kv_tokens -= sign * demand.reserve_tokens;
     view.active += sign;
     view.free_slots -= sign;

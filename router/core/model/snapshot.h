@@ -42,22 +42,10 @@ struct WorkerView {
   // Mean time of a request here from first step to last, in a unit that all workers share. It differs between
   // chains of servers.
   double service_time = 1;
-  // What each prompt token placed here adds to time_offset, where prompts are computed whole: its cost,
-  // spread over the steps of a mean request.
-  double prefill_weight = 0;
-  // Total time that each prompt token placed here adds to the plan's step.
-  double load_rate() const { return time_per_token + prefill_weight; }
   // Local time of a step with this load.
   double TimeAt(double tokens) const { return time_offset + time_per_token * tokens; }
   // Local time of the plan's step with another request of `more` tokens placed here.
-  double Time(int64_t more = 0) const {
-    return TimeAt(static_cast<double>(load_tokens)) + load_rate() * static_cast<double>(more);
-  }
-  // Adds `tokens` of a request that is reserved for this worker and not placed yet.
-  void Precount(int64_t tokens) {
-    load_tokens += tokens;
-    time_offset += prefill_weight * static_cast<double>(tokens);
-  }
+  double Time(int64_t more = 0) const { return TimeAt(static_cast<double>(load_tokens + more)); }
 };
 
 struct WaitingView {

@@ -27,7 +27,7 @@ double LevelTarget(const Instance& instance, absl::Span<const WorkerIndex> level
   for (const WorkerIndex g : level) {
     const WorkerView& worker = instance.workers[g];
     time += worker.TimeAt(static_cast<double>(worker.load_tokens));
-    rate += worker.load_rate();
+    rate += worker.time_per_token;
     slots += worker.free_slots;
   }
   const auto workers = static_cast<double>(level.size());

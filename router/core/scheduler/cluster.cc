@@ -95,7 +95,6 @@ Outcome Cluster::Dispatch(const SetTime& event, Scheduler& group) {
   if (spec == nullptr) return {};
   spec->time_per_token = event.time_per_token;
   spec->time_offset = event.time_offset;
-  spec->prefill_time = event.prefill_time;
   return {};
 }
 

@@ -264,10 +264,6 @@ void DecisionMaker::BuildViews(const PlanSteps& steps) {
     view.time_per_token = w.spec.time_per_token;
     view.time_offset = w.spec.time_offset;
     view.service_time = w.spec.service_time;
-    // A prompt's cost arises in one step, its request stays for a mean output: spread over that, it compares
-    // with load.
-    const double stays = std::max(1.0, accounts_->traffic().output_tokens.value);
-    view.prefill_weight = w.prefill ? 0 : w.spec.prefill_time / stays;
   }
 }
 

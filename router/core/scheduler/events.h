@@ -59,8 +59,6 @@ struct WorkerSpec {
   // Local time of its steps, relative to an ordinary worker's (model/snapshot.h, WorkerView).
   double time_per_token = 1;
   double time_offset = 0;
-  // What a prompt token adds to the step that computes it, in an ordinary worker's tokens of load.
-  double prefill_time = 0;
   // Mean time of a request here from first step to last, in any unit that all workers share.
   double service_time = 1;
   // It keeps the KV of prompts, as long as it has memory, for later prompts with the same prefix.

@@ -76,15 +76,13 @@ struct SetAcceptsNew {
   bool accepts_new = true;
 };
 
-// From the next plan on, the worker's steps are assumed to take time_offset + time_per_token * load, plus
-// prefill_time for each prompt token computed. REQUIRES: all finite, time_per_token > 0, prefill_time at
-// least 0.
+// From the next plan on, the worker's steps are assumed to take time_offset + time_per_token * load.
+// REQUIRES: both finite, time_per_token > 0.
 struct SetTime {
   GroupIndex group = 0;
   WorkerIndex worker = 0;
   double time_per_token = 1;
   double time_offset = 0;
-  double prefill_time = 0;
 };
 
 // From the next plan on, a mean request is assumed to take this time on the worker. REQUIRES: finite, above

@@ -12,17 +12,6 @@ bool IsKnown(const WorkerCost& cost) {
   return tl.value > 0 && tl.standard_error <= WorkerSpeeds::kKnown * tl.value;
 }
 
-// Time of a prompt token in an ordinary worker's tokens; `present` where it is not known, or has changed
-// little.
-double PrefillTime(const WorkerCost& cost, double time_per_token, double present) {
-  if (!IsKnown(cost) || !cost.estimate->prefill) return present;
-  const FittedValue& prefill = *cost.estimate->prefill;
-  if (prefill.standard_error > WorkerSpeeds::kStep * prefill.value) return present;
-  const double time =
-      std::min(prefill.value / cost.estimate->tl->value * time_per_token, WorkerSpeeds::kMostPrefill);
-  return std::abs(time - present) <= WorkerSpeeds::kStep * std::max(time, present) ? present : time;
-}
-
 double Time(const WorkerTime& time, double load) {
   return time.time_offset + time.time_per_token * load;
 }
@@ -91,8 +80,6 @@ std::vector<WorkerTime> TimesOf(absl::Span<const WorkerCost> costs, absl::Span<c
   if (Difference(wish.times, equal, load, step) < WorkerSpeeds::kEqual) wish.times = equal;
   if (Difference(wish.times, present, load, step) < WorkerSpeeds::kStep)
     wish.times.assign(present.begin(), present.end());
-  for (size_t g = 0; g < costs.size(); ++g)
-    wish.times[g].prefill_time = PrefillTime(costs[g], wish.times[g].time_per_token, present[g].prefill_time);
   return std::move(wish.times);
 }
 

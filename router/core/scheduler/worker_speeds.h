@@ -1,9 +1,9 @@
 // How much slower or faster each worker is than an ordinary one, from the step costs that workers report
 // (common/cost/online_fit.h). time_per_token = t_l / t_l of the ordinary worker, the lower median of the
-// known ones. time_offset = (C - the least C) in the ordinary worker's tokens. prefill_time is the cost of a
-// prompt token divided by t_l, where known. A worker whose costs are not known well enough counts as
-// ordinary. Times change only when that changes a worker's step, relative to the others, by a share kStep of
-// an ordinary step; workers whose steps differ by less than kEqual get exactly 1 and 0. Pure.
+// known ones. time_offset = (C - the least C) in the ordinary worker's tokens. A worker whose costs are not
+// known well enough counts as ordinary. Times change only when that changes a worker's step, relative to the
+// others, by a share kStep of an ordinary step; workers whose steps differ by less than kEqual get exactly 1
+// and 0. Pure.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,6 @@ struct WorkerTime {
   double time_per_token = 1;
   // In an ordinary worker's tokens, at least 0.
   double time_offset = 0;
-  // Time of a prompt token, in an ordinary worker's tokens, at least 0.
-  double prefill_time = 0;
 
   friend bool operator==(const WorkerTime&, const WorkerTime&) = default;
 };
@@ -54,9 +52,8 @@ struct WorkerSpeeds {
   // Largest factor by which a worker counts as slower or faster than the ordinary one; a fit beyond that is
   // assumed to be wrong.
   static constexpr double kMost = 20;
-  // Bounds of time_offset and prefill_time, tokens.
+  // Bound of time_offset, tokens.
   static constexpr double kMostOffset = 1e8;
-  static constexpr double kMostPrefill = 1e5;
 };
 
 }  // namespace bfio::core

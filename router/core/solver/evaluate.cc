@@ -15,9 +15,7 @@ std::vector<double> Times(const Instance& instance, const Solution& solution, in
     const int32_t g = solution.worker_of[i];
     if (g == kUnassigned) continue;
     const SolverItem& item = instance.items[i];
-    const WorkerView& worker = instance.workers[g];
-    const double load = static_cast<double>(item.LoadOn(g));
-    times[g] += (worker.time_per_token * (load + h) + worker.prefill_weight * load) *
+    times[g] += instance.workers[g].time_per_token * static_cast<double>(item.LoadOn(g) + h) *
                 instance.Survival(instance.CurveOf(item), h);
   }
   return times;
@@ -49,19 +47,12 @@ double Growth(const Instance& instance, int32_t h) {
 
 // Change of the time that the pool's mean item adds to the mean worker, from step 0 to step h.
 double ItemGrowth(const Instance& instance, int32_t h) {
-  double rate = 0, weight = 0;
-  for (const WorkerView& worker : instance.workers) {
-    rate += worker.time_per_token;
-    weight += worker.prefill_weight;
-  }
-  rate /= static_cast<double>(instance.workers.size());
-  weight /= static_cast<double>(instance.workers.size());
+  const double rate = instance.MeanRate();
   if (instance.items.empty()) return rate * h;
   double growth = 0;
   for (const SolverItem& item : instance.items) {
     const double load = static_cast<double>(item.load);
-    const double survival = instance.Survival(instance.CurveOf(item), h);
-    growth += rate * ((load + h) * survival - load) + weight * load * (survival - 1);
+    growth += rate * ((load + h) * instance.Survival(instance.CurveOf(item), h) - load);
   }
   return growth / static_cast<double>(instance.items.size());
 }

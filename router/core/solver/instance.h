@@ -54,7 +54,7 @@ struct SolverItem {
   // Square: the gain of admitting the item, without its effect on balance, in the objective's unit, time^2.
   double weight = 0;
   // The worker reserved for the item: `precounted_tokens` of the item's load are already counted there
-  // (WorkerView::Precount, and in its row of `ahead`).
+  // (WorkerView::load_tokens, and in its row of `ahead`).
   int32_t reserved_worker = kNoReservedWorker;
   int64_t precounted_tokens = 0;
   // Row of Instance::curves; row of Instance::kv.need.
@@ -83,7 +83,7 @@ struct Instance {
   // WorkerView::load_tokens is used instead.
   std::vector<double> ahead;
   // [c * (H + 1) + h]: survival probability. Item i adds (load_i + h) * curves[curve_i][h] tokens to its
-  // worker h steps ahead, and load_i * curves[curve_i][h] tokens that also count with prefill_weight.
+  // worker h steps ahead.
   std::vector<double> curves;
   // [h]: weight of the step h ahead; all 1 in the paper's J, and when empty.
   std::vector<double> discount;
@@ -105,9 +105,9 @@ struct Instance {
   // The item's row of `curves`.
   int32_t CurveOf(const SolverItem& item) const { return curves.empty() ? 0 : item.curve; }
   // Mean over the workers of the time that a token of an item adds. REQUIRES: at least one worker.
-  double MeanLoadRate() const {
+  double MeanRate() const {
     double rates = 0;
-    for (const WorkerView& worker : workers) rates += worker.load_rate();
+    for (const WorkerView& worker : workers) rates += worker.time_per_token;
     return rates / static_cast<double>(workers.size());
   }
 
@@ -145,9 +145,7 @@ class Allocation {
   // The worker's step time at load(). Computed from loads, because sums and differences of times are not
   // exact.
   double time(int32_t worker) const {
-    const WorkerView& before = instance_->workers[worker];
-    return before.TimeAt(static_cast<double>(load(worker))) +
-           before.prefill_weight * static_cast<double>(load(worker) - before.load_tokens);
+    return instance_->workers[worker].TimeAt(static_cast<double>(load(worker)));
   }
   int32_t slots(int32_t worker) const { return free_[worker].free_slots; }
   int64_t kv(int32_t worker) const { return free_[worker].free_kv_tokens; }

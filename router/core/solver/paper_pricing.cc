@@ -68,7 +68,6 @@ double PaperPricing::Value() const {
 void PaperPricing::Open(int32_t g, int32_t out) {
   slot_.worker = g;
   slot_.rate = instance_->workers[g].time_per_token;
-  slot_.load_rate = instance_->workers[g].load_rate();
   slot_.base = 0;
   const double* row = Row(g);
   const double* d = terms_->discount();
@@ -80,10 +79,10 @@ void PaperPricing::Open(int32_t g, int32_t out) {
     slot_.slack[h] = others - (row[h] - removed);
     slot_.base += d[h] * (group_ * (others - top_[h][0].time) + removed);
   }
-  const double per_time = 1 / slot_.load_rate, growth = slot_.rate / slot_.load_rate;
+  const double per_time = 1 / slot_.rate;
   slot_.within[0] = kInfinity;
   for (int32_t h = 0; h < steps_; ++h) {
-    slot_.within[h + 1] = std::min(slot_.within[h], slot_.slack[h] * per_time - growth * h);
+    slot_.within[h + 1] = std::min(slot_.within[h], slot_.slack[h] * per_time - h);
   }
   slot_.tail[steps_] = 0;
   for (int32_t h = steps_ - 1; h >= 0; --h) {
@@ -97,7 +96,7 @@ double PaperPricing::Gain(double load, int32_t curve) const {
   const double* q = terms_->growth(curve);
   const double* d = terms_->discount();
   const double* slack = slot_.slack.data();
-  const double time = slot_.load_rate * load, rate = slot_.rate;
+  const double rate = slot_.rate, time = rate * load;
   // Two sums, so that consecutive additions do not depend on each other.
   double even = slot_.tail[area.end], odd = 0;
   int32_t h = 0;
@@ -113,18 +112,18 @@ SlotPrice PaperPricing::Lowest(int32_t curve) {
   const Terms::Area& area = terms_->area(curve);
   if (!area.step || group_ * area.least < area.per_token) return Select(curve);
   const double load = slot_.within[area.end];
-  return {load, slot_.base + group_ * slot_.tail[area.end] - slot_.load_rate * load * area.per_token -
-                    slot_.rate * area.growth};
+  return {load,
+          slot_.base + group_ * slot_.tail[area.end] - slot_.rate * (load * area.per_token + area.growth)};
 }
 
 SlotPrice PaperPricing::Select(int32_t curve) {
   // Beyond breaks[h], step h costs G d_h p_h per token; every token earns its area.
   const Terms::Area& area = terms_->area(curve);
   const double* p = terms_->survival(curve);
-  const double per_time = 1 / slot_.load_rate, growth = slot_.rate / slot_.load_rate;
+  const double per_time = 1 / slot_.rate;
   const auto first = slot_.breaks.begin(), last = first + area.end;
   for (int32_t h = 0; h < area.end; ++h) {
-    slot_.breaks[h] = p[h] > 0 ? slot_.slack[h] * per_time / p[h] - growth * h : kInfinity;
+    slot_.breaks[h] = p[h] > 0 ? slot_.slack[h] * per_time / p[h] - h : kInfinity;
   }
   double slope = -area.per_token;
   while (true) {

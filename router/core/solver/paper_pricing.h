@@ -63,7 +63,7 @@ class PaperPricing {
 
   struct Slot {
     int32_t worker = 0;
-    double rate = 1, load_rate = 1;
+    double rate = 1;
     // Gain of an item that adds nothing and exceeds no slack.
     double base = 0;
     // [h]: how much the worker may add before it is the largest; negative when it already is.

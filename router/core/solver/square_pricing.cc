@@ -52,8 +52,7 @@ SlotPrice SquarePricing::Lowest(int32_t curve) {
   const double* p = terms_->survival(curve);
   const double* q = terms_->growth(curve);
   const double* d = terms_->discount();
-  const double rate = instance_->workers[slot_worker_].time_per_token,
-               load_rate = instance_->workers[slot_worker_].load_rate();
+  const double rate = instance_->workers[slot_worker_].time_per_token;
   constant_ = -slot_cost_;
   slope_ = bend_ = 0;
   for (int32_t h = 0; h < steps_; ++h) {
@@ -62,8 +61,8 @@ SlotPrice SquarePricing::Lowest(int32_t curve) {
     slope_ += d[h] * y * p[h];
     bend_ += d[h] * p[h] * p[h];
   }
-  slope_ *= 2 * load_rate;
-  bend_ *= load_rate * load_rate;
+  slope_ *= 2 * rate;
+  bend_ *= rate * rate;
   const double load = bend_ > 0 ? -slope_ / (2 * bend_) : 0;
   return {load, constant_ + load * slope_ / 2};
 }

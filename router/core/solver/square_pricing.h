@@ -1,7 +1,7 @@
 // Prices of exchanges under the squared deviations from a target (instance.h, kSquare). One of the two
 // pricings of the search (search.h defines a pricing). A worker costs sum_h d_h y(h)^2 with y its time less
-// the target, so no worker's price depends on another's. An item of load s adds R s p(h) + r q(h) to y(h),
-// with r the worker's time_per_token and R its load_rate. So the price of giving a slot to an item is a
+// the target, so no worker's price depends on another's. An item of load s adds r (s p(h) + q(h)) to y(h),
+// with r the worker's time_per_token. So the price of giving a slot to an item is a
 // parabola in s for a given curve: its coefficients cost O(H) once per slot and curve, and every further item
 // O(1). Lowest() is its minimum. Ownership: borrows instance and terms from Reset on. Threads: one at a time.
 #pragma once

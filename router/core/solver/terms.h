@@ -22,10 +22,10 @@ struct SlotPrice {
 
 // The time that an item adds to a worker, by step.
 struct TimeAdded {
-  double time, rate;
+  double load, rate;
   const double* survival;
   const double* growth;
-  double operator[](int32_t h) const { return time * survival[h] + rate * growth[h]; }
+  double operator[](int32_t h) const { return rate * (load * survival[h] + growth[h]); }
 };
 
 class Terms {
@@ -66,10 +66,9 @@ class Terms {
   const double* growth(int32_t curve) const { return growth_.data() + curve * steps_; }
 
   TimeAdded Added(const Instance& instance, int32_t item, int32_t g) const {
-    const WorkerView& worker = instance.workers[g];
     const SolverItem& of = instance.items[item];
     const int32_t curve = instance.CurveOf(of);
-    return {worker.load_rate() * static_cast<double>(of.LoadOn(g)), worker.time_per_token, survival(curve),
+    return {static_cast<double>(of.LoadOn(g)), instance.workers[g].time_per_token, survival(curve),
             growth(curve)};
   }
 

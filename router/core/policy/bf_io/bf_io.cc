@@ -75,7 +75,7 @@ absl::StatusOr<SolverSettings> BfIoSettings(const PolicyOptions& options) {
 void Valuation::Apply(const Snapshot& snapshot, Instance& instance) {
   const PoolScale scale = MeasurePool(snapshot.waiting);
   const double typical_age = TypicalAge(snapshot);
-  const double rate = instance.MeanLoadRate(), deviation = scale.deviation;
+  const double rate = instance.MeanRate(), deviation = scale.deviation;
   for (size_t i = 0; i < instance.items.size(); ++i) {
     const double age = static_cast<double>(Age(snapshot.waiting[i])), r = age / typical_age;
     instance.items[i].weight =
@@ -134,7 +134,7 @@ void Valuation::Prepare(const Snapshot& snapshot, double typical_age, Instance& 
     SolverItem& oversized = instance.items[oversized_[i]];
     oversized.reserved_worker = level_[i];
     oversized.precounted_tokens = oversized.load - slot_load;
-    instance.workers[oversized.reserved_worker].Precount(oversized.precounted_tokens);
+    instance.workers[oversized.reserved_worker].load_tokens += oversized.precounted_tokens;
   }
 }
 

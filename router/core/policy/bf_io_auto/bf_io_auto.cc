@@ -143,7 +143,7 @@ void OversizedRequests::Apply(const Snapshot& snapshot, absl::Span<const double>
     SolverItem& candidate = instance.items[candidates_[k].item];
     candidate.reserved_worker = lowest_[k];
     candidate.precounted_tokens = std::llround(candidates_[k].precounted_tokens);
-    instance.workers[candidate.reserved_worker].Precount(candidate.precounted_tokens);
+    instance.workers[candidate.reserved_worker].load_tokens += candidate.precounted_tokens;
   }
 }
 
@@ -207,13 +207,13 @@ void UrgencyTracker::SetWeights(const Snapshot& snapshot, const PoolScale& scale
   for (const WorkerView& worker : instance.workers) {
     low = std::min(low, worker.TimeAt(static_cast<double>(worker.load_tokens)));
     high = std::max(high, worker.TimeAt(static_cast<double>(worker.load_tokens)));
-    steepest = std::max(steepest, worker.load_rate());
+    steepest = std::max(steepest, worker.time_per_token);
   }
   for (const SolverItem& item : instance.items)
     largest = std::max(largest, steepest * static_cast<double>(item.load + item.precounted_tokens));
   const double forced = 4 * std::pow(high - low + 2 * largest, 2);
 
-  const double rate = instance.MeanLoadRate();
+  const double rate = instance.MeanRate();
   const double unit = price_ * scale.deviation * scale.deviation;
   const bool tenants_differ = std::any_of(leads_.begin(), leads_.end(), [](double lead) { return lead > 0; });
   for (size_t i = 0; i < instance.items.size(); ++i) {

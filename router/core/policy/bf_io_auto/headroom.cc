@@ -101,16 +101,15 @@ bool Headroom::Place(const Snapshot& snapshot, double growth, const StopSignal& 
 void Headroom::Prepare(const FreeCapacity& free) {
   workers_.clear();
   largest_ = 0;
-  double rates = 0, growths = 0;
+  double rates = 0;
   for (WorkerIndex g = 0; g < free.workers(); ++g) {
     const double time = T(free[g]);
     largest_ = std::max(largest_, time);
-    rates += free[g].load_rate();
-    growths += free[g].time_per_token * growth_;
+    rates += free[g].time_per_token;
     if (free[g].free_slots > 0) workers_.push_back({time, g});
   }
   rate_ = rates / static_cast<double>(free.workers());
-  grows_ = growths / static_cast<double>(free.workers());
+  grows_ = growth_ * rate_;
   std::sort(workers_.begin(), workers_.end());
   low_ = std::max<size_t>(1, static_cast<size_t>(kLowShare * free.workers()));
   sums_.assign(sorted_.size() + 1, 0);

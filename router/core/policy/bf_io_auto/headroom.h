@@ -64,7 +64,7 @@ class Headroom {
   }
   // T if the request is added.
   double With(const WorkerView& worker, const WaitingView& request) const {
-    return T(worker) + worker.load_rate() * static_cast<double>(request.prefill_tokens) +
+    return T(worker) + worker.time_per_token * static_cast<double>(request.prefill_tokens) +
            worker.time_per_token * growth_;
   }
   // Sorts the workers and adds up the sizes.

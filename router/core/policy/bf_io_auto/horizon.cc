@@ -34,8 +34,7 @@ bool Horizon::Place(const Snapshot& snapshot, const StopSignal& stop, FreeCapaci
   const FarOutlook& far = snapshot.far;
   const size_t knots = far.steps.size();
   steps_.Reset(free.views(), far, snapshot.rule == PlacementRule::kRefill);
-  request_.tokens.resize(knots);
-  request_.prompt.resize(knots);
+  request_.resize(knots);
   for (size_t at = 0; at < order_.size(); ++at) {
     // A placement takes some 20 us in the largest groups.
     if (stop && stop()) {
@@ -48,8 +47,7 @@ bool Horizon::Place(const Snapshot& snapshot, const StopSignal& stop, FreeCapaci
     const auto prompt = static_cast<double>(request.prefill_tokens);
     for (size_t k = 0; k < knots; ++k) {
       const double stays = far.curves[static_cast<size_t>(far.curve_of[i]) * knots + k];
-      request_.tokens[k] = stays * (prompt + static_cast<double>(far.steps[k]));
-      request_.prompt[k] = stays * prompt;
+      request_[k] = stays * (prompt + static_cast<double>(far.steps[k]));
     }
     steps_.Open(request_);
     const WorkerIndex worker = steps_.Least(free, request);
@@ -66,7 +64,7 @@ void ExpectedSteps::Reset(absl::Span<const WorkerView> workers, const FarOutlook
   rates_.clear();
   double rate = 0;
   for (const WorkerView& worker : workers) {
-    rates_.push_back({worker.time_per_token, worker.prefill_weight});
+    rates_.push_back(worker.time_per_token);
     rate += worker.time_per_token / static_cast<double>(workers.size());
   }
   const double spread = std::sqrt(2 * std::log(std::max<double>(2, static_cast<double>(workers.size()))));
@@ -109,12 +107,12 @@ void ExpectedSteps::Open(const Request& request) {
   prepared_ = false;
 }
 
-void ExpectedSteps::TakeRate(const Rate& rate) {
+void ExpectedSteps::TakeRate(double rate) {
   if (prepared_ && rate == rate_) return;
   rate_ = rate;
   prepared_ = true;
   for (size_t k = 0; k < knots_; ++k) {
-    by_[k] = (rate.token * request_->tokens[k] + rate.prompt * request_->prompt[k]) / tau_[k];
+    by_[k] = rate * (*request_)[k] / tau_[k];
     grown_[k] = by_[k] < kLinear ? std::expm1(by_[k]) : 0;
   }
 }

@@ -35,12 +35,8 @@ namespace bfio::core {
 // exponentials for Reset, O(knots) logarithms for Raise, at most as many per worker for Least. Threads: one.
 class ExpectedSteps {
  public:
-  // The load that a request adds at knot k: expected tokens, and prompt tokens that still cost compute
-  // (WorkerView::prefill_weight).
-  struct Request {
-    std::vector<double> tokens;
-    std::vector<double> prompt;
-  };
+  // The expected tokens that a request adds at each knot.
+  using Request = std::vector<double>;
 
   // `refill`: with the term for arrivals. REQUIRES: far has a row for each worker, and steps.
   void Reset(absl::Span<const WorkerView> workers, const FarOutlook& far, bool refill);
@@ -57,22 +53,16 @@ class ExpectedSteps {
   void Add(WorkerIndex g);
 
  private:
-  struct Rate {
-    double token;
-    double prompt;
-    bool operator==(const Rate& other) const { return token == other.token && prompt == other.prompt; }
-  };
-
   size_t At(WorkerIndex g, size_t k) const { return static_cast<size_t>(g) * knots_ + k; }
   // Prepares the open request for workers of this rate.
-  void TakeRate(const Rate& rate);
+  void TakeRate(double rate);
   // Computes the exponentials of knot k from the times.
   void SetKnot(size_t k);
   // log sum exp at knot k with the open request on worker g, less without. REQUIRES: TakeRate.
   double RaiseAt(size_t k, WorkerIndex g) const;
 
   size_t knots_ = 0;
-  std::vector<Rate> rates_;
+  std::vector<double> rates_;
   // By knot: the weight d_h of the steps for which it stands, and tau.
   std::vector<double> weight_;
   std::vector<double> tau_;
@@ -86,7 +76,7 @@ class ExpectedSteps {
 
   // The open request, and the rate for which it is prepared.
   const Request* request_ = nullptr;
-  Rate rate_{0, 0};
+  double rate_ = 0;
   bool prepared_ = false;
   // By knot, x being what it adds to a worker's time: x / tau, and exp(x / tau) - 1 where that is moderate.
   std::vector<double> by_;

@@ -154,7 +154,7 @@ TEST(LogCodec, RereadRecordsAreTheSame) {
       {epoch, {.displaced = {1}}},
       {core::CloseEpoch{2}, {}},
       {core::SetAcceptsNew{1, 2, false}, {}},
-      {core::SetTime{1, 2, 1.5, -3, 0.25}, {}},
+      {core::SetTime{1, 2, 1.5, -3}, {}},
       {core::SetServiceTime{1, 2, 1.0 / 3}, {}},
       {core::SetCost{1, 2, cost, {true, 256, 3e-3, 6e-3}}, {}},
       {core::MakePlan{3, true}, made},

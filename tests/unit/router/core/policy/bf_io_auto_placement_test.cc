@@ -59,7 +59,6 @@ Group Random(uint64_t seed, uint64_t most = 20) {
     if (!unequal) continue;
     group.workers.back().time_per_token = 0.5 + rng.Uniform();
     group.workers.back().time_offset = 1000 * rng.Uniform();
-    group.workers.back().prefill_weight = rng.Uniform();
   }
   for (size_t k = 0; k < group.steps.size(); ++k) {
     group.variance.push_back(k == 0 ? 0 : 1e6 * rng.Uniform());
@@ -135,7 +134,7 @@ class HeadroomTest : public ::testing::Test {
     for (WorkerIndex g = 0; g < free.workers(); ++g) {
       largest = std::max(largest, TimeOf(free[g], growth));
       if (before.Fits(request, g)) smallest = std::min(smallest, TimeOf(free[g], growth));
-      rate += free[g].load_rate() / free.workers();
+      rate += free[g].time_per_token / free.workers();
       grows += free[g].time_per_token * growth / free.workers();
     }
     double next = 0;
@@ -242,8 +241,7 @@ ExpectedSteps::Request RequestOf(const Group& group, size_t i) {
   const auto prompt = static_cast<double>(group.waiting[i].prefill_tokens);
   for (size_t k = 0; k < knots; ++k) {
     const double stays = group.curves[static_cast<size_t>(group.curve_of[i]) * knots + k];
-    request.tokens.push_back(stays * (prompt + static_cast<double>(group.steps[k])));
-    request.prompt.push_back(stays * prompt);
+    request.push_back(stays * (prompt + static_cast<double>(group.steps[k])));
   }
   return request;
 }
@@ -252,11 +250,7 @@ ExpectedSteps::Request RequestOf(const Group& group, size_t i) {
 Group With(Group group, size_t i, WorkerIndex g) {
   const ExpectedSteps::Request request = RequestOf(group, i);
   const size_t knots = group.steps.size();
-  const WorkerView& worker = group.workers[static_cast<size_t>(g)];
-  for (size_t k = 0; k < knots; ++k) {
-    group.load[static_cast<size_t>(g) * knots + k] +=
-        request.tokens[k] + worker.prefill_weight * request.prompt[k] / worker.time_per_token;
-  }
+  for (size_t k = 0; k < knots; ++k) group.load[static_cast<size_t>(g) * knots + k] += request[k];
   return group;
 }
 

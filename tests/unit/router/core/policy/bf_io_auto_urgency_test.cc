@@ -252,7 +252,6 @@ TEST(BfIoAutoForceTest, WeightOfAnOverdueRequestExceedsAnyGainInBalance) {
     const bool unequal = rng.Below(2) == 0;
     const int64_t base = rng.Below(2) == 0 ? 0 : static_cast<int64_t>(rng.Below(100'000));
     const double rate = unequal ? 0.5 + 8 * rng.Uniform() : 1;
-    const double weight = rng.Below(2) == 0 ? 20 * rng.Uniform() : 0;
     for (int g = 0; g < 3; ++g) {
       WorkerView& worker = instance.workers.emplace_back();
       worker.load_tokens =
@@ -260,8 +259,6 @@ TEST(BfIoAutoForceTest, WeightOfAnOverdueRequestExceedsAnyGainInBalance) {
       worker.free_slots = static_cast<int32_t>(g == 0 || rng.Below(2));
       worker.free_kv_tokens = int64_t{1} << 40;
       worker.time_per_token = rate * (unequal ? 0.7 + 0.6 * rng.Uniform() : 1);
-      worker.prefill_weight = weight;
-      worker.time_offset = weight * static_cast<double>(rng.Below(2'000));
       time += worker.TimeAt(static_cast<double>(worker.load_tokens)) / 3;
     }
     for (int i = 0; i < 5; ++i) {
@@ -269,7 +266,7 @@ TEST(BfIoAutoForceTest, WeightOfAnOverdueRequestExceedsAnyGainInBalance) {
           {.load = 1 + static_cast<int64_t>(rng.Below(rng.Below(3) == 0 ? 20'000 : 500))});
       mean += static_cast<double>(instance.items.back().load) / 5;
     }
-    instance.target_load = time + static_cast<double>(instance.Target()) * mean * instance.MeanLoadRate() / 3;
+    instance.target_load = time + static_cast<double>(instance.Target()) * mean * instance.MeanRate() / 3;
     const auto first_enters = [&] {
       return SolveExhaustively(instance, {.objective = ObjectiveKind::kSquare}).solution.worker_of[0] !=
              kUnassigned;

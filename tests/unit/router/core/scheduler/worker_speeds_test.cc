@@ -120,21 +120,6 @@ TEST(WorkerSpeeds, StepsAreComparedNotCoefficients) {
   }
 }
 
-TEST(WorkerSpeeds, APromptTokenCountsAsItsCostInTokensOfLoad) {
-  std::vector<WorkerCost> costs = {Cost(kC, kTl), Cost(kC, kTl)};
-  std::vector<WorkerTime> times = TimesOf(costs, std::vector<WorkerTime>(2));
-  EXPECT_EQ(times[0].prefill_time, 0) << "not told";
-  for (WorkerCost& cost : costs) cost.estimate->prefill = FittedValue{500 * kTl, 10 * kTl};
-  times = TimesOf(costs, times);
-  EXPECT_NEAR(times[0].prefill_time, 500, 1e-6);
-  costs[0].estimate->prefill = FittedValue{520 * kTl, 10 * kTl};
-  EXPECT_NEAR(TimesOf(costs, times)[0].prefill_time, 500, 1e-6) << "noise";
-  costs[0].estimate->prefill = FittedValue{700 * kTl, 100 * kTl};
-  EXPECT_NEAR(TimesOf(costs, times)[0].prefill_time, 500, 1e-6) << "not known well";
-  costs[0].estimate->prefill = FittedValue{700 * kTl, 10 * kTl};
-  EXPECT_NEAR(TimesOf(costs, times)[0].prefill_time, 700, 1e-6);
-}
-
 TEST(WorkerSpeeds, AbsurdCostsStayWithinBounds) {
   for (const WorkerTime& time :
        TimesOf({{Cost(1e3, 1e-15), Cost(0, 1), Cost(0, 1e-9)}}, std::vector<WorkerTime>(3))) {

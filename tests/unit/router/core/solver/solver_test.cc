@@ -231,21 +231,6 @@ TEST(ObjectiveTest, SquareIsSquaredDeviationsFromTheTargetLessWeights) {
   EXPECT_EQ(Evaluate(instance, Settings(ObjectiveKind::kSquare), {{1}}), 1 * 1 + 3 * 3 - 5);
 }
 
-TEST(ObjectiveTest, PrefillCountsAsLongAsTheItemIsActive) {
-  Instance instance = Make({{10, 1}, {4, 1}}, {2});
-  instance.workers[1].prefill_weight = 3;
-  instance.workers[1].time_offset = 1;
-  EXPECT_EQ(Evaluate(instance, Settings(ObjectiveKind::kPaper), {{1}}), 13 - 10);
-  instance.horizon = 1;
-  instance.ahead = {10, 11, 4, 5};
-  instance.curves = {1, 0.5};
-  // Next step: worker 0 has 11. Worker 1 has 5 and an offset of 1; with probability 1/2 the item adds 2 + 1
-  // tokens and 2 tokens of prefill of weight 3: 1 + 5 + 1.5 + 3.
-  EXPECT_EQ(Evaluate(instance, Settings(ObjectiveKind::kPaper), {{1}}), 3 + 0.5);
-  instance.target_ahead = {13, 10};
-  EXPECT_EQ(Evaluate(instance, Settings(ObjectiveKind::kSquare), {{1}}), 3 * 3 + 1 * 1 + 0.5 * 0.5);
-}
-
 TEST(SolverReservedWorkerTest, PrecountedTokensLowerTheLoadOnTheReservedWorker) {
   // Worker 1's load of 1,000 contains 600 of the first item's 700 tokens, precounted because it is reserved
   // for that item: it really holds 400.
