@@ -102,7 +102,7 @@ TEST(WorkerWeb, PhasesAndMeasurementsFromStartToEnd) {
   ASSERT_TRUE(WaitForReply(web, "/readyz", 503, "1 joined"));
   EXPECT_EQ(Get(web, "/healthz").status, 200) << "alive, though nothing to do";
   EXPECT_EQ(Value(Get(web, "/metrics").body, "bfio:worker_connected{worker=\"w0\"}"), 1);
-  EXPECT_THAT(Get(web, "/metrics").body, Not(HasSubstr("\nbfio:worker_rank{")));
+  EXPECT_EQ(Value(Get(web, "/metrics").body, "bfio:worker_serving{worker=\"w0\"}"), 0);
 
   Process second = start("w1");
   ASSERT_TRUE(WaitForReply(web, "/readyz", 200, "1 serving"));
@@ -111,37 +111,29 @@ TEST(WorkerWeb, PhasesAndMeasurementsFromStartToEnd) {
     EXPECT_TRUE(result.status.ok()) << result.status.error_message();
   }
   // The measurements of the last step are updated after its report.
-  double tokens = 0, steps = 0, reports = 0, local = 0;
+  double steps = 0;
   const std::string other = WebOf(second);
   const absl::Time deadline = MonotonicNow() + kSlowdown * absl::Seconds(30);
-  while ((tokens < 200 || steps < 2 * 5 || reports < steps || local < steps) && MonotonicNow() < deadline) {
-    tokens = steps = reports = local = 0;
+  while (steps < 40 * 5 && MonotonicNow() < deadline) {
+    steps = 0;
     for (const auto& [address, id] : {std::pair(web, "w0"), std::pair(other, "w1")}) {
       const std::string text = Get(address, "/metrics").body;
       const std::string label = absl::StrCat("{worker=\"", id, "\"}");
-      tokens += Value(text, "bfio:worker_generation_tokens_total" + label);
       steps += Value(text, "bfio:worker_steps_total" + label);
-      reports += Value(text, "bfio:worker_reports_sent_total" + label);
-      local += Value(text, "bfio:worker_step_local_seconds_count" + label);
       EXPECT_EQ(Value(text, "bfio:worker_kv_capacity_tokens" + label), 50000);
-      EXPECT_EQ(Value(text, "bfio:worker_slots" + label), 16);
     }
   }
-  EXPECT_EQ(tokens, 200);
-  EXPECT_EQ(reports, steps);
-  EXPECT_EQ(local, steps);
+  EXPECT_GE(steps, 40 * 5);
   const std::string text = Get(web, "/metrics").body;
   EXPECT_GT(Value(text, "bfio:worker_step_cost_fixed_seconds{worker=\"w0\"}"), 0) << "hundreds of steps tell";
   EXPECT_EQ(Value(text, "bfio:worker_kv_reserved_tokens{worker=\"w0\"}"), 0);
   EXPECT_THAT(text, Not(HasSubstr("joules"))) << "nothing was measured";
 
-  const double epochs = Value(text, "bfio:worker_epochs_total{worker=\"w0\"}");
   cluster.KillRouter();
   ASSERT_TRUE(WaitForReply(web, "/metrics", 200, "bfio:worker_connected{worker=\"w0\"} 0"));
   cluster.StartRouterAgain();
-  ASSERT_TRUE(WaitForReply(web, "/metrics", 200, "bfio:worker_reconnects_total{worker=\"w0\"} 1"));
-  ASSERT_TRUE(WaitForReply(web, "/metrics", 200,
-                           absl::StrCat("bfio:worker_epochs_total{worker=\"w0\"} ", epochs + 1)));
+  ASSERT_TRUE(WaitForReply(web, "/metrics", 200, "bfio:worker_connected{worker=\"w0\"} 1"));
+  ASSERT_TRUE(WaitForReply(web, "/readyz", 200, "1 serving"));
   for (Process* worker : {&first, &second}) {
     worker->Signal(SIGTERM);
     EXPECT_EQ(worker->Wait(kSlowdown * absl::Seconds(40)), 0) << worker->Stderr();

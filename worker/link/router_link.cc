@@ -310,12 +310,8 @@ void RouterLink::WriteLoop(Call& call) {
       message = std::move(state_->queue.front());
       state_->queue.pop_front();
       state_->writing = true;
-      if (options_.recorder != nullptr) options_.recorder->OnUnsent(state_->queue.size());
     }
     call.Write(*message);
-    if (options_.recorder != nullptr && std::holds_alternative<StepReport>(*message)) {
-      options_.recorder->OnReportSent();
-    }
   }
   call.Close();
 }
@@ -337,7 +333,6 @@ void RouterLink::Send(uint64_t stream, OutMessage message) {
     return Lose(message);
   }
   state_->queue.push_back(std::move(message));
-  if (options_.recorder != nullptr) options_.recorder->OnUnsent(state_->queue.size());
   if (!hello) return;
   state_->greeted = true;
   if (state_->leaving.has_value()) state_->queue.push_back(Leave{*state_->leaving});

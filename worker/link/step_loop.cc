@@ -85,8 +85,7 @@ absl::Status StepLoop::Greet(uint64_t stream) {
 
 absl::Status StepLoop::RunEpoch(const Inbox::Enter& enter) {
   for (const Handle handle : enter.epoch.cancellations) Drop(handle);
-  if (options_.recorder != nullptr)
-    options_.recorder->OnResidents(engine_->active(), engine_->free_kv_tokens());
+  if (options_.recorder != nullptr) options_.recorder->OnFreeKv(engine_->free_kv_tokens());
   held_.set_retain(enter.epoch.retain);
   if (!enter.epoch.group_name.empty()) group_ = enter.epoch.group_name;
   level_.reset();
@@ -120,7 +119,7 @@ absl::StatusOr<std::unique_ptr<Barrier>> StepLoop::FormGroup(const Inbox::Enter&
   const ScopedLogFields fields{
       {"worker", options_.worker_id}, {"group", group_}, {"epoch", epoch.group.epoch}};
   if (options_.recorder != nullptr) {
-    options_.recorder->OnEpoch(epoch.group.epoch, epoch.group.rank, epoch.group.world_size, barrier.ok());
+    options_.recorder->OnEpoch(barrier.ok());
   }
   if (barrier.ok()) {
     spdlog::info("{}: epoch {}: rank {} of {}", options_.worker_id, epoch.group.epoch, epoch.group.rank,
@@ -152,19 +151,24 @@ absl::Status StepLoop::RunSteps(const Inbox::Enter& enter, Barrier& barrier) {
     if (met.ok()) {
       meter_.Take(report);
       if (options_.recorder != nullptr && report.cost) options_.recorder->OnCost(*report.cost);
-      if (options_.recorder != nullptr && report.energy) options_.recorder->OnEnergy(*report.energy);
+      if (options_.recorder != nullptr && report.energy)
+        options_.recorder->OnBarrierEnergy(report.energy->sums.barrier_j);
     } else {
       // The tokens in the report are valid nevertheless.
       report.barrier_error = Text(met);
       report.missing_ranks = MissingRanks(met);
     }
     std::optional<StepRow> row;
-    if (options_.step_log != nullptr || options_.recorder != nullptr) row = RowOf(enter, report);
+    if (options_.step_log != nullptr && met.ok()) row = RowOf(enter, report);
     const auto preempted = static_cast<int64_t>(report.output.preempted.size());
     const auto failed = static_cast<int64_t>(report.output.failed.size());
     link_.Send(enter.stream, std::move(report));
     // After the report, which others wait for.
-    if (row) Record(*row, preempted, failed, met.ok());
+    if (row) options_.step_log->Append(*row);
+    if (options_.recorder != nullptr) {
+      const auto held = static_cast<int64_t>(held_.size());
+      options_.recorder->OnStep({engine_->free_kv_tokens(), held, preempted, failed}, met.ok());
+    }
     if (!met.ok()) {
       const ScopedLogFields fields{{"worker", options_.worker_id},
                                    {"group", group_},
@@ -303,15 +307,6 @@ absl::Status StepLoop::RunLocal(const Inbox::Enter& enter, StepReport& report) {
   EndFailed(report);
   due_.clear();
   return status;
-}
-
-void StepLoop::Record(const StepRow& row, int64_t preempted, int64_t failed, bool met) {
-  if (options_.step_log != nullptr && met) options_.step_log->Append(row);
-  if (options_.recorder == nullptr) return;
-  options_.recorder->OnStep(row,
-                            {engine_->active(), engine_->free_kv_tokens(), inbox_.pending_assignments(),
-                             static_cast<int64_t>(held_.size()), held_.bytes(), preempted, failed},
-                            met);
 }
 
 StepRow StepLoop::RowOf(const Inbox::Enter& enter, const StepReport& report) const {

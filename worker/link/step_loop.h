@@ -174,7 +174,6 @@ class StepLoop {
   // Waits for the other ranks in the step's barrier. An error if it or some rank's engine failed.
   absl::Status AwaitBarrier(const Inbox::Enter& enter, Barrier& barrier, bool engine_ok, StepReport& report);
   // Passes a step to the step log and the recorder, after its report is handed over.
-  void Record(const StepRow& row, int64_t preempted, int64_t failed, bool met);
   // REQUIRES: the barrier succeeded, and the report is complete.
   StepRow RowOf(const Inbox::Enter& enter, const StepReport& report) const;
   Contribution ContributionOf(const StepReport& report) const;

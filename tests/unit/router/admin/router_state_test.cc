@@ -157,18 +157,17 @@ void ExpectLines(const std::string& metrics, const std::vector<std::string>& lin
 TEST(StateMetricsTest, MetricsOfAGroup) {
   const std::string text = MetricsText(State());
   // A request waits for reserved memory while slots are free and the usage is low.
-  ExpectLines(
-      text,
-      {"num_requests_running 8\n", "num_requests_waiting 9\n", "ranks 2\n", "max_load_tokens 300\n",
-       "mean_load_tokens 200\n", "min_load_tokens 100\n", "balance_ratio 0.66666", "idle_fraction 0.33333",
-       "kv_cache_usage_perc{group=\"0\",rank=\"0\"} 0.3",
-       "rank_kv_reserved_tokens{group=\"0\",rank=\"0\"} 900\n",
-       "rank_kv_capacity_tokens{group=\"0\",rank=\"0\"} 1000\n", "load_tokens{group=\"0\",rank=\"1\"} 100\n",
-       "policy_info{policy=\"bf_io_auto\"} 1\n", "time_to_first_token_seconds_bucket{le=\"+Inf\"} 3\n",
-       "tenant_requests_accepted_total{tenant=\"acme\"} 0\n", "energy_busy_joules_total 8\n",
-       "rank_info{group=\"0\",rank=\"0\",worker=\"vllm://10.0.0.1:50100#1\"} 1\n"
-       "bfio:rank_info{group=\"0\",rank=\"1\",worker=\"vllm://10.0.0.1:50100#0\"} 1\n",
-       "is_leader 1\n", "step_predicted_ratio{group=\"0\"} 0.5\n"});
+  ExpectLines(text, {"num_requests_running 8\n", "num_requests_waiting 9\n", "ranks 2\n",
+                     "max_load_tokens 300\n", "mean_load_tokens 200\n", "min_load_tokens 100\n",
+                     "idle_fraction 0.33333", "kv_cache_usage_perc{group=\"0\",rank=\"0\"} 0.3",
+                     "rank_kv_reserved_tokens{group=\"0\",rank=\"0\"} 900\n",
+                     "rank_kv_capacity_tokens{group=\"0\",rank=\"0\"} 1000\n",
+                     "load_tokens{group=\"0\",rank=\"1\"} 100\n", "policy_info{policy=\"bf_io_auto\"} 1\n",
+                     "time_to_first_token_seconds_bucket{le=\"+Inf\"} 3\n",
+                     "tenant_requests_accepted_total{tenant=\"acme\"} 0\n", "energy_busy_joules_total 8\n",
+                     "rank_info{group=\"0\",rank=\"0\",worker=\"vllm://10.0.0.1:50100#1\"} 1\n"
+                     "bfio:rank_info{group=\"0\",rank=\"1\",worker=\"vllm://10.0.0.1:50100#0\"} 1\n",
+                     "is_leader 1\n", "step_predicted_ratio{group=\"0\"} 0.5\n"});
   EXPECT_THAT(text, Not(HasSubstr("joining"))) << "it has no rank";
   // Autoscalers know the names that vLLM has given.
   for (const char* metric : {"num_requests_running{model_name=\"Qwen/Qwen3-0.6B\"} 8\n",

@@ -12,12 +12,10 @@ TEST(RankRecorderTest, PhasesFollowARanksLifetime) {
   EXPECT_EQ(recorder.telemetry().phase, RankPhase::kConnecting);
   recorder.OnStreamUp();
   EXPECT_EQ(recorder.telemetry().phase, RankPhase::kJoined);
-  recorder.OnEpoch(5, 1, 2, /*formed=*/false);
+  recorder.OnEpoch(/*formed=*/false);
   EXPECT_EQ(recorder.telemetry().phase, RankPhase::kJoined);
-  EXPECT_FALSE(recorder.telemetry().rank.has_value());
-  recorder.OnEpoch(6, 1, 2, /*formed=*/true);
+  recorder.OnEpoch(/*formed=*/true);
   EXPECT_EQ(recorder.telemetry().phase, RankPhase::kServing);
-  EXPECT_EQ(recorder.telemetry().rank, 1);
   recorder.OnStreamDown();
   EXPECT_EQ(recorder.telemetry().phase, RankPhase::kServing) << "the group steps on without a router";
   EXPECT_FALSE(recorder.telemetry().connected);
@@ -27,8 +25,6 @@ TEST(RankRecorderTest, PhasesFollowARanksLifetime) {
   recorder.OnLeaving();
   const RankTelemetry end = recorder.telemetry();
   EXPECT_EQ(end.phase, RankPhase::kLeaving);
-  EXPECT_EQ(end.reconnects, 1u);
-  EXPECT_EQ(end.epochs_formed, 1u);
   EXPECT_EQ(end.epochs_failed, 1u);
 }
 

@@ -20,24 +20,15 @@ using ::testing::Not;
 RankTelemetry Known() {
   RankTelemetry rank = {.worker_id = "w0",
                         .connected = true,
-                        .epoch = 7,
-                        .rank = 3,
-                        .ranks = 4,
-                        .epochs_formed = 2,
+                        .in_epoch = true,
                         .steps = 5,
                         .failed_requests = 6,
                         .kv_tokens = 1000,
                         .free_kv_tokens = 400,
                         .undelivered_tokens = 11};
-  rank.local_s.Add(0.002);
-  rank.cost.emplace();
-  rank.cost->c = FittedValue{0.004, 0.001};
-  rank.cost->tl = FittedValue{2e-7, 1e-9};
-  rank.cost->prefill = FittedValue{3e-6, 1e-9};
-  rank.energy.emplace();
-  rank.energy->sums.busy_j = 12.5;
-  rank.energy->sums.barrier_j = 4.5;
-  rank.energy->idle_watts = 70;
+  rank.cost.c = FittedValue{0.004, 0.001};
+  rank.cost.tl = FittedValue{2e-7, 1e-9};
+  rank.barrier_j = 4.5;
   return rank;
 }
 
@@ -49,13 +40,13 @@ std::set<std::string> Exposed(const std::string& text) {
   return names;
 }
 
-// A value that is not known must be absent: zero joules or rank 0 would be wrong.
+// A value that is not known must be absent: zero joules would be wrong.
 TEST(WorkerMetricsTest, UnknownValuesAreAbsent) {
   RankTelemetry fresh = {.worker_id = "w1"};
   const RankTelemetry ranks[] = {Known(), fresh};
   const std::string text = MetricsText("1", 0, ranks);
-  for (const char* name : {"rank", "step_cost_fixed_seconds", "step_cost_token_seconds", "power_watts",
-                           "energy_busy_joules_total", "idle_power_watts"}) {
+  for (const char* name :
+       {"step_cost_fixed_seconds", "step_cost_token_seconds", "energy_barrier_joules_total"}) {
     EXPECT_THAT(text, HasSubstr(absl::StrCat("bfio:worker_", name, "{worker=\"w0\"}")));
     EXPECT_THAT(text, Not(HasSubstr(absl::StrCat("bfio:worker_", name, "{worker=\"w1\"}"))));
   }
