@@ -22,12 +22,10 @@ struct ChainOptions {
   absl::Duration load_timeout = absl::Minutes(2);
   // Upper bound of the time that a step may take around a chain.
   absl::Duration step_timeout = absl::Seconds(10);
-  // Compose with the servers' measurements; otherwise all count as equally fast and equally distant.
+  // Compose with the servers' measurements; otherwise all count as equally fast.
   bool use_times = true;
   // The mean request, in tokens.
   core::JobShape job = {512, 128};
-  // Upper bound of the time that a pending composition waits for measurements, over all servers.
-  absl::Duration measure_timeout = absl::Seconds(3);
   // Folder to which the measured pool is written; empty: not written.
   std::string plan_folder;
 };

@@ -1,7 +1,7 @@
 #include "chains/router/chain_pool.h"
 
 #include <algorithm>
-#include <numeric>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/peer_text.h"
@@ -18,8 +18,6 @@ constexpr uint32_t kMaxBlocks = core::kMostBlocks;
 constexpr uint32_t kMaxSlots = 1 << 16;
 // Upper bound of the parts that one server may announce: each may name a chain of kMaxServers.
 constexpr int kMaxStages = 256;
-// Upper bound of the servers to which a server measures round trips.
-constexpr size_t kMaxPeers = 64;
 constexpr double kLeastTime = 1e-9, kMostTime = 1e6;
 
 absl::Status CheckHello(const v1::ServerHello& hello) {
@@ -60,9 +58,8 @@ absl::Status ChainPool::OnMessage(Session session, const v1::ServerMessage& mess
   if (found == servers_.end())
     return absl::InvalidArgumentError("the first message of a stream must be ServerHello");
   if (message.has_ready()) return OnReady(session, message.ready(), now);
-  if (message.has_times()) return OnTimes(session, message.times(), now);
   if (!message.has_broken())
-    return absl::InvalidArgumentError("ServerMessage is empty; set hello, ready, times or broken");
+    return absl::InvalidArgumentError("ServerMessage is empty; set hello, ready or broken");
   const uint64_t chain = message.broken().chain();
   if (found->second.chains.contains(chain)) {
     EndChain(chain, absl::StrCat(found->second.hello.server_id(), ": ", PeerText(message.broken().reason())),
@@ -131,7 +128,6 @@ absl::Status ChainPool::OnHello(Session session, const v1::ServerHello& hello, a
   spdlog::info("chains: server {} joined with {:.1f} MiB of memory", hello.server_id(),
                static_cast<double>(hello.memory_bytes()) / (1 << 20));
   for (const v1::ChainStage& stage : hello.stages()) RecoverStage(session, server, stage, now);
-  RequestTimes(session, server, now);
   SettleFrom(now);
   return absl::OkStatus();
 }
@@ -146,52 +142,17 @@ void ChainPool::TakeOver(const v1::ServerHello& hello, absl::Time now) {
   if (before != servers_.end()) OnGone(before->first, now);
 }
 
-void ChainPool::RequestTimes(Session session, Server& server, absl::Time now) {
-  if (!options_.use_times || server.hello.block_step_s() <= 0) return;
-  v1::PoolMessage message;
-  for (const auto& [other, peer] : servers_) {
-    if (other == session) continue;
-    if (static_cast<size_t>(message.measure().peers_size()) == kMaxPeers) break;
-    v1::MeasurePeers::Peer* to = message.mutable_measure()->add_peers();
-    to->set_server_id(peer.hello.server_id());
-    to->set_pipeline_address(peer.hello.pipeline_address());
-  }
-  if (!message.has_measure()) return;
-  server.measuring_until = now + options_.measure_timeout;
-  Send(session, std::move(message));
-}
-
-absl::Status ChainPool::OnTimes(Session session, const v1::PeerTimes& times, absl::Time now) {
-  if (static_cast<size_t>(times.peers_size()) > kMaxPeers)
-    return absl::InvalidArgumentError(absl::StrCat("PeerTimes of more than ", kMaxPeers, " servers"));
-  Server& server = servers_[session];
-  for (const v1::PeerTimes::Peer& peer : times.peers()) {
-    if (!(peer.round_trip_s() >= 0 && peer.round_trip_s() <= kMostTime))
-      return absl::InvalidArgumentError("PeerTimes.round_trip_s is out of range");
-    for (auto& [other, known] : servers_) {
-      if (other == session || known.hello.server_id() != peer.server_id()) continue;
-      server.round_trips_s[peer.server_id()] = peer.round_trip_s();
-      known.round_trips_s[server.hello.server_id()] = peer.round_trip_s();
-    }
-  }
-  server.measuring_until = absl::InfinitePast();
-  // A pending composition may have waited for this.
-  if (compose_at_ != absl::InfiniteFuture()) compose_at_ = std::min(compose_at_, now + options_.settle);
-  return absl::OkStatus();
-}
-
 std::optional<std::vector<core::ServerTimes>> ChainPool::MeasuredTimes(
     const std::vector<Session>& sessions) const {
   if (!options_.use_times) return std::nullopt;
-  std::vector<ServerTelemetry> telemetry;
+  std::vector<double> compute_s;
   for (const Session session : sessions) {
-    const Server& server = servers_.at(session);
-    ServerTelemetry& one = telemetry.emplace_back();
-    one.block_step_s = server.hello.block_step_s();
-    one.block_row_s = server.hello.block_row_s();
-    for (const auto& [name, seconds] : server.round_trips_s) one.round_trips_s.push_back(seconds);
+    const v1::ServerHello& hello = servers_.at(session).hello;
+    compute_s.push_back(hello.block_step_s() > 0 ? options_.job.output_tokens * hello.block_step_s() +
+                                                       options_.job.input_tokens * hello.block_row_s()
+                                                 : 0);
   }
-  return TimesOf(telemetry, options_.job);
+  return TimesOf(compute_s);
 }
 
 void ChainPool::RecoverStage(Session session, Server& server, const v1::ChainStage& stage, absl::Time now) {
@@ -266,7 +227,6 @@ void ChainPool::OnGone(Session session, absl::Time now) {
   const std::string id = found->second.hello.server_id();
   const auto chains = std::move(found->second.chains);
   servers_.erase(found);
-  for (auto& [other, server] : servers_) server.round_trips_s.erase(id);
   spdlog::warn("chains: server {} disconnected", id);
   for (const auto& [chain, slots] : chains) EndChain(chain, absl::StrCat(id, " disconnected"), session, now);
 }
@@ -331,13 +291,6 @@ core::BlockSizes ChainPool::SizesOf(const v1::ServerHello& hello) const {
 void ChainPool::Compose(absl::Time now) {
   compose_at_ = absl::InfiniteFuture();
   if (!composed_ && servers() < options_.servers) return;
-  wait_end_ = std::min(wait_end_, now + options_.measure_timeout);
-  for (const auto& [session, server] : servers_) {
-    if (server.measuring_until > now && wait_end_ > now)
-      compose_at_ = std::min({compose_at_, server.measuring_until, wait_end_});
-  }
-  if (compose_at_ != absl::InfiniteFuture()) return;
-  wait_end_ = absl::InfiniteFuture();
   const Members members = MembersNow();
   if (!members.any_free) return;
   composed_ = true;
@@ -439,48 +392,18 @@ std::vector<ChainPool::Outgoing> ChainPool::TakeOutgoing() {
   return std::exchange(outgoing_, {});
 }
 
-namespace {
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[(values.size() - 1) / 2];
-}
-
-void LevelToMedian(std::vector<double>& times) {
-  const double median = Median(times);
-  for (double& time : times) {
-    if (time <= median * (1 + kSameWithin) && median <= time * (1 + kSameWithin)) time = median;
-  }
-}
-
-double Mean(absl::Span<const double> values) {
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-}
-
-}  // namespace
-
-std::optional<std::vector<core::ServerTimes>> TimesOf(absl::Span<const ServerTelemetry> servers,
-                                                      const core::JobShape& job) {
-  const auto compute_of = [&](const ServerTelemetry& server) {
-    return job.output_tokens * server.block_step_s + job.input_tokens * server.block_row_s;
-  };
-  std::vector<double> measured, compute, means, hops;
-  for (const ServerTelemetry& server : servers) {
-    if (server.block_step_s > 0) measured.push_back(compute_of(server));
-    if (!server.round_trips_s.empty()) means.push_back(Mean(server.round_trips_s));
-  }
+std::optional<std::vector<core::ServerTimes>> TimesOf(absl::Span<const double> compute_s) {
+  std::vector<double> measured;
+  std::copy_if(compute_s.begin(), compute_s.end(), std::back_inserter(measured),
+               [](double seconds) { return seconds > 0; });
   if (measured.empty()) return std::nullopt;
-  const double usual = Median(measured);
-  const double unknown = means.empty() ? 0 : Mean(means);
-  for (const ServerTelemetry& server : servers) {
-    const double round_trip = server.round_trips_s.empty() ? unknown : Mean(server.round_trips_s);
-    compute.push_back(server.block_step_s > 0 ? compute_of(server) : usual);
-    hops.push_back(job.output_tokens * round_trip / 2);
+  std::sort(measured.begin(), measured.end());
+  const double median = measured[(measured.size() - 1) / 2];
+  std::vector<core::ServerTimes> times;
+  for (const double seconds : compute_s) {
+    const bool usual = seconds <= median * (1 + kSameWithin) && median <= seconds * (1 + kSameWithin);
+    times.push_back({seconds > 0 && !usual ? seconds : median, median});
   }
-  LevelToMedian(compute);
-  LevelToMedian(hops);
-  std::vector<core::ServerTimes> times(servers.size());
-  for (size_t j = 0; j < servers.size(); ++j) times[j] = {compute[j], hops[j]};
   return times;
 }
 

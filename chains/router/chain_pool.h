@@ -23,28 +23,14 @@
 
 namespace bfio::router {
 
-// Converts the measurements of a pool's servers to times of a mean request.
-//
-// Purpose: the composer's times (core::ChainServer) from measurements instead of settings: the time in a
-// block from each server's trial of its own blocks, and the time of a hop from round trips between servers.
-// Trials are noisy, and placements should not depend on noise: times within kSameWithin of the median count
-// as the median. Threads: pure functions.
-struct ServerTelemetry {
-  // Seconds of a step of one row in one block, and of every further row; 0: not measured.
-  double block_step_s = 0, block_row_s = 0;
-  // Round trips to servers with a known time, in seconds.
-  std::vector<double> round_trips_s;
-};
+// The composer's times (core::ChainServer) of servers with these times of a mean request in a block; 0: not
+// measured. Those that have not measured have the median of the others. Trials are noisy, and placements
+// should not depend on noise: times within kSameWithin of the median count as the median. A hop counts as a
+// block of a median server. Absent if no server has measured. Pure.
+std::optional<std::vector<core::ServerTimes>> TimesOf(absl::Span<const double> compute_s);
 
 // Relative distance to the median within which a time counts as the median.
 inline constexpr double kSameWithin = 0.25;
-
-// A step's tokens go once through every block and once over every hop; prompts add their rows. A server's
-// share of a hop is half its mean round trip; a server without measured round trips has the mean of the
-// others. A server that has not measured its blocks has the median of the others; the result is absent if no
-// server has.
-std::optional<std::vector<core::ServerTimes>> TimesOf(absl::Span<const ServerTelemetry> servers,
-                                                      const core::JobShape& job);
 
 class ChainPool {
  public:
@@ -90,10 +76,6 @@ class ChainPool {
     std::map<uint64_t, int64_t> chains;
     // Whether it failed to load its part: then it gets no more chains.
     bool failed = false;
-    // Until when its PeerTimes are waited for.
-    absl::Time measuring_until = absl::InfinitePast();
-    // By the other server's name, in seconds; each pair is stored with the server that joined later.
-    std::map<std::string, double> round_trips_s;
   };
   struct Chain {
     // By stage; absent: the chain was announced by other servers, but not yet by this stage's server.
@@ -108,10 +90,8 @@ class ChainPool {
 
   absl::Status OnHello(Session session, const v1::ServerHello& hello, absl::Time now);
   absl::Status OnReady(Session session, const v1::ChainReady& ready, absl::Time now);
-  absl::Status OnTimes(Session session, const v1::PeerTimes& times, absl::Time now);
   // Removes an earlier session of the same process, whose stream may be half open.
   void TakeOver(const v1::ServerHello& hello, absl::Time now);
-  void RequestTimes(Session session, Server& server, absl::Time now);
   // The times of these servers, in the same order.
   std::optional<std::vector<core::ServerTimes>> MeasuredTimes(const std::vector<Session>& sessions) const;
   void RecoverStage(Session session, Server& server, const v1::ChainStage& stage, absl::Time now);
@@ -151,8 +131,6 @@ class ChainPool {
   std::vector<Session> put_out_;
   // Infinite future: nothing to compose.
   absl::Time compose_at_ = absl::InfiniteFuture();
-  // The time until which a pending composition waits for measurements at most.
-  absl::Time wait_end_ = absl::InfiniteFuture();
   // Whether the first composition has been made.
   bool composed_ = false;
   std::optional<Composed> composed_pool_;

@@ -243,7 +243,7 @@ SetChains AddChainOptions(OptionTable& table) {
       "their memory does not suffice. sequence_tokens (2048): largest prompt + output of a request, for "
       "which a slot reserves KV cache. job (512:128): prompt and generated tokens of a mean request, used to "
       "compose chains of servers that differ in speed. measure (true): false, all servers count as equally "
-      "fast and near. plan: directory for pool.json and model.json with the measured servers, as input of "
+      "fast. plan: directory for pool.json and model.json with the measured servers, as input of "
       "bfio_plan, rewritten whenever chains are composed",
       [items, chains](const std::string& text) -> absl::StatusOr<ChainOptions> {
         BFIO_RETURN_IF_ERROR(items->ReadItems(text));

@@ -75,12 +75,6 @@ PassService::PassService() {
     on_accepted_(context->peer());
     return Reader::Begin(this, context);
   });
-  Add("/bfio.v1.Pipeline/Ping", [this](grpc::CallbackServerContext* context) {
-    on_accepted_(context->peer());
-    auto* const call = UnaryCall<v1::PingRequest, v1::PingReply>::Create(context);
-    call->Reply(v1::PingReply());
-    return call;
-  });
 }
 
 void PassService::Register(uint64_t chain, uint32_t stage, Inlet* inlet) {

@@ -13,7 +13,6 @@
 #include "absl/time/time.h"
 #include "bfio/v1/pipeline.grpc.pb.h"
 #include "chains/pipeline/stage.h"
-#include "chains/worker/peer_pings.h"
 #include "common/base/address.h"
 #include "common/base/backoff.h"
 #include "common/base/clock.h"
@@ -102,7 +101,7 @@ constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr absl::Duration kPoolConnectSlice = absl::Milliseconds(500);
 // Time spent on measuring a block before the server joins the pool.
 constexpr absl::Duration kTrial = absl::Milliseconds(200);
-// Calls that a neighbour may have at once: one for each chain, and pings.
+// Calls that a neighbour may have at once: one for each chain.
 constexpr int kMostCalls = 256;
 // Bound of what neighbours have sent and gRPC has not passed on. Beyond it gRPC ends streams of any of them.
 constexpr size_t kMostUnreadBytes = size_t{256} << 20;
@@ -114,7 +113,7 @@ struct Broken {
 struct Ended {
   absl::Status why;
 };
-using Event = std::variant<v1::PoolMessage, Broken, v1::PeerTimes, Ended>;
+using Event = std::variant<v1::PoolMessage, Broken, Ended>;
 
 // Events for the one thread that handles them. Bounded by their sources: a message or two per chain, and the
 // router's messages.
@@ -169,8 +168,6 @@ class Member {
                [this](uint64_t chain, const absl::Status& why) {
                  mailbox_.Post(Broken{chain, why});
                }}),
-        pings_(ChannelCredentials(pipeline.tls),
-               [this](v1::PeerTimes times) { mailbox_.Post(std::move(times)); }),
         link_(std::move(router), {[this](v1::PoolMessage message) { mailbox_.Post(std::move(message)); },
                                   [this](const absl::Status& why) { mailbox_.Post(Ended{why}); }}) {}
 
@@ -229,10 +226,6 @@ class Member {
       Obey(*message);
     } else if (auto* broken = std::get_if<Broken>(&event)) {
       OnBroken(*broken);
-    } else if (auto* times = std::get_if<v1::PeerTimes>(&event)) {
-      v1::ServerMessage report;
-      *report.mutable_times() = std::move(*times);
-      if (joined_) link_.Send(report);
     } else {
       link_.Close();
       joined_ = false;
@@ -271,8 +264,6 @@ class Member {
     } else if (message.has_drop()) {
       spdlog::warn("chain {}: ended by the router: {}", message.drop().chain(), message.drop().reason());
       host_.Drop(message.drop().chain());
-    } else if (message.has_measure()) {
-      pings_.Measure(message.measure());
     }
   }
 
@@ -294,7 +285,6 @@ class Member {
   // Outlives the threads that post to it.
   Mailbox mailbox_;
   ChainHost host_;
-  PeerPings pings_;
   PoolLink link_;
   // Identifier of this process, and the number of its streams to the pool.
   const uint64_t instance_ = NewInstance();

@@ -1,6 +1,6 @@
 // A worker that serves parts of a model in chains (--pipeline_listen), from start to shutdown. Opens the
 // Pipeline service, joins the router's ChainPool with this server's capacity, and executes the pool's
-// messages. Measures a block before it joins, and round trips to the other servers on request. The router
+// messages. Measures a block before it joins. The router
 // composes chains, because every server joins and leaves through it, so the placement is the same for all
 // servers; a server has only its own part and its successor.
 //

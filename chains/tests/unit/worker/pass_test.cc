@@ -7,7 +7,6 @@
 #include "chains/worker/convert_batch.h"
 #include "chains/worker/pass_outlet.h"
 #include "chains/worker/pass_service.h"
-#include "chains/worker/peer_pings.h"
 #include "common/base/mutex.h"
 #include "common/net/channel.h"
 #include "gmock/gmock.h"
@@ -233,55 +232,6 @@ TEST_F(PassTest, AnInvalidMessageBreaksOnlyItsChain) {
   wrong.mutable_activations()->set_hidden("abc");
   EXPECT_EQ(Say({Open(5, 2), wrong}).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(std::string(inlet_.AwaitLost().message()), HasSubstr("not a multiple of 4"));
-}
-
-// --- pings ---
-
-// The thread that requests measurements also handles all other messages, so it must not wait.
-TEST_F(PassTest, AskingForAMeasurementDoesNotWait) {
-  Mutex mutex;
-  bool go_on = false;
-  std::vector<v1::PeerTimes> told;
-  PeerPings pings(nullptr, [&](v1::PeerTimes times) {
-    MutexLock lock(&mutex);
-    told.push_back(std::move(times));
-    // The callback may take any time: the next call to Measure does not wait for it.
-    mutex.Await(absl::Condition(&go_on));
-  });
-  const auto ask = [&](const std::string& server) {
-    v1::MeasurePeers measure;
-    measure.add_peers()->set_server_id(server);
-    measure.mutable_peers(0)->set_pipeline_address(address_);
-    pings.Measure(measure);
-  };
-  const auto await = [&](size_t count) {
-    MutexLock lock(&mutex);
-    const auto there = [&] { return told.size() >= count; };
-    return mutex.AwaitWithTimeout(absl::Condition(&there), absl::Seconds(30));
-  };
-  ask("a");
-  ASSERT_TRUE(await(1));
-  ask("b");
-  ask("c");
-  {
-    MutexLock lock(&mutex);
-    go_on = true;
-  }
-  ASSERT_TRUE(await(2));
-  MutexLock lock(&mutex);
-  ASSERT_EQ(told[0].peers_size(), 1);
-  EXPECT_EQ(told[0].peers(0).server_id(), "a");
-  EXPECT_GT(told[0].peers(0).round_trip_s(), 0);
-  ASSERT_EQ(told[1].peers_size(), 1);
-  EXPECT_EQ(told[1].peers(0).server_id(), "c") << "the newest";
-}
-
-TEST_F(PassTest, DestructionAbortsAMeasurementInProgress) {
-  PeerPings pings(nullptr, [](const v1::PeerTimes&) { ADD_FAILURE() << "its owner is gone"; });
-  v1::MeasurePeers measure;
-  measure.add_peers()->set_server_id("nobody");
-  measure.mutable_peers(0)->set_pipeline_address("127.0.0.1:1");
-  pings.Measure(measure);
 }
 
 }  // namespace
