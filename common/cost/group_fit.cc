@@ -4,20 +4,17 @@
 #include <cmath>
 #include <cstddef>
 
+#include "common/cost/least_squares.h"
+
 namespace bfio {
 namespace {
 
-// A term that is nearly a sum of those before it is left out.
 enum Term : size_t { kRows, kContext, kPrompts, kEager, kPairs, kTerms };
 using TermMoments = BasicMoments<kTerms + 1>;
 constexpr size_t kStepTime = kTerms;
 
-constexpr unsigned Bit(size_t term) {
-  return 1U << term;
-}
-// A slope is determined only if the standard deviation of the rows is at least this share of their mean;
-// another coefficient, only if at least this share of its sum of squares is independent of the other terms.
-constexpr double kMinSpread = 0.02, kMinRest = 1e-3;
+// A slope is determined only if the standard deviation of the rows is at least this share of their mean.
+constexpr double kMinSpread = 0.02;
 // K1, E and E' must be at least this many times their standard error. For padding, which is tested again and
 // again and stays as identified, this many standard deviations.
 constexpr double kSignificant = 4, kCertain = 5;
@@ -37,82 +34,17 @@ constexpr double kHint = 0.02;
 constexpr BatchCost kGuess = {
     .c_s = 0, .a_s_per_token = 1, .b0_tokens = 0, .k1_s_per_pair = 2e-5, .k2_s_per_token = 1e-3};
 
-struct Line {
-  double c = 0;
-  // By term; 0 for those that are left out.
-  std::array<double, kTerms> slopes = {};
-  // Sum of squared residuals.
-  double rest = 0;
-};
-
-TermMoments AboutOrigin(const TermMoments& m) {
-  TermMoments moments;
-  moments.weight = m.weight;
-  for (size_t i = 0; i < moments.mean.size(); ++i) {
-    for (size_t j = 0; j < moments.mean.size(); ++j) moments.co[i][j] = m.About({}, i, j);
-  }
-  return moments;
-}
-
-// Least squares with these terms. Without the rows among them, their slope is `least`.
-Line Solve(const TermMoments& m, unsigned terms, double least) {
-  const double given = (terms & Bit(kRows)) != 0 ? 0 : least;
-  const auto with_time = [&](size_t i) { return m.co[i][kStepTime] - given * m.co[i][kRows]; };
-  // Gaussian elimination of the normal equations, symmetric and positive.
-  std::array<std::array<double, kTerms + 1>, kTerms> rows;
-  for (size_t i = 0; i < kTerms; ++i) {
-    std::copy_n(m.co[i].begin(), size_t{kTerms}, rows[i].begin());
-    rows[i][kTerms] = with_time(i);
-  }
-  for (size_t i = 0; i < kTerms; ++i) {
-    if (!(rows[i][i] > kMinRest * m.co[i][i])) terms &= ~Bit(i);
-    if ((terms & Bit(i)) == 0) continue;
-    for (size_t below = i + 1; below < kTerms; ++below) {
-      const double share = rows[below][i] / rows[i][i];
-      for (size_t j = i; j <= kTerms; ++j) rows[below][j] -= share * rows[i][j];
-    }
-  }
-  Line line;
-  line.rest = with_time(kStepTime) - given * with_time(kRows);
-  line.c = m.mean[kStepTime] - given * m.mean[kRows];
-  for (size_t i = kTerms; i-- > 0;) {
-    if ((terms & Bit(i)) == 0) continue;
-    double sum = rows[i][kTerms];
-    for (size_t j = i + 1; j < kTerms; ++j) sum -= rows[i][j] * line.slopes[j];
-    line.slopes[i] = sum / rows[i][i];
-    line.rest -= line.slopes[i] * with_time(i);
-    line.c -= line.slopes[i] * m.mean[i];
-  }
-  line.rest = std::max(0.0, line.rest);
-  line.slopes[kRows] += given;
-  // A negative constant is not possible: the best line through the origin instead.
-  return line.c < 0 ? Solve(AboutOrigin(m), terms, least) : line;
-}
-
-// The same where no slope is negative, and that of the rows is at least `least`: at the optimum, one of the
-// terms that violate this without the bounds is at its bound.
-Line Bounded(const TermMoments& m, unsigned terms, double least) {
-  const Line line = Solve(m, terms, least);
-  std::optional<Line> best;
-  for (size_t i = 0; i < kTerms; ++i) {
-    if ((terms & Bit(i)) == 0 || line.slopes[i] >= (i == kRows ? least : 0)) continue;
-    const Line other = Bounded(m, terms & ~Bit(i), least);
-    if (!best || other.rest < best->rest) best = other;
-  }
-  return best.value_or(line);
-}
-
-// The same without the terms that explain the times insignificantly better. `count`: number of steps.
-Line Significant(const TermMoments& m, unsigned terms, double least, double count) {
-  Line line = Bounded(m, terms, least);
+// Least squares without the terms that explain the times insignificantly better. `count`: number of steps.
+Line<kTerms> Significant(const TermMoments& m, unsigned terms, double least, double count) {
+  Line<kTerms> line = FitLine(m, terms, least);
   for (const size_t term : {kPairs, kEager, kPrompts}) {
     if (!(line.slopes[term] > 0)) continue;
-    const Line without = Bounded(m, terms & ~Bit(term), least);
+    const Line<kTerms> without = FitLine(m, terms & ~TermBit(term), least);
     const double error = line.rest / std::max(1.0, count - static_cast<double>(kTerms) - 1);
     const double gain =
         std::max(kSignificant * kSignificant * error, kMinGain * m.About({}, kStepTime, kStepTime));
     if (without.rest - line.rest > gain) continue;
-    terms &= ~Bit(term);
+    terms &= ~TermBit(term);
     line = without;
   }
   return line;
@@ -227,7 +159,7 @@ void GroupFit::Refit(Hypothesis& hypothesis) {
   const auto attempt = [&](size_t part, unsigned terms) {
     const TermMoments m = moments(part);
     if (!(m.co[0][0] > kMinSpread * kMinSpread * m.weight * m.mean[0] * m.mean[0])) return;
-    const Line line = Significant(m, terms, least, count_);
+    const Line<kTerms> line = Significant(m, terms, least, count_);
     if (hypothesis.cost && line.rest >= hypothesis.rest) return;
     best = part;
     hypothesis.rest = line.rest;
@@ -247,12 +179,12 @@ void GroupFit::Refit(Hypothesis& hypothesis) {
     const size_t end = std::min(best + kKneeParts, (kKnees - 1) * kKneeParts);
     for (size_t part = from; part < end; ++part) attempt(part, terms);
   };
-  constexpr unsigned kAll = Bit(kTerms) - 1;
+  constexpr unsigned kAll = TermBit(kTerms) - 1;
   search(kAll);
   if (!hypothesis.cost) return;
   hypothesis.slowest = *hypothesis.cost;
-  hypothesis.slowest.batch.k1_s_per_pair = Bounded(moments(best), kAll, least).slopes[kPairs];
-  if (steps_ < kYoung) search(kAll & ~(Bit(kPrompts) | Bit(kEager)));
+  hypothesis.slowest.batch.k1_s_per_pair = FitLine(moments(best), kAll, least).slopes[kPairs];
+  if (steps_ < kYoung) search(kAll & ~(TermBit(kPrompts) | TermBit(kEager)));
 }
 
 void GroupFit::ComparePadding() {

@@ -32,10 +32,6 @@ void Fill(const std::optional<FittedValue>& from, v1::FittedValue* (v1::StepCost
 void Fill(const StepCostEstimate& from, v1::StepCost& out) {
   Fill(from.c, &v1::StepCost::mutable_c_s, out);
   Fill(from.tl, &v1::StepCost::mutable_tl_s_per_token, out);
-  Fill(from.prefill, &v1::StepCost::mutable_prefill_s_per_token, out);
-  out.set_residual_s(from.residual_s);
-  out.set_steps(Count(from.steps));
-  out.set_outliers(Count(from.outliers));
 }
 
 void Fill(const EnergyReading& from, v1::Energy& out) {

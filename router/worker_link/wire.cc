@@ -278,17 +278,10 @@ absl::StatusOr<StepReport> ToStepReport(const v1::StepReport& report, int32_t sl
 }
 
 std::optional<StepCostEstimate> ToCost(const v1::StepCost& cost) {
-  constexpr uint64_t kMaxSteps = uint64_t{1} << 62;
   StepCostEstimate out;
   const bool good = ConvertFitted(cost.has_c_s(), cost.c_s(), out.c) &&
-                    ConvertFitted(cost.has_tl_s_per_token(), cost.tl_s_per_token(), out.tl) &&
-                    ConvertFitted(cost.has_prefill_s_per_token(), cost.prefill_s_per_token(), out.prefill) &&
-                    IsAmount(cost.residual_s(), OnlineStepFit::kMaxSeconds) && cost.steps() <= kMaxSteps &&
-                    cost.outliers() <= kMaxSteps;
+                    ConvertFitted(cost.has_tl_s_per_token(), cost.tl_s_per_token(), out.tl);
   if (!good) return std::nullopt;
-  out.residual_s = cost.residual_s();
-  out.steps = static_cast<int64_t>(cost.steps());
-  out.outliers = static_cast<int64_t>(cost.outliers());
   return out;
 }
 

@@ -247,7 +247,6 @@ class Players {
       report.cost.emplace();
       report.cost->c = bfio::FittedValue{took * 1e-6, 1e-7};
       report.cost->tl = bfio::FittedValue{took / 8 * 1e-8, 1e-10};
-      report.cost->steps = 1000;
       report.batch_cost = bfio::GroupCost{{.c_s = took * 1e-3, .a_s_per_token = 1e-6}};
     }
     if (took % 4 == 2) {

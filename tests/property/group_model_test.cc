@@ -276,7 +276,6 @@ class RandomLife {
       cost.c = {0.005, 1e-6};
       const double tl = 1e-3 * static_cast<double>(1 + rng_.Below(4));
       cost.tl = {tl, tl * 1e-3};
-      cost.steps = 1000;
       report.cost = cost;
     }
   }

@@ -124,10 +124,6 @@ void Fill(const std::optional<FittedValue>& from, v1::FittedValue* (v1::StepCost
 void Fill(const StepCostEstimate& from, v1::StepCost* to) {
   Fill(from.c, &v1::StepCost::mutable_c_s, to);
   Fill(from.tl, &v1::StepCost::mutable_tl_s_per_token, to);
-  Fill(from.prefill, &v1::StepCost::mutable_prefill_s_per_token, to);
-  to->set_residual_s(from.residual_s);
-  to->set_steps(static_cast<uint64_t>(from.steps));
-  to->set_outliers(static_cast<uint64_t>(from.outliers));
 }
 
 void Fill(const BatchCost& from, v1::BatchCost* to) {

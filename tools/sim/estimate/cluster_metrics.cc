@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/cost/moments.h"
+#include "common/cost/least_squares.h"
 
 namespace bfio::sim {
 namespace {
@@ -121,35 +121,6 @@ double SkewOf(const std::vector<Bucket>& buckets, double mean) {
     (mean_with(middle) > mean ? low : high) = middle;
   }
   return low;
-}
-
-// t = c + a rows + k2 kv.
-struct Line {
-  double c = 0, a = 0, k2 = 0;
-  // Share of the variance of t.
-  double explained = 0;
-};
-
-// Least squares without negative slopes, of (rows, kv, t), with any c or that which is given.
-Line LeastSquares(const Moments& moments, std::optional<double> c = std::nullopt) {
-  const Moments::Vector at = c ? Moments::Vector{0, 0, *c} : moments.mean;
-  const auto co = [&](size_t i, size_t j) { return moments.About(at, i, j); };
-  const double both = co(0, 0) * co(1, 1) - co(0, 1) * co(0, 1);
-  const auto alone = [&](size_t i) { return co(i, i) > 0 ? co(i, 2) / co(i, i) : 0; };
-  Line best = {.c = at[2]};
-  const auto attempt = [&](double a, double k2) {
-    if (a < 0 || k2 < 0 || !(co(2, 2) > 0)) return;
-    const double rest = a * a * co(0, 0) + 2 * a * k2 * co(0, 1) + k2 * k2 * co(1, 1);
-    const double explained = (2 * (a * co(0, 2) + k2 * co(1, 2)) - rest) / co(2, 2);
-    if (explained > best.explained) best = {at[2] - a * at[0] - k2 * at[1], a, k2, explained};
-  };
-  attempt(alone(0), 0);
-  attempt(0, alone(1));
-  if (both > 0) {
-    attempt((co(1, 1) * co(0, 2) - co(0, 1) * co(1, 2)) / both,
-            (co(0, 0) * co(1, 2) - co(0, 1) * co(0, 2)) / both);
-  }
-  return best;
 }
 
 }  // namespace
@@ -309,19 +280,21 @@ std::optional<FittedCost> FitCost(const ClusterMeasurements& measured, const Pro
     }
     Moments moments;
     for (const size_t i : chosen) moments.Add({rows[i], kv[i], measured.windows[i].step_s}, 1);
-    Line line = LeastSquares(moments);
+    // t = c + a rows + k2 kv.
+    constexpr unsigned kBoth = TermBit(0) | TermBit(1);
+    Line<2> line = FitLine(moments, kBoth);
     const double row_spread = std::sqrt(moments.co[0][0] / moments.weight);
-    fitted.bound = line.explained < kLeastExplained || !(line.c > 0) ||
+    fitted.bound = line.rest > (1 - kLeastExplained) * moments.co[2][2] || !(line.c > 0) ||
                    (moments.mean[0] > kFewRows && row_spread < kLeastSpread * moments.mean[0]);
     if (fitted.bound) {
       if (!(quickest_s > 0)) return std::nullopt;
-      line = LeastSquares(moments, std::min(quickest_s, moments.mean[2]));
+      line = FitLine(MomentsAbout(moments, {0, 0, std::min(quickest_s, moments.mean[2])}), kBoth);
     }
     fitted.cost = {.c_s = line.c,
-                   .a_s_per_token = std::max(kLeastRowSeconds, line.a),
+                   .a_s_per_token = std::max(kLeastRowSeconds, line.slopes[0]),
                    .b0_tokens = kAssumedB0,
-                   .k2_s_per_token = line.k2};
-    for (size_t i = 0; i < count; ++i) expected_s[i] = line.c + line.a * rows[i] + line.k2 * kv[i];
+                   .k2_s_per_token = line.slopes[1]};
+    for (size_t i = 0; i < count; ++i) expected_s[i] = line.At({rows[i], kv[i]});
   }
   return fitted;
 }

@@ -84,8 +84,7 @@ TEST(RouterStateTest, EverythingIsShown) {
   state.groups[0].workers = {Worker("w0", 0), Worker("w1", std::nullopt)};
   WorkerView measured = Worker("w2", std::nullopt);
   measured.member.service_s = 0.5;
-  measured.member.telemetry.cost =
-      StepCostEstimate{FittedValue{0.005, 1e-5}, std::nullopt, std::nullopt, 2e-5, 640, 3};
+  measured.member.telemetry.cost = StepCostEstimate{FittedValue{0.005, 1e-5}, std::nullopt};
   measured.energy = EnergyReading{.device = "x", .busy_j = 8, .idle_watts = 60};
   state.groups[1].workers = {measured};
   state.groups[1].model = "5eed";
@@ -109,7 +108,7 @@ TEST(RouterStateTest, EverythingIsShown) {
       workers { worker_id: "w1" phase: WORKER_PHASE_JOINING engine: "sim" slots: 8 kv_tokens: 1000
       group: "0" }
       workers { worker_id: "w2" phase: WORKER_PHASE_JOINING engine: "sim" slots: 8 kv_tokens: 1000 cost
-      { c_s { value: 0.005 standard_error: 1e-05 } residual_s: 2e-05 steps: 640 outliers: 3 } energy {
+      { c_s { value: 0.005 standard_error: 1e-05 } } energy {
       device: "x" busy_j: 8 idle_watts: 60 } service_s: 0.5 group: "blue" }
       waiting_requests: 3 max_waiting_requests: 4096 steps { steps: 25 barrier_wait_s: 1 decide_max_s:
       0.5 late_plans: 9 }

@@ -226,7 +226,6 @@ class WorkerSpeedsTest : public GroupTest {
       report.cost.emplace();
       report.cost->c = FittedValue{0.005, 1e-6};
       report.cost->tl = FittedValue{tl, tl * 1e-3};
-      report.cost->steps = 1000;
     };
     Steps(5);
     alter = nullptr;

@@ -172,8 +172,7 @@ TEST(ToStepReport, ForwardsHintsThatAreProbabilities) {
 // --- measurements ---
 
 constexpr char kCost[] = R"(c_s { value: 0.005 standard_error: 1e-5 }
-    tl_s_per_token { value: 1e-7 standard_error: 1e-9 } prefill_s_per_token { value: 0 }
-    residual_s: 1e-5 steps: 640 outliers: 3)";
+    tl_s_per_token { value: 1e-7 standard_error: 1e-9 })";
 constexpr char kBatchCost[] =
     "c_s: 0.01 a_s_per_token: 2e-5 b0_tokens: 64 k1_s_per_pair: 2e-9 k2_s_per_token: 1e-8";
 constexpr char kEnergy[] =
@@ -182,11 +181,10 @@ constexpr char kEnergy[] =
 TEST(Measurements, ValidOnesAreConverted) {
   const auto cost = ToCost(FromText<v1::StepCost>(kCost));
   ASSERT_TRUE(cost.has_value());
-  EXPECT_EQ(std::tie(cost->c->value, cost->c->standard_error, cost->tl->value, cost->prefill->value,
-                     cost->residual_s, cost->steps, cost->outliers),
-            std::tuple(0.005, 1e-5, 1e-7, 0, 1e-5, 640, 3));
+  EXPECT_EQ(std::tie(cost->c->value, cost->c->standard_error, cost->tl->value),
+            std::tuple(0.005, 1e-5, 1e-7));
   const auto unknown = ToCost(v1::StepCost());
-  EXPECT_TRUE(unknown && !unknown->c && !unknown->tl && !unknown->prefill);
+  EXPECT_TRUE(unknown && !unknown->c && !unknown->tl);
   auto batch = FromText<v1::BatchCost>(kBatchCost);
   EXPECT_DOUBLE_EQ(ToBatchCost(batch)->Seconds({.tokens = 164, .prefill_pairs = 1e6, .decode_context = 1e5}),
                    0.01 + 100 * 2e-5 + 2e-3 + 1e-3);
@@ -201,10 +199,9 @@ TEST(Measurements, ValidOnesAreConverted) {
 TEST(Measurements, InvalidOnesAreDroppedAndTheReportIsKept) {
   for (const char* bad : {"nan", "inf", "-1e-9", "1e30"}) {
     SCOPED_TRACE(bad);
-    for (const char* field : {"c_s { value: ", "tl_s_per_token { value: ",
-                              "tl_s_per_token { standard_error: ", "prefill_s_per_token { value: "})
+    for (const char* field :
+         {"c_s { value: ", "tl_s_per_token { value: ", "tl_s_per_token { standard_error: "})
       EXPECT_FALSE(ToCost(FromText<v1::StepCost>(absl::StrCat(kCost, " ", field, bad, " }")))) << field;
-    EXPECT_FALSE(ToCost(FromText<v1::StepCost>(absl::StrCat(kCost, " residual_s: ", bad))));
     for (const char* field : {"c_s", "a_s_per_token", "k1_s_per_pair", "k2_s_per_token"})
       EXPECT_FALSE(ToBatchCost(FromText<v1::BatchCost>(absl::StrCat(kBatchCost, " ", field, ": ", bad))))
           << field;
@@ -213,13 +210,12 @@ TEST(Measurements, InvalidOnesAreDroppedAndTheReportIsKept) {
     for (const char* field : {"busy_j", "parked_s", "watts", "idle_watts"})
       EXPECT_FALSE(ToEnergy(FromText<v1::Energy>(absl::StrCat(kEnergy, " ", field, ": ", bad)))) << field;
   }
-  EXPECT_FALSE(ToCost(FromText<v1::StepCost>("steps: 18446744073709551615")));
   EXPECT_FALSE(ToBatchCost(FromText<v1::BatchCost>(absl::StrCat(kBatchCost, " a_s_per_token: 0"))));
   for (const std::string& device : {std::string(), std::string(1000, 'x')})
     EXPECT_FALSE(ToEnergy(FromText<v1::Energy>(absl::StrCat(kEnergy, " device: '", device, "'"))));
   EXPECT_FALSE(ToBatch(FromText<v1::Batch>("tokens: 18446744073709551615")));
   EXPECT_EQ(ToBatch(FromText<v1::Batch>("tokens: 3 decode_context: 4"))->decode_context, 4);
-  const auto report = Report("cost { residual_s: -1 batch {} } energy { watts: 1 }");
+  const auto report = Report("cost { c_s { value: -1 } batch {} } energy { watts: 1 }");
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_FALSE(report->cost || report->batch_cost || report->energy);
 }
