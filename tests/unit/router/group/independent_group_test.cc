@@ -119,16 +119,6 @@ TEST_F(IndependentGroupTest, AWorkerThatCannotFormIsLeftOutAtOnce) {
   EXPECT_FALSE(Attached("c")) << "refused for a while";
 }
 
-TEST_F(IndependentGroupTest, AnUnresponsiveWorkerThatNeverServedIsRefused) {
-  Join("a");
-  Join("b");
-  Wait();
-  Read("a");
-  EXPECT_TRUE(WaitWhile([&] { return Attached("b"); }));
-  Join("b");
-  EXPECT_FALSE(Attached("b"));
-}
-
 // Such a worker waits for plans of numbered steps, which no router sends without a barrier.
 TEST_F(IndependentGroupTest, AWorkerThatCannotStepAloneIsRefused) {
   Worker("a").steps_alone = false;

@@ -262,28 +262,6 @@ TEST(WaitAdmission, NestedWaitLearnsSegmentsFromEndedRequests) {
   EXPECT_LE(admission.thresholds()[0], nested(1.2));
 }
 
-TEST(WaitAdmission, ARareClassNeitherWaitsNorDelaysOthers) {
-  WaitAdmission admission = Admission(Kind::kWait);
-  Stream stream(admission, 11);
-  stream.Run(3000, 30, 40, 60);
-  const int64_t before = admission.thresholds()[WaitAdmission::ClassOf(60)];
-  admission.Add(Spec(9'000'000, 40, 2'000), stream.step());
-  stream.Run(600, 30, 40, 60);
-  EXPECT_EQ(admission.thresholds()[WaitAdmission::ClassOf(2'000)], 1);
-  EXPECT_LE(admission.thresholds()[WaitAdmission::ClassOf(60)], before + before / 4);
-}
-
-TEST(WaitAdmission, AnInfeasibleLoadStillHasThresholds) {
-  for (const Kind kind : {Kind::kWait, Kind::kNestedWait}) {
-    WaitAdmission admission = Admission(kind);
-    Stream stream(admission, 7);
-    for (int i = 0; i < 1000; ++i) admission.OnEnd(2000, 1000);
-    const auto released = stream.Run(3000, 50, 2000, 1000);
-    EXPECT_GE(released.size(), 1000U);
-    EXPECT_GT(*std::max_element(admission.thresholds().begin(), admission.thresholds().end()), 1);
-  }
-}
-
 TEST(WaitAdmission, NoRequestIsLostDuplicatedOrKeptBeyondTheBound) {
   for (const Kind kind : {Kind::kWait, Kind::kNestedWait}) {
     for (uint64_t seed = 1; seed <= 10; ++seed) {

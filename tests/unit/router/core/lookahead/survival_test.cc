@@ -18,15 +18,6 @@ Population::Lengths Geometric(double hazard) {
   return [hazard](uint32_t, Rng& rng) { return GeometricLength(rng, hazard); };
 }
 
-TEST(Survival, TheFirstFinishesCountAtOnce) {
-  SurvivalLookahead lookahead({.prior_mean_tokens = 256});
-  const double before = AliveFrom(lookahead, 0, 20)[20];
-  Resident resident = {.group = lookahead.GroupOf(0, 10)};
-  for (int i = 0; i < 5; ++i) lookahead.Observe(resident, {}, 0, 10, true);
-  lookahead.Advance();
-  EXPECT_LT(AliveFrom(lookahead, 0, 20)[20], before - 0.2);
-}
-
 TEST(Survival, FollowsDriftWithinItsMemory) {
   SurvivalLookahead quick({.memory_requests = 1000}),
       forever({.memory_requests = std::numeric_limits<double>::infinity()});

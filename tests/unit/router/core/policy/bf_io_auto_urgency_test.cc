@@ -160,15 +160,6 @@ TEST_F(UrgencyTest, ClassesAreLateByTheirOwnReferenceWaits) {
   EXPECT_TRUE(Late(urgency_, snapshot, 0)) << "20 steps in the high one";
 }
 
-TEST_F(UrgencyTest, LateIsJudgedByTheLongRunAndOverdueByTheRecentWait) {
-  ages_[0] = 30, ages_[1] = 31;
-  const Snapshot snapshot = View({{0, 9, 30}});
-  urgency_.Observe(snapshot);
-  EXPECT_DOUBLE_EQ(slack(0), kDue - 30) << "a burst that is over keeps none waiting";
-  EXPECT_FALSE(Late(urgency_, snapshot, 0));
-  EXPECT_TRUE(Late(urgency_, snapshot, 1));
-}
-
 TEST_F(UrgencyTest, WaitRatioStretchesEveryLimit) {
   UrgencyTracker relaxed(/*wait_ratio=*/3);
   ages_[0] = 27, ages_[1] = 28;
@@ -207,28 +198,6 @@ TEST_F(UrgencyTest, ATenantsLeadDelaysTheLimitUpToItsFairWait) {
   }
   urgency_.Observe(View({{0, kP, kP}}));
   for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(slack(i), kDue - 12 + kRows[i].delay, 1e-6) << i;
-}
-
-// The reference serves tenants in fair order, so its limit applies to waits that include a tenant's lead.
-TEST_F(UrgencyTest, RequestIsLateByItsOwnWaitWhateverItsTenantsLead) {
-  ages_[0] = 10;
-  waiting_[0].tenant_excess_tokens = 25'000;
-  const Snapshot snapshot = View({{0, 9, 9}});
-  urgency_.Observe(snapshot);
-  EXPECT_TRUE(Late(urgency_, snapshot, 0));
-}
-
-TEST_F(UrgencyTest, OverdueRequestIsForcedHoweverFarItsTenantIsAhead) {
-  waiting_[1].tenant_excess_tokens = 1e9;
-  Settle();
-  ages_[1] = 16;
-  Observe();
-  EXPECT_GT(slack(1), 1);
-  EXPECT_LT(Weights().items[1].weight, 0);
-  ages_[1] = 17;
-  Observe();
-  EXPECT_LE(slack(1), 1);
-  EXPECT_GT(Weights().items[1].weight, 4 * std::pow(2 * 1'000, 2)) << "forced";
 }
 
 // --- force ---

@@ -41,23 +41,6 @@ TEST(LeastWork, APromptGoesWhereItsPrefixIsUnlessThatWorkerFindsNothingOrIsFull)
   EXPECT_THAT(Place(CaseOf({{0, 9}, {0, 0}}).Caches(100).Cached(1, {1, 2}), {{1, 2}}), ElementsAre(0));
 }
 
-TEST(LeastWork, APrefixIsWorthAsManyRequestsAsItsTokensAreOutputs) {
-  // 128 tokens are found; one more request counts as 100 tokens.
-  EXPECT_THAT(Place(Ranks({0, 1}).Cached(1, {1, 2}), {{1, 2}}), ElementsAre(1));
-  EXPECT_THAT(Place(Ranks({0, 2}).Cached(1, {1, 2}), {{1, 2}}), ElementsAre(0));
-}
-
-TEST(LeastWork, PromptsThatAreNotComputedCountThoseOfThePlanToo) {
-  PolicyCase at = Ranks({1, 1});
-  at.prefixes().pending = {500, 0};
-  EXPECT_THAT(Place(at, {{}}, 300), ElementsAre(1));
-  at.prefixes().pending = {0, 500};
-  EXPECT_THAT(Place(at, {{}}, 300), ElementsAre(0));
-  EXPECT_THAT(Place(Ranks({0, 0}, 10), {{}, {}, {}}, 300), ElementsAre(0, 1, 0));
-  // By number of requests the third would go to rank 0, which has the longest prompt to compute.
-  EXPECT_THAT(Ranks({0, 0}, 10).WaitingAll({1000, 300, 10}).Decide("least_work"), ElementsAre(0, 1, 1));
-}
-
 // The outputs of a call (n) arrive together, so they are placed by one plan.
 TEST(LeastWork, PrefixesOfThePlanCount) {
   PolicyCase at = Ranks({0, 0, 0, 0}, 10);
@@ -75,13 +58,6 @@ TEST(LeastWork, PrefixesOfThePlanCount) {
   for (WorkerIndex g = 0; g < 4; ++g) at.CacheFails(g);
   EXPECT_THAT(Place(at, {prompt, prompt}, kTokens), ElementsAre(0, 1)) << "nothing is found";
   EXPECT_THAT(Place(at.OpenCaches(false), {prompt, prompt}, kTokens), ElementsAre(0, 1)) << "no caches";
-}
-
-TEST(LeastWork, WithoutPrefixesItTakesTurnsAmongThoseWithFewest) {
-  const auto policy = PolicyNamed("least_work");
-  for (const int32_t worker : {1, 2, 1}) {
-    EXPECT_THAT(Place(Ranks({3, 1, 1}, 0), {{}}, 1, *policy), ElementsAre(worker));
-  }
 }
 
 TEST(LeastWork, AtTheDeadlineTheRestArePlacedByNumber) {
@@ -105,8 +81,6 @@ struct ShortCase {
   // Requests of rank 1, and the class of the first request.
   int32_t active = 1, priority = 0;
   bool draining = false;
-  // A third rank, with a slot and one request more than the second.
-  bool third = false;
   // Memory of rank 0; the maximum KV tokens of a request, and whether admission estimates them.
   int64_t total_kv = kAmpleKv, reserve = 3 * kPerBlock;
   bool estimates = false;
@@ -123,7 +97,6 @@ struct ShortCase {
     PolicyCase group = PolicyCase().Worker(0, 0, kAmpleKv, 5).TotalKv(total_kv);
     if (draining) group.Draining();
     group.Worker(0, 1, kAmpleKv, active);
-    if (third) group.Worker(0, 1, kAmpleKv, active + 1);
     group.Caches(100).Cached(0, {1, 2}).Cached(1, {5, 6}).FirstCome(p99);
     for (const auto& [worker, blocks] : cached) group.Cached(worker, blocks);
     if (fails) group.CacheFails(0);
@@ -189,12 +162,6 @@ TEST(LeastWork, ARequestWaitsForItsPrefixAsLongAsItTakesToCompute) {
       << "steps of computing elsewhere, and still before a lower class";
   urgent.priority = 0;
   EXPECT_THAT(urgent.Decide(), ElementsAre(-1, 1)) << "others of its class may";
-}
-
-TEST(LeastWork, ARequestWaitsForAPrefixThatThePlanBrings) {
-  const Blocks unknown = {21, 22, 23, 24, 25, 26, 27, 28, 29, 30};
-  const ShortCase both = {.age = 0, .tokens = 11 * kPerBlock, .third = true, .waiting = {unknown, unknown}};
-  EXPECT_THAT(both.Decide(), ElementsAre(1, -1));
 }
 
 TEST(LeastWork, TheDeadlineCountsWhereNothingIsPlaced) {

@@ -58,12 +58,6 @@ TEST(MeteredPolicyTest, APromptGoesToTheEngineThatHasItsPrefix) {
   }
 }
 
-TEST(MeteredPolicyTest, AnEngineThatDrainsIsNotWaitedFor) {
-  Engines at({4, 0});
-  at.Draining().Cached(1, {1, 2, 3}).Waiting(25 * kPrompt).Prefix({1, 2, 3});
-  EXPECT_THAT(at.Decide(), ElementsAre(0));
-}
-
 TEST(MeteredPolicyTest, WhereSlotsAreShortTheLeastServedTenantIsNext) {
   for (const bool releases_only : {true, false}) {
     Engines at({1, 1}, releases_only);

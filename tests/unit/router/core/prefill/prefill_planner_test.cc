@@ -47,10 +47,6 @@ Ranks Two(std::vector<PromptLeft> first = {}, std::vector<PromptLeft> second = {
 
 // --- where prompts go ---
 
-TEST(PlanPrefillTest, APromptStaysInThePoolWhileEveryRankHasOne) {
-  EXPECT_THAT(PlacedOn(Two({{1500, 0}}, {{1500, 0}}), {{100, 0.01}}), IsEmpty());
-}
-
 TEST(PlanPrefillTest, TheLongestGoesToTheLeastLoadedAndNoneToTheSlowest) {
   const PrefillDecision decision =
       Plan({RankOf(20, 9000), RankOf(20, 1000), RankOf(20, 5000)}, {{1000, 0.1}, {2000, 0.1}});
@@ -81,18 +77,6 @@ TEST(PlanPrefillTest, PaddedRanksHaveAMaximumOfRowsAndOneOfContext) {
   }
 }
 
-TEST(PlanPrefillTest, APromptGoesToTheRankThatHoldsItUnlessItsDecodesCostMore) {
-  // The second rank's decodes are shorter by 1 ms.
-  Ranks ranks = {RankOf(20, 2000), RankOf(20, 1000), RankOf(20, 3000)};
-  const std::vector<int64_t> on_first = {180, 0, 0}, on_slowest = {0, 0, 180};
-  EXPECT_THAT(PlacedOn(ranks, {{200, 0.1}}), ElementsAre(1));
-  EXPECT_THAT(PlacedOn(ranks, {CachedPrompt(200, 0.1, on_first)}), ElementsAre(0));
-  // The prompt saves 18 ms of one of three ranks, 6 ms. On the rank that is the slowest its request's 230
-  // tokens of context make 100 steps 0.23 ms longer each.
-  ranks[2].decode_context = 40'000;
-  EXPECT_THAT(PlacedOn(ranks, {CachedPrompt(200, 0.1, on_slowest)}), ElementsAre(1));
-}
-
 TEST(PlanPrefillTest, APromptWaitsForTheRankThatHoldsItNoLongerThanThatSaves) {
   // The first rank computes another prompt.
   Ranks ranks = Two({{5000, 0}});
@@ -103,15 +87,6 @@ TEST(PlanPrefillTest, APromptWaitsForTheRankThatHoldsItNoLongerThanThatSaves) {
   // No slot of the first rank is free, so that it will not take the prompt.
   ranks[0].free_slots = 0;
   EXPECT_THAT(PlacedOn(ranks, {CachedPrompt(1000, 0, cached)}), ElementsAre(1));
-}
-
-TEST(PlanPrefillTest, OnlyTheMissingPartOfAPromptCountsForItsUrgency) {
-  const std::vector<int64_t> cached = {3900};
-  const auto first = [](const Prompts& waiting) {
-    return WaitingOf(Plan({RankOf(20, 2000)}, waiting).bindings)[0];
-  };
-  EXPECT_EQ(first({{200, 0.1}, {4000, 0.1}}), 0);
-  EXPECT_EQ(first({{200, 0.1}, CachedPrompt(4000, 0.1, cached)}), 1);
 }
 
 // --- the level ---
@@ -127,19 +102,6 @@ TEST(PlanPrefillTest, ALonePromptWaitsUntilItHasWaitedAsMuchAsItDelaysDecodesFor
   EXPECT_EQ(Plan(ranks, {}, traffic).level_s, 0);
   ranks[0].first_bound_for_s = 40 * 0.05 / 2 + 0.01;
   EXPECT_GE(TokensWithin(WorkOf(ranks[0]), Plan(ranks, {}, traffic).level_s), 400) << "a step's limit";
-}
-
-TEST(PlanPrefillTest, APromptDoesNotWaitForOneThatComesTooLate) {
-  PrefillTraffic traffic = Traffic();
-  // On the other rank, it would save 40 * 0.02 / 2 = 0.4 s.
-  for (const double arrivals : {2.4, 2.6}) {
-    traffic.arrivals_per_s = arrivals;
-    EXPECT_EQ(Plan(Two({{200, 0}}), {}, traffic).level_s > 0, arrivals < 2.5) << arrivals;
-  }
-}
-
-TEST(PlanPrefillTest, RanksThatAllHavePromptsComputeThem) {
-  EXPECT_GE(Rise(Two({{200, 0}}, {{200, 0}})), 1e-4 * 200) << "none could be computed for less";
 }
 
 // Where free rows suffice for what arrives, prompts get those, and more only as far as they have waited.
@@ -214,19 +176,6 @@ TEST(PlanPrefillTest, APromptOnTheSlowestRankDoesNotStarve) {
   EXPECT_GT(Rise(ranks), 1e-4 * 10);
 }
 
-// Free rows are used, although their attention makes the step longer than that of the slowest rank.
-TEST(PlanPrefillTest, FreeRowsAreUsedOnTheSlowestRank) {
-  PrefillRank rank = RankOf(20, 2000, 10, {{500, 1000}});
-  rank.cost.b0_tokens = 120;
-  rank.cost.k1_s_per_pair = 1e-9;
-  EXPECT_GE(TokensWithin(WorkOf(rank), Plan({rank}).level_s), 100);
-}
-
-TEST(PlanPrefillTest, WithFewDecodesAPromptIsComputedAtOnce) {
-  const Ranks ranks = {RankOf(0, 0, 10, {{200, 0}}), RankOf(1, 100)};
-  EXPECT_EQ(TokensWithin(WorkOf(ranks[0]), Plan(ranks).level_s), 200);
-}
-
 // --- objectives ---
 
 // One rank computes a prompt and another has long decodes, so without an objective the level stays at the
@@ -248,13 +197,6 @@ TEST(PlanPrefillObjectives, OneThatWouldBeMissedRaisesTheLevelAndOneThatCannotBe
   Ranks after_another = LonePrompt(300, kNoObjective);
   after_another[0].Add({200, 0}, 0.25);
   EXPECT_EQ(Rise(after_another), Rise(LonePrompt(500, 0.25))) << "work before the prompt counts";
-}
-
-TEST(PlanPrefillObjectives, AnObjectiveThatIsMetAnywayChangesNothing) {
-  const Ranks ranks = Two({{500, 0}}, {{500, 0}});
-  Ranks with = ranks;
-  for (PrefillRank& rank : with) rank.due_s = {10};
-  EXPECT_EQ(Rise(with), Rise(ranks));
 }
 
 TEST(PlanPrefillObjectives, AWaitingPromptIsBoundAndComputedInTimeWithThoseBeforeIt) {

@@ -32,11 +32,6 @@ Ranks Two(int64_t decodes, int64_t slots_of_second = 10, int64_t slots_of_first 
   return {RankOf(decodes, context, slots_of_first), RankOf(decodes, context, slots_of_second)};
 }
 
-TEST(PlanReleaseTest, WithoutDecodesEveryRankGetsAPromptAtOnce) {
-  EXPECT_EQ(Released(Two(0), {{5000, 0}, {4000, 0}, {3000, 0}}).size(), 2u);
-  EXPECT_THAT(Released(Two(0), {}), IsEmpty());
-}
-
 TEST(PlanReleaseTest, APromptDoesNotWaitForOneThatComesTooLate) {
   // As above: 0.1 s of waiting pay for it.
   EXPECT_THAT(Released(Two(5), {{200, 0}}, {.arrivals_per_s = 11}), IsEmpty());
@@ -104,37 +99,6 @@ TEST(PlanReleaseTest, AnOldLongPromptPrecedesYoungShortOnes) {
   EXPECT_EQ(Released({RankOf(0, 0)}, {{300, 1}, {3000, 3}}).front(), 0);
 }
 
-// The waits of all prompts of a wave add up: 0.1 + 0.05 exceeds 40 * (0.02 - 0.0175) = 0.1.
-TEST(PlanReleaseTest, AnEvenWaveGoesAtOnceAndPromptsOfDifferentLengthsWaitTogether) {
-  EXPECT_THAT(PlacedOn(Two(20), {{200, 0}, {200, 0}}), ::testing::UnorderedElementsAre(0, 1));
-  EXPECT_THAT(Released(Two(20), {{200, 0.1}, {150, 0.05}}), ElementsAre(0, 1));
-  EXPECT_THAT(Released(Two(20), {{200, 0.01}, {150, 0.01}}), IsEmpty());
-}
-
-TEST(PlanReleaseTest, APromptThatLengthensNoStepGoesAtOnce) {
-  // The second rank's decodes take 0.007 s less, because its context is shorter.
-  const Ranks unequal = {RankOf(20, 9000), RankOf(20, 2000)};
-  EXPECT_THAT(PlacedOn(unequal, {{69, 0}}), ElementsAre(1));
-  EXPECT_THAT(Released(unequal, {{71, 0}}), IsEmpty());
-  // A budget spreads a prompt over several steps, and each of them has free time.
-  EXPECT_THAT(Released(unequal, {{200, 0}}, {}, {.step_tokens = 20 + 70}), ElementsAre(0)) << "three steps";
-  EXPECT_THAT(Released(unequal, {{200, 0}}, {}, {.step_tokens = 20 + 200}), IsEmpty()) << "one";
-  Ranks with_free_rows = Two(20);
-  for (PrefillRank& rank : with_free_rows) rank.cost.b0_tokens = 100;
-  EXPECT_THAT(Released(with_free_rows, {{80, 0}}), ElementsAre(0));
-  EXPECT_THAT(Released(with_free_rows, {{90, 0}}), IsEmpty());
-  const Ranks with_a_wave = {RankOf(20, 2000, 10, {{300, 0}}), RankOf(20, 2000)};
-  EXPECT_THAT(PlacedOn(with_a_wave, {{300, 0}}), ElementsAre(1));
-  EXPECT_THAT(Released(with_a_wave, {{900, 0}}), IsEmpty());
-}
-
-TEST(PlanReleaseTest, ARankWhoseNextStepIsFullGetsNone) {
-  // Both would wait behind 600 tokens, six steps of budget; until then they can still go elsewhere.
-  const Ranks ranks(2, RankOf(20, 2000, 10, {{600, 0}}));
-  EXPECT_THAT(Released(ranks, {{100, 50}, {100, 50}}, {}, {.step_tokens = 120}), IsEmpty());
-  EXPECT_THAT(Released(ranks, {{100, 50}, {100, 50}}, {}, {.step_tokens = 2048}), ElementsAre(0, 1));
-}
-
 TEST(PlanReleaseTest, NearCapacityNoPromptWaitsForOthers) {
   // 100 prompt tokens per rank and step.
   const auto released = [](double arrivals_per_s) {
@@ -177,26 +141,6 @@ TEST(PlanReleaseTest, APromptGoesToTheRankThatHasItsPrefixUnlessItsDecodesOutwei
               ElementsAre(0));
 }
 
-// The height counts only the tokens to compute.
-TEST(PlanReleaseTest, CachedTokensDoNotDelayDecodes) {
-  const std::vector<int64_t> cached = {0, 180};
-  EXPECT_THAT(Released(Two(5), {{200, 0.02}}), IsEmpty());
-  EXPECT_THAT(PlacedOn(Two(5), {CachedPrompt(200, 0.02, cached)}), ElementsAre(1));
-}
-
-TEST(PlanReleaseTest, APromptWaitsForABusyRankNoLongerThanItsPrefixSaves) {
-  const Ranks ranks = {RankOf(0, 0), RankOf(0, 0, 10, {{3000, 0}})};
-  const std::vector<int64_t> cached = {0, 500};
-  // Computing 500 tokens takes 0.05 s.
-  EXPECT_THAT(Released(ranks, {CachedPrompt(600, 0.04, cached)}), IsEmpty());
-  EXPECT_THAT(PlacedOn(ranks, {CachedPrompt(600, 0.06, cached)}), ElementsAre(0));
-}
-
-TEST(PlanReleaseTest, PromptsOfOneTextFollowEachOtherOnItsRank) {
-  const std::vector<int64_t> cached = {900, 0};
-  EXPECT_THAT(PlacedOn(Two(20), Prompts(2, CachedPrompt(1000, 9, cached))), ElementsAre(0, 0));
-}
-
 TEST(PlanReleaseTest, WhenSlotsAreShortAPromptYieldsForTheLongestWait) {
   const std::vector<int64_t> full = {0, 500}, free = {500, 0};
   const Prompts waiting = {CachedPrompt(600, 2, full), CachedPrompt(600, 1, free)};
@@ -235,29 +179,6 @@ TEST(PlanReleaseTest, SoundOnRandomGroupsWithPrefixes) {
       EXPECT_TRUE(bound.insert(index).second) << "bound twice";
       EXPECT_LE(++taken[static_cast<size_t>(rank)], ranks[static_cast<size_t>(rank)].free_slots) << seed;
     }
-  }
-}
-
-// For any length and any other prompts: after N times its height (N decodes) a rank with room gets it, unless
-// a prompt with a greater age over the root of its length precedes it.
-TEST(PlanReleaseTest, NoPromptIsHeldForLongerThanItCostsAllDecodes) {
-  for (uint64_t seed = 1; seed <= 300; ++seed) {
-    Rng rng(seed);
-    Ranks ranks;
-    double decodes = 0;
-    for (uint64_t g = 1 + rng.Below(8); g > 0; --g) {
-      const auto rows = 1 + static_cast<int64_t>(rng.Below(60));
-      ranks.push_back(RankOf(rows, 300.0 * static_cast<double>(rows), 100));
-      decodes += static_cast<double>(rows);
-    }
-    const auto tokens = 1 + static_cast<int64_t>(rng.Below(5000));
-    Prompts waiting = {{tokens, decodes * 1e-4 * static_cast<double>(tokens) + 1e-6}};
-    const double age = waiting[0].waited_s / std::sqrt(static_cast<double>(tokens));
-    for (uint64_t i = rng.Below(20); i > 0; --i) {
-      const auto other = 1 + static_cast<int64_t>(rng.Below(5000));
-      waiting.push_back({other, rng.Uniform() * age * std::sqrt(static_cast<double>(other)) / 2});
-    }
-    EXPECT_THAT(Released(ranks, waiting), ::testing::Contains(0)) << seed;
   }
 }
 

@@ -149,19 +149,6 @@ TEST(PrefixCaches, TheFirstPromptsOfAWorkerDecideLittle) {
 constexpr int64_t kBlock = kPrefixBlockTokens;
 using Blocks = std::vector<uint64_t>;
 
-TEST(PrefixCache, ARequestWhoseBlocksAreEvictedMayStillEnd) {
-  PrefixCache cache(2 * kBlock, 100);
-  cache.Await({1, 2});
-  cache.Touch({5, 6});
-  cache.Withdraw({1, 2}, 2);
-  EXPECT_EQ(cache.Find({1, 2}), 0);
-  EXPECT_EQ(cache.Find({5, 6}), 2 * kBlock);
-  cache.Complete({5, 6});
-  cache.Await({5, 6});
-  cache.Withdraw({5, 6}, 0);
-  EXPECT_EQ(cache.Find({5, 6}), 2 * kBlock) << "more have ended than were awaited";
-}
-
 // A reference implementation by the definition: a list that is searched from the front.
 class PlainCache {
  public:

@@ -172,15 +172,6 @@ TEST(LocalTimeTest, JitterHasMeanOneAndTheGivenDeviation) {
   EXPECT_NEAR(std::sqrt(log_squares - log_sum * log_sum), 0.2, 0.01);
 }
 
-TEST(LocalTimeTest, APolicyWithKnownSpeedsHasShorterSteps) {
-  const Trace trace = *SampleProfile("conversation", 4000, 3);
-  SimOptions options = {.reveal = 64, .workers = 4, .batch = 32, .speeds = {1, 1, 1, 0.6}};
-  options.cost.c_s = 1e-3;
-  const double told = Simulate(options, trace).at("step_s_mean");
-  options.tell_speeds = false;
-  EXPECT_LT(told, 0.97 * Simulate(options, trace).at("step_s_mean").get<double>());
-}
-
 // --- closed loops, refusals, hints ---
 
 // 0.02 s are as long as 200,000 tokens of load.

@@ -100,17 +100,6 @@ TEST(GoldenTest, TracesWithoutRequestsOrArrivalsAreRefused) {
   EXPECT_EQ(Simulation::Create(options, trace).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST(GoldenTest, RunsRepeatExceptForMeasuredTimes) {
-  const Trace trace = *SampleProfile("conversation", 2000, 3);
-  SimOptions options = {.warmup = 50, .steps = 200};
-  const auto run = [&] {
-    auto result = *(*Simulation::Create(options, trace))->Run();
-    for (const char* key : {"mean", "p50", "p99", "max"}) result.erase(std::string("decide_us_") + key);
-    return result;
-  };
-  EXPECT_EQ(run(), run());
-}
-
 // --- quoted figures, on the built-in profiles and, where available, on the public traces ---
 
 struct Figure {

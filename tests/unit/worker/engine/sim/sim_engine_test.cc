@@ -171,35 +171,6 @@ class Model {
   std::map<Handle, Entry> entries_;
 };
 
-TEST_F(SimEngineTest, TheFirstTokenFollowsTheLastPromptChunk) {
-  SimOptions options = Options();
-  options.cost = {1e-3, 0, 1e-5};
-  options.token_budget = 100;
-  auto engine = Make(options);
-  ASSERT_TRUE(engine->Admit(Request(1, 230, 3)).ok());
-  EXPECT_EQ(engine->prefill_state()->pending_tokens(), 230);
-  StepOutput out;
-  for (const int64_t chunk : {100, 100, 30}) {
-    const int64_t before_ns = now_ns_;
-    ASSERT_TRUE(engine->Step(out).ok());
-    EXPECT_EQ(out.prefill_tokens, chunk);
-    EXPECT_EQ(out.load_tokens, 230) << "whole from the first step on";
-    EXPECT_EQ(now_ns_ - before_ns, 1'000'000 + chunk * 10'000);
-    EXPECT_EQ(out.tokens.size(), chunk == 30 ? 1u : 0u);
-  }
-  EXPECT_EQ(engine->prefill_state()->pending_tokens(), 0);
-  const BatchCost cost = {.c_s = 1, .a_s_per_token = 1, .b0_tokens = 0};
-  engine->SetPrefillLevel(PrefillLevel{cost.Seconds(20), cost});
-  ASSERT_TRUE(engine->Admit(Request(2, 50, 1)).ok());
-  // One row of the level's 20 is taken by each of the first request's last two decodes.
-  for (const int64_t chunk : {19, 19, 12}) {
-    ASSERT_TRUE(engine->Step(out).ok());
-    EXPECT_EQ(out.prefill_tokens, chunk);
-  }
-  EXPECT_EQ(engine->active(), 0);
-  EXPECT_EQ(Make(Options())->prefill_state(), std::nullopt);
-}
-
 TEST_F(SimEngineTest, RandomOperationsAgreeWithASimpleModel) {
   auto engine = Make(Options());
   Model model;
