@@ -90,6 +90,11 @@ absl::StatusOr<Target> ParseTarget(absl::string_view text, bool tls) {
   return target;
 }
 
+bool IsIpAddress(const std::string& host) {
+  in6_addr address;
+  return inet_pton(AF_INET, host.c_str(), &address) == 1 || inet_pton(AF_INET6, host.c_str(), &address) == 1;
+}
+
 std::string AccountOf(const sockaddr_storage& from) {
   if (from.ss_family == AF_INET) {
     const in_addr& v4 = reinterpret_cast<const sockaddr_in&>(from).sin_addr;

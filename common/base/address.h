@@ -32,6 +32,9 @@ struct Address {
 // `port_may_be_0`: for listening addresses.
 absl::StatusOr<Address> ParseAddress(absl::string_view text, bool port_may_be_0 = false);
 
+// Not a name; IPv6 without brackets.
+bool IsIpAddress(const std::string& host);
+
 // The server that a client connects to: one address, or several, of which any may answer.
 struct Target {
   std::vector<Address> addresses;

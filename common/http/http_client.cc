@@ -70,6 +70,12 @@ class Reader {
     if (end && !complete) return Incomplete();
     return complete;
   }
+  // Takes the chunks that have come of an answer with status 200.
+  std::string TakeParts() {
+    if (!chunked_ || status_ != 200) return "";
+    text_.erase(body_at_, std::exchange(at_, body_at_) - body_at_);
+    return std::exchange(chunks_, {});
+  }
   size_t bytes() const { return text_.size(); }
   HttpClient::Answer Answer() && {
     if (!chunked_) chunks_ = text_.substr(body_at_, length_.value_or(std::string::npos));
@@ -131,8 +137,12 @@ class Reader {
 // A call and its connection.
 class HttpClient::Call {
  public:
-  Call(std::string request, absl::Time deadline, Done done)
-      : deadline(deadline), done(std::move(done)), request_(std::move(request)) {}
+  Call(std::string request, absl::Time deadline, Done done,
+       std::function<void(absl::string_view part)> on_part)
+      : deadline(deadline),
+        done(std::move(done)),
+        request_(std::move(request)),
+        on_part_(std::move(on_part)) {}
   ~Call() {
     if (fd_ >= 0) close(fd_);
   }
@@ -180,6 +190,7 @@ class HttpClient::Call {
     const absl::StatusOr<bool> complete =
         reader_.Take({bytes.data(), static_cast<size_t>(size)}, size == 0, others);
     if (!complete.ok()) return complete.status();
+    if (on_part_) on_part_(reader_.TakeParts());
     if (!*complete) return std::nullopt;
     return std::move(reader_).Answer();
   }
@@ -229,6 +240,7 @@ class HttpClient::Call {
   }
 
   const std::string request_;
+  const std::function<void(absl::string_view part)> on_part_;
   size_t sent_ = 0;
   int fd_ = -1;
   // Null: plain text.
@@ -260,6 +272,11 @@ uint64_t HttpClient::Get(absl::string_view path, absl::Time deadline, Done done)
   return Start(absl::StrCat(Head("GET", path), "\r\n"), deadline, std::move(done));
 }
 
+uint64_t HttpClient::Follow(absl::string_view path, absl::Time deadline,
+                            std::function<void(absl::string_view part)> on_part, Done done) {
+  return Start(absl::StrCat(Head("GET", path), "\r\n"), deadline, std::move(done), std::move(on_part));
+}
+
 uint64_t HttpClient::Post(absl::string_view path, absl::string_view headers, absl::string_view body,
                           absl::Time deadline, Done done) {
   return Start(absl::StrCat(Head("POST", path), headers, "Content-Length: ", body.size(), "\r\n\r\n", body),
@@ -273,8 +290,9 @@ std::string HttpClient::Head(absl::string_view method, absl::string_view path) c
   return head;
 }
 
-uint64_t HttpClient::Start(std::string request, absl::Time deadline, Done done) {
-  auto call = std::make_unique<Call>(std::move(request), deadline, std::move(done));
+uint64_t HttpClient::Start(std::string request, absl::Time deadline, Done done,
+                           std::function<void(absl::string_view part)> on_part) {
+  auto call = std::make_unique<Call>(std::move(request), deadline, std::move(done), std::move(on_part));
   uint64_t number = 0;
   {
     MutexLock lock(&mutex_);

@@ -58,6 +58,10 @@ class HttpClient {
   // Returns the call's number. `headers`: lines that end with CR LF, beyond those of any call. `deadline` is
   // a time of MonotonicNow.
   uint64_t Get(absl::string_view path, absl::Time deadline, Done done);
+  // For answers without an end, in chunks: `on_part` is called, as `done`, with each part of one with status
+  // 200. Then only what is kept here counts as the answer.
+  uint64_t Follow(absl::string_view path, absl::Time deadline,
+                  std::function<void(absl::string_view part)> on_part, Done done);
   uint64_t Post(absl::string_view path, absl::string_view headers, absl::string_view body,
                 absl::Time deadline, Done done);
   // Closes the call's connection; `done` is not called, unless that has begun.
@@ -69,7 +73,8 @@ class HttpClient {
   class Call;
 
   std::string Head(absl::string_view method, absl::string_view path) const;
-  uint64_t Start(std::string request, absl::Time deadline, Done done);
+  uint64_t Start(std::string request, absl::Time deadline, Done done,
+                 std::function<void(absl::string_view part)> on_part = nullptr);
   void Run();
   void Wake() const;
 

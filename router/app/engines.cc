@@ -92,7 +92,8 @@ EngineCheck CheckEngines(const RouterOptions& options, const EngineCheckMeans& m
   EngineCheck check;
   std::vector<EngineAddress> engines;
   for (const EngineAddress& given : options.engines.engines) {
-    const std::vector<EngineAddress> found = EngineList({.engines = {given}}, means.resolve).Resolve();
+    const std::vector<EngineAddress> found =
+        EngineList({.engines = {given}}, means.resolve, means.resolve_pool).Resolve();
     if (found.empty()) check.faults.push_back(absl::StrCat(given.ToString(), ": the name has no address"));
     engines.insert(engines.end(), found.begin(), found.end());
   }

@@ -12,6 +12,7 @@
 #include "router/app/options.h"
 #include "router/engine_link/engine_client.h"
 #include "router/engine_link/engine_list.h"
+#include "router/engine_link/http/pod_watch.h"
 
 namespace bfio::router {
 
@@ -30,6 +31,7 @@ struct EngineCheck {
 
 struct EngineCheckMeans {
   ResolveHost resolve = ResolveBySystem;
+  ResolvePool resolve_pool = WatchPools();
   std::function<std::unique_ptr<EngineClient>(const EngineAddress&)> make_client = NewEngineClient;
   // How much longer than --step_timeout an engine's client may take to say that there is no answer.
   absl::Duration grace = absl::Seconds(1);

@@ -25,6 +25,7 @@
 #include "router/app/engines.h"
 #include "router/core/policy/policy.h"
 #include "router/engine_link/http/http_engine.h"
+#include "router/engine_link/http/pod_watch.h"
 #include "router/engine_link/steps/engine_steps_service.h"
 #include "router/frontend/tokenizer/model_files.h"
 #include "router/record/log_writer.h"
@@ -189,6 +190,7 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
       return engine.protocol == "http" ? NewHttpEngine(engine, ratio) : NewEngineClient(engine);
     };
     router->engines_ = std::make_unique<EngineLink>(EngineLink::Options{.engines = options.engines,
+                                                                        .resolve_pool = WatchPools(),
                                                                         .patience = options.step_timeout,
                                                                         .instance = instance,
                                                                         .make_client = make_client},

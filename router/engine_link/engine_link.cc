@@ -80,7 +80,7 @@ void EngineLink::TakeStep(Follower& follower, EngineStep step, const AnswerStep&
 
 void EngineLink::Watch() {
   pthread_setname_np(pthread_self(), "bfio-list");
-  EngineList list(options_.engines, options_.resolve);
+  EngineList list(options_.engines, options_.resolve, options_.resolve_pool);
   std::vector<EngineAddress> last;
   std::vector<EventQueue::Event> none;
   while (!watching_.closed()) {

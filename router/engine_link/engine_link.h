@@ -49,6 +49,7 @@ class EngineLink {
   struct Options {
     EngineSource engines;
     ResolveHost resolve = ResolveBySystem;
+    ResolvePool resolve_pool = nullptr;
     // How long an engine may take to answer a call about itself.
     absl::Duration patience = absl::Seconds(10);
     // Identifies this run of the router. Part of the names of its requests, so that a restarted router sends

@@ -1,6 +1,5 @@
 #include "router/engine_link/engine_list.h"
 
-#include <arpa/inet.h>
 #include <netdb.h>
 #include <sys/socket.h>
 
@@ -69,13 +68,23 @@ absl::StatusOr<std::vector<EngineAddress>> ParseUrl(const std::string& text) {
       absl::StrSplit(text, absl::MaxSplits("://", 1));
   EngineAddress engine;
   absl::string_view protocol = split.first, server = split.second;
+  if (protocol == "k8s") {
+    const std::pair<absl::string_view, absl::string_view> names =
+        absl::StrSplit(server, absl::MaxSplits('/', 1));
+    if (!IsName(names.first) || !IsName(names.second))
+      return absl::InvalidArgumentError(absl::StrCat("'", text, "' must be k8s://NAMESPACE/POOL"));
+    engine.protocol = "http";
+    engine.by_name = true;
+    engine.pool = std::string(server);
+    return std::vector<EngineAddress>{std::move(engine)};
+  }
   engine.by_name = absl::ConsumeSuffix(&protocol, "+dns");
   const bool http = (protocol == "http" || protocol == "https") && !engine.by_name;
   if ((protocol != "vllm" && protocol != "sglang" && !http) || server.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("'", text,
                      "' must be http://HOST:PORTS, https://HOST:PORTS, vllm://HOST:PORT, sglang://HOST:PORT, "
-                     "vllm+dns://NAME:PORT, sglang+dns://NAME:PORT or file:PATH"));
+                     "vllm+dns://NAME:PORT, sglang+dns://NAME:PORT, k8s://NAMESPACE/POOL or file:PATH"));
   }
   engine.protocol = std::string(protocol);
   const size_t colon = server.rfind(':');
@@ -91,9 +100,7 @@ absl::StatusOr<std::vector<EngineAddress>> ParseUrl(const std::string& text) {
     for (uint32_t port = range->first; port <= range->second && engines.size() <= kMostEngines; ++port) {
       BFIO_ASSIGN_OR_RETURN(engine.server, ParseAddress(absl::StrCat(server.substr(0, colon + 1), port)));
       // Envoy gets addresses, not names.
-      in6_addr address;
-      engine.by_name = inet_pton(AF_INET, engine.server.host.c_str(), &address) != 1 &&
-                       inet_pton(AF_INET6, engine.server.host.c_str(), &address) != 1;
+      engine.by_name = !IsIpAddress(engine.server.host);
       engines.push_back(engine);
     }
   }
@@ -117,13 +124,17 @@ absl::Status Append(const std::vector<EngineAddress>& servers, const EngineAddre
     engine.step_metrics = settings.step_metrics;
     engine.tls = settings.tls;
     engine.token_file = settings.token_file;
+    engine.api_server = settings.api_server;
+    engine.api_files = settings.api_files;
     if (const bool https = engine.protocol == "https"; https || engine.protocol == "http") {
       if (https != engine.tls.enabled())
         return absl::InvalidArgumentError(https ? "https:// needs tls in its entry of --config"
                                                 : "tls needs https:// here");
       engine.protocol = "http";
     }
-    const auto same = [&](const EngineAddress& other) { return other.server == engine.server; };
+    const auto same = [&](const EngineAddress& other) {
+      return other.server == engine.server && other.pool == engine.pool;
+    };
     if (std::any_of(engines.begin(), engines.end(), same))
       return absl::InvalidArgumentError(absl::StrCat("'", engine.ToString(), "' is listed twice"));
     if (!engines.empty() && engines.front().protocol != engine.protocol)
@@ -157,6 +168,9 @@ absl::StatusOr<std::vector<EngineAddress>> ReadEntries(const NextEntry& next) {
     keys.Add("token_file", &settings.token_file, "");
     keys.AddParsed("kv_bootstrap", &settings.kv_bootstrap, "port 8998 of its host", "",
                    [](const std::string& text) { return ParseAddress(text); });
+    keys.AddParsed("api_server", &settings.api_server, "kubernetes.default.svc:443", "",
+                   [](const std::string& text) { return ParseAddress(text); });
+    keys.Add("api_files", &settings.api_files, "");
     BFIO_ASSIGN_OR_RETURN(const bool there, next(keys));
     if (!there) return engines;
     if (servers.empty()) return absl::InvalidArgumentError("an engine has no url");
@@ -164,6 +178,8 @@ absl::StatusOr<std::vector<EngineAddress>> ReadEntries(const NextEntry& next) {
     if (keys.given("pinned") && protocol != "sglang")
       return absl::InvalidArgumentError("pinned is for sglang:// only");
     const bool http = absl::StartsWith(protocol, "http");
+    if ((keys.given("api_server") || keys.given("api_files")) && servers.front().pool.empty())
+      return absl::InvalidArgumentError("api_server and api_files are for k8s:// only");
     if (keys.given("slots") && !http)
       return absl::InvalidArgumentError("slots is for http:// only: other engines report them");
     for (const absl::string_view key : {"kv_events", "step_metrics"}) {
@@ -265,44 +281,53 @@ void EngineList::LogOnce(const std::string& of, const absl::Status& status, absl
     spdlog::warn("--engines: {}; {}", error, std::string(what_then));
 }
 
-std::vector<std::string> EngineList::Resolve(const Address& server) {
-  absl::StatusOr<std::vector<std::string>> found = resolve_(server.host);
-  if (found.ok() && found->empty()) found = absl::NotFoundError("the name has no addresses");
+std::vector<Address> EngineList::Resolve(const EngineAddress& engine) {
+  const std::string name = engine.ToString();
+  const bool is_pool = !engine.pool.empty();
+  absl::StatusOr<std::vector<Address>> found = absl::NotFoundError("the name has no addresses");
+  if (is_pool) {
+    found = resolve_pool_(engine);
+  } else if (auto hosts = resolve_(engine.server.host); !hosts.ok()) {
+    found = hosts.status();
+  } else if (!hosts->empty()) {
+    found.emplace();
+    for (std::string& host : *hosts) found->push_back({std::move(host), engine.server.port});
+  }
   if (found.ok() && found->size() > kMostEngines)
     found = absl::OutOfRangeError(absl::StrCat("the name has more than ", kMostEngines, " addresses"));
-  const auto error = [&] {
-    return absl::StrCat("cannot resolve ", server.host, ": ", found.status().message());
-  };
-  LogOnce(server.host, found.ok() ? absl::OkStatus() : absl::UnavailableError(error()),
+  const std::string& shown = is_pool ? name : engine.server.host;
+  const auto error = [&] { return absl::StrCat("cannot resolve ", shown, ": ", found.status().message()); };
+  LogOnce(shown, found.ok() ? absl::OkStatus() : absl::UnavailableError(error()),
           "the router keeps its last addresses");
-  std::vector<Known>& known = known_[server.ToString()];
+  std::vector<Known>& known = known_[name];
   if (found.ok()) {
     for (Known& one : known) ++one.missing;
-    for (std::string& host : *found) {
+    for (Address& server : *found) {
       const auto there =
-          std::find_if(known.begin(), known.end(), [&](const Known& one) { return one.host == host; });
+          std::find_if(known.begin(), known.end(), [&](const Known& one) { return one.server == server; });
       if (there != known.end()) {
         there->missing = 0;
       } else {
-        known.push_back({std::move(host)});
+        known.push_back({std::move(server)});
       }
     }
-    std::erase_if(known, [](const Known& one) { return one.missing >= kAnswersWithout; });
+    // A pool's answer is complete.
+    std::erase_if(known, [&](const Known& one) { return one.missing >= (is_pool ? 1 : kAnswersWithout); });
   }
   // A server with addresses of both families must appear only once.
   const bool only_ipv6 =
-      std::all_of(known.begin(), known.end(), [](const Known& one) { return IsIpv6(one.host); });
-  std::vector<std::string> hosts;
+      std::all_of(known.begin(), known.end(), [](const Known& one) { return IsIpv6(one.server.host); });
+  std::vector<Address> servers;
   for (const Known& one : known)
-    if (only_ipv6 || !IsIpv6(one.host)) hosts.push_back(one.host);
-  return hosts;
+    if (is_pool || only_ipv6 || !IsIpv6(one.server.host)) servers.push_back(one.server);
+  return servers;
 }
 
 std::vector<EngineAddress> EngineList::Resolve(const std::function<bool()>& stop) {
   if (!source_.file.empty()) ReadSourceFile();
   std::erase_if(known_, [this](const auto& name) {
     return std::none_of(source_.engines.begin(), source_.engines.end(), [&](const EngineAddress& given) {
-      return given.by_name && given.server.ToString() == name.first;
+      return given.by_name && given.ToString() == name.first;
     });
   });
   std::vector<EngineAddress> engines;
@@ -320,12 +345,13 @@ std::vector<EngineAddress> EngineList::Resolve(const std::function<bool()>& stop
       add(given);
       continue;
     }
-    for (const std::string& host : Resolve(given.server)) {
+    for (const Address& server : Resolve(given)) {
       if (!all.ok()) break;
       EngineAddress engine = given;
       engine.by_name = false;
+      engine.pool.clear();
       engine.name = given.server.host;
-      engine.server.host = host;
+      engine.server = server;
       add(std::move(engine));
     }
   }
@@ -334,6 +360,7 @@ std::vector<EngineAddress> EngineList::Resolve(const std::function<bool()>& stop
 }
 
 std::string EngineAddress::ToString() const {
+  if (!pool.empty()) return absl::StrCat("k8s://", pool);
   const bool http = protocol == "http";
   return absl::StrCat(protocol, http && tls.enabled() ? "s" : "", by_name && !http ? "+dns" : "", "://",
                       server.ToString());

@@ -1,9 +1,10 @@
-// The present engines: those of --engines, of a file, and behind DNS names. The file is read and the names
-// are resolved repeatedly. The file's present content replaces the earlier one. A new address of a name is
-// used at once; an address is removed after kAnswersWithout consecutive answers without it. A file that
-// cannot be read or is invalid, and a name that does not resolve, change nothing: an outage of either removes
-// no engine. If a name has IPv4 addresses, its IPv6 addresses are not used, because they reach the same
-// servers. Threads: one. Resolve blocks while the resolver does.
+// The present engines: those of --engines, of a file, behind DNS names and in pools of Kubernetes. The file
+// is read, the names are resolved and the pools are asked for repeatedly. The file's present content replaces
+// the earlier one. A new address of a name is used at once; an address is removed after kAnswersWithout
+// consecutive answers without it, and that of a pool at once. A file that cannot be read or is invalid, a
+// name that does not resolve and a pool that is not known, change nothing: no outage removes an engine. If a
+// name has IPv4 addresses, its IPv6 addresses are not used, because they reach the same servers. Threads:
+// one. Resolve blocks while the resolver does.
 #pragma once
 
 #include <cstddef>
@@ -29,13 +30,19 @@ inline constexpr uint16_t kMooncakePort = 8998;
 // "vllm://HOST:PORT": an engine's server, its protocol, and the properties that it does not report.
 // "vllm+dns://NAME:PORT": one server for each address of the name (of one family). "http://HOST:PORTS", with
 // ports such as 8200-8207 or 8200,8202, and https:// with TLS: servers behind Envoy, whose ranks the router
-// only chooses; a name stands for all its addresses. Pure. Threads: any.
+// only chooses; a name stands for all its addresses. "k8s://NAMESPACE/POOL": those of an InferencePool. Pure.
+// Threads: any.
 struct EngineAddress {
   // "vllm", "sglang", "http".
   std::string protocol;
   Address server;
   // The host is a name, and each of its addresses is a server (engine_list.h).
   bool by_name = false;
+  // "NAMESPACE/NAME": for an InferencePool, each of whose pods and ports is a server; by_name is set. Where
+  // it is asked for, and the folder with the service account's ca.crt and token.
+  std::string pool;
+  Address api_server = {"kubernetes.default.svc", 443};
+  std::string api_files = "/var/run/secrets/kubernetes.io/serviceaccount";
   // The barrier in which its ranks meet at every step, together with those of other servers with the same
   // barrier; empty: each rank steps independently.
   std::string barrier;
@@ -90,13 +97,15 @@ struct EngineSource {
 // config files, a list of entries `url: URL` with the settings of these servers: `barrier: NAME`,
 // `token_budget: N`, `tls:` and `token_file:`, for sglang `pinned: true`, for http `slots: N`,
 // `role: prefill|decode`, `kv_connector: NAME` (vLLM's NIXL connector unless given), `kv_events: PORT` and
-// `step_metrics: PORT`.
+// `step_metrics: PORT`, for k8s `api_server: HOST:PORT` and `api_files: FOLDER`.
 // Either all servers have a barrier or none. A file must exist and list an engine.
 void AddEngines(OptionTable& table, EngineSource* source, absl::string_view help);
 
 // IP addresses of a host; IPv6 without brackets.
 using ResolveHost = std::function<absl::StatusOr<std::vector<std::string>>(const std::string& host)>;
 absl::StatusOr<std::vector<std::string>> ResolveBySystem(const std::string& host);
+// The servers of EngineAddress::pool (http/pod_watch.h).
+using ResolvePool = std::function<absl::StatusOr<std::vector<Address>>(const EngineAddress& engine)>;
 
 class EngineList {
  public:
@@ -106,8 +115,8 @@ class EngineList {
   // resolvers omit addresses at times, and a removed engine must drain before it can come back.
   static constexpr int kAnswersWithout = 5;
 
-  EngineList(EngineSource source, ResolveHost resolve)
-      : source_(std::move(source)), resolve_(std::move(resolve)) {}
+  EngineList(EngineSource source, ResolveHost resolve, ResolvePool resolve_pool = nullptr)
+      : source_(std::move(source)), resolve_(std::move(resolve)), resolve_pool_(std::move(resolve_pool)) {}
 
   // The present engines: each server once, names replaced by addresses. A failure is logged once. A name that
   // resolves slowly delays those after it. If `stop` returns true between two names, the result is partial.
@@ -115,23 +124,24 @@ class EngineList {
 
  private:
   struct Known {
-    // An IP address.
-    std::string host;
+    // With an IP address.
+    Address server;
     // Number of consecutive answers without it.
     int missing = 0;
   };
 
   void ReadSourceFile();
-  // Logs an error of a file or a host when it changes.
+  // Logs an error of a file, a host or a pool when it changes.
   void LogOnce(const std::string& of, const absl::Status& status, absl::string_view what_then);
-  // The addresses of `server`, which is a name.
-  std::vector<std::string> Resolve(const Address& server);
+  // The servers of an engine with a name or a pool.
+  std::vector<Address> Resolve(const EngineAddress& engine);
 
   EngineSource source_;
   const ResolveHost resolve_;
-  // By name and port.
+  const ResolvePool resolve_pool_;
+  // By name and port, or pool.
   std::map<std::string, std::vector<Known>> known_;
-  // By file and host.
+  // By file, host and pool.
   std::map<std::string, std::string> errors_;
 };
 

@@ -9,6 +9,7 @@
 #include "google/protobuf/stubs/logging.h"
 #include "router/engine_link/http/http_engine.h"
 #include "router/engine_link/http/kv_events.h"
+#include "router/engine_link/http/pod_watch.h"
 #include "router/engine_link/http/step_metrics.h"
 #include "router/frontend/endpoint_picker/exchange.h"
 #include "router/frontend/endpoint_picker/picker_service.h"
@@ -51,6 +52,11 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     bfio::fuzz::Check(
         step->batch().tokens >= 0 && step->batch().prefill_pairs >= 0 && step->took >= absl::ZeroDuration(),
         "a step has no negative part");
+  if (const auto object = bfio::ReadJsonObject(text, ""); object.ok()) {
+    (void)bfio::router::ReadPod(*object);
+    if (const auto pool = bfio::router::ReadPool(*object); pool.ok())
+      bfio::fuzz::Check(pool->selector.find('&') == std::string::npos, "a selector is a part of a query");
+  }
   bfio::router::EngineDescription description;
   (void)bfio::router::ReadModels(bfio::fuzz::Text(data, size), description);
   if (size == 0) return 0;

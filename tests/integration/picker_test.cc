@@ -20,6 +20,7 @@
 #include "common/base/mutex.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "tests/integration/picker_fixture.h"
+#include "tests/testing/api_server.h"
 #include "tests/testing/kv_publisher.h"
 
 namespace bfio::testing {
@@ -371,6 +372,43 @@ TEST_F(PickerHandOffTest, ClientsHandNothingOver) {
 }
 
 // All calls to engines: health, metrics and prompts. CA and token are replaced while the router runs.
+TEST_F(PickerTest, APodThatTerminatesEndsItsRequestsAndGetsNoMore) {
+  HttpEngine one;
+  ApiServer api(TestDirectory() + "/api");
+  api.ListPools({ApiServer::Pool({one.port()})});
+  const auto pod = ApiServer::Pod("one", "127.0.0.1");
+  api.ListPods({pod});
+  ClusterOptions options;
+  options.worker_processes = 0;
+  options.ranks = 1;
+  options.router_flags = {"--picker_listen=" + port_.address(),
+                          "--config=" + WriteFile("pool.yaml", absl::StrCat("engines:\n- {", api.settings(),
+                                                                            ", slots: ", kSlots, "}\n"))};
+  cluster_ = std::make_unique<Cluster>(options);
+  ASSERT_TRUE(cluster_->ok());
+  stub_ = ext_proc::ExternalProcessor::NewStub(
+      grpc::CreateChannel(port_.address(), grpc::InsecureChannelCredentials()));
+  Call call(*stub_, ext_proc::BUFFERED);
+  EXPECT_EQ(call.Place(), one.address());
+  while (api.watches().empty()) absl::SleepFor(absl::Milliseconds(2));
+  api.SendPod("MODIFIED", ApiServer::Terminating(pod));
+  EXPECT_TRUE(cluster_->WaitFor("a rank that drains", [](const v1::ClusterState& state) {
+    return Serving(state) == 0 && Running(state) == 1;
+  }));
+  EXPECT_TRUE(call.End().ok());
+  api.SendPod("DELETED", pod);
+  EXPECT_TRUE(
+      cluster_->WaitFor("no rank", [](const v1::ClusterState& state) { return state.workers_size() == 0; }));
+  // It is back, such as a StatefulSet's.
+  api.SendPod("ADDED", pod);
+  EXPECT_TRUE(Eventually([&] {
+    Call again(*stub_, ext_proc::BUFFERED);
+    const bool placed = again.Place() == one.address();
+    if (placed) again.End();
+    return placed;
+  }));
+}
+
 TEST_F(PickerTest, EnginesAreCalledOverTlsWithCertificateAndToken) {
   const std::string certs = TestDirectory() + "/http-certs", secret = "http-s3cr3t-http-s3cr3t";
   MakeCerts(certs, "--workers=w0 --for-tests");

@@ -38,20 +38,6 @@ EngineLoad LoadOf(const EngineMetrics& metrics) {
   return load;
 }
 
-HttpClient::Login LoginOf(const EngineAddress& engine) {
-  HttpClient::Login login{.name = engine.name.empty() ? engine.server.host : engine.name};
-  if (engine.tls.enabled()) {
-    login.tls = [files = engine.tls, tls = std::shared_ptr<ReloadedTls>()]() mutable {
-      if (tls == nullptr) tls = ReloadedTls::Load(files, TlsEnd::kClient).value_or(nullptr);
-      return tls == nullptr ? nullptr : tls->Current();
-    };
-  }
-  if (!engine.token_file.empty()) {
-    login.token = [token = std::make_shared<ClientToken>(engine.token_file)] { return token->Get(); };
-  }
-  return login;
-}
-
 // A prompt that takes longer is computed again. A rank that does nothing is found sooner (EngineRank).
 constexpr absl::Duration kLongestPrefill = absl::Minutes(30);
 
@@ -239,6 +225,20 @@ class HttpEngine final : public EngineClient {
 };
 
 }  // namespace
+
+HttpClient::Login LoginOf(const EngineAddress& engine) {
+  HttpClient::Login login{.name = engine.name.empty() ? engine.server.host : engine.name};
+  if (engine.tls.enabled()) {
+    login.tls = [files = engine.tls, tls = std::shared_ptr<ReloadedTls>()]() mutable {
+      if (tls == nullptr) tls = ReloadedTls::Load(files, TlsEnd::kClient).value_or(nullptr);
+      return tls == nullptr ? nullptr : tls->Current();
+    };
+  }
+  if (!engine.token_file.empty()) {
+    login.token = [token = std::make_shared<ClientToken>(engine.token_file)] { return token->Get(); };
+  }
+  return login;
+}
 
 std::unique_ptr<EngineClient> NewHttpEngine(const EngineAddress& engine, std::shared_ptr<TextRatio> ratio) {
   return std::make_unique<HttpEngine>(engine, std::move(ratio));

@@ -27,6 +27,9 @@ namespace bfio::router {
 std::unique_ptr<EngineClient> NewHttpEngine(const EngineAddress& engine,
                                             std::shared_ptr<TextRatio> ratio = std::make_shared<TextRatio>());
 
+// How its servers are called: the files of `engine` are read again.
+HttpClient::Login LoginOf(const EngineAddress& engine);
+
 // The client's call (OpenAI's API), for one token and a hand-off (vLLM's kv_transfer_params).
 std::string PrefillBody(absl::string_view body, const KvSource& source);
 // What a prefill server's answer means. Any that shows no fault of the server ends in a hand-off: an empty

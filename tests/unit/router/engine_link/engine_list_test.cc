@@ -111,6 +111,32 @@ TEST_F(EngineListTest, EachAddressOfANameIsAServer) {
   for (int i = 0; i < 2 * EngineList::kAnswersWithout; ++i) EXPECT_THAT(Names(list.Resolve()), servers);
 }
 
+TEST_F(EngineListTest, APoolHasTheServersThatItsWatchTells) {
+  absl::StatusOr<std::vector<Address>> pool = absl::UnavailableError("no answer");
+  std::vector<EngineAddress> asked;
+  EngineList list(*Source("[{url: k8s://ns/p, slots: 8, api_server: 'api:6443', api_files: /f}]"), nullptr,
+                  [&](const EngineAddress& engine) {
+                    asked.push_back(engine);
+                    return pool;
+                  });
+  EXPECT_THAT(list.Resolve(), IsEmpty());
+  EXPECT_EQ(asked[0].pool, "ns/p");
+  EXPECT_EQ(asked[0].api_server.ToString(), "api:6443");
+  EXPECT_EQ(asked[0].api_files, "/f");
+  pool = std::vector<Address>{{"10.0.0.1", 8200}, {"10.0.0.1", 8201}, {"fd00::2", 8200}};
+  const auto engines = list.Resolve();
+  EXPECT_THAT(Names(engines),
+              ElementsAre("http://10.0.0.1:8200", "http://10.0.0.1:8201", "http://[fd00::2]:8200"));
+  EXPECT_EQ(engines[0].slots, 8);
+  pool = absl::UnavailableError("no answer");
+  EXPECT_EQ(list.Resolve(), engines);
+  pool = std::vector<Address>{{"10.0.0.1", 8201}};
+  EXPECT_THAT(Names(list.Resolve()), ElementsAre("http://10.0.0.1:8201")) << "at once";
+  pool = std::vector<Address>();
+  EXPECT_THAT(list.Resolve(), IsEmpty());
+  EXPECT_TRUE(Source("k8s://ns/p,k8s://ns/q")->watched());
+}
+
 TEST_F(EngineListTest, NamesWithTooManyAddressesLeaveTheFirst) {
   EngineList list = List("vllm+dns://few:50,vllm+dns://more:50,vllm+dns://many:50");
   hosts_["few"] = {"10.1.0.1"};
@@ -275,7 +301,7 @@ TEST(EngineAddress, APortRangeIsAServerForEachPort) {
 TEST(EngineAddress, MistakesAreNamed) {
   const std::string form =
       " must be http://HOST:PORTS, https://HOST:PORTS, vllm://HOST:PORT, sglang://HOST:PORT, "
-      "vllm+dns://NAME:PORT, sglang+dns://NAME:PORT or file:PATH";
+      "vllm+dns://NAME:PORT, sglang+dns://NAME:PORT, k8s://NAMESPACE/POOL or file:PATH";
   const std::string ports = ": ports must be such as 8200-8207 or 8200,8202";
   for (const auto& [text, mistake] : std::vector<std::pair<std::string, std::string>>{
            {"a:1", "'a:1'" + form},
@@ -328,6 +354,9 @@ TEST(EngineAddress, MistakesAreNamed) {
            {"{url: 'http://a:1', slots: 0}", "slots=0: must be within 1..65536"},
            {"{url: vllm://a:1, slots: 4}", "engines: slots is for http:// only: other engines report them"},
            {"{url: 'http://a:1', role: both}", "role=both: must be prefill or decode"},
+           {"{url: http://a:1, api_files: /f}", "engines: api_server and api_files are for k8s:// only"},
+           {"{url: k8s://ns}", "url=k8s://ns: 'k8s://ns' must be k8s://NAMESPACE/POOL"},
+           {"{url: k8s://n&s/p}", "url=k8s://n&s/p: 'k8s://n&s/p' must be k8s://NAMESPACE/POOL"},
            {"{url: vllm://a:1, kv_events: 5557}", "engines: kv_events is for http:// only"},
            {"{url: vllm://a:1, step_metrics: 20380}", "engines: step_metrics is for http:// only"},
            {"{url: vllm://a:1, role: decode}", "engines: role is for http:// only: other engines report it"},
