@@ -87,7 +87,7 @@ class MeteredRankTest : public PlacedRankTest {
   // So many steps of 50 ms, and then a load in which the engine has counted `tokens` for each.
   void Steps(int steps, int64_t tokens = 2, int64_t first = 1) {
     for (int i = 0; i < steps; ++i) {
-      now_ += absl::Milliseconds(50);
+      now_ += (i == 0 ? first : 1) * absl::Milliseconds(50);
       number_ += i == 0 ? first : 1;
       rank_.OnStep({.step = number_, .decodes = 2, .decode_tokens = 2, .decode_context = 30, .took = took_},
                    now_, out_);
@@ -113,6 +113,7 @@ TEST_F(MeteredRankTest, ReportedStepsCountOnceTheyAgreeWithTheTokens) {
   Load(2, 100, generated_);
   EXPECT_EQ(after(1, 5), 5) << "four messages are missing";
   // No count and no clock is asked between them.
+  Load(2, 100, generated_);
   const int64_t before = Last().step;
   now_ += absl::Milliseconds(1900);
   Plan({3});
