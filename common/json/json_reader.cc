@@ -217,7 +217,7 @@ std::string JsonText(const nlohmann::ordered_json& value, int indent) {
 }
 
 std::string WithMembers(absl::string_view object,
-                        const std::vector<std::pair<absl::string_view, std::string>>& members) {
+                        const std::vector<std::pair<std::string, std::string>>& members) {
   std::string out;
   out.reserve(object.size() + 256);
   const auto add = [&out](absl::string_view member) {

@@ -66,6 +66,6 @@ std::string JsonText(const nlohmann::ordered_json& value, int indent = -1);
 // The object with these members, given by name and value (JSON), instead of those of these names at its top.
 // An empty value only removes. REQUIRES: ReadJsonObject has read the text.
 std::string WithMembers(absl::string_view object,
-                        const std::vector<std::pair<absl::string_view, std::string>>& members);
+                        const std::vector<std::pair<std::string, std::string>>& members);
 
 }  // namespace bfio

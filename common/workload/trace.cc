@@ -82,6 +82,17 @@ void DropRow(Trace& trace, absl::string_view where, absl::string_view reason) {
 
 namespace {
 
+absl::Status Add(TraceRequest row, const TraceOptions& options, Trace& trace) {
+  trace.bytes += static_cast<int64_t>(sizeof row + sizeof(uint64_t) * row.blocks.size());
+  if (trace.bytes > options.most_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("more than ", trace.requests.size(),
+                                                   " requests, which take ", options.most_bytes >> 20,
+                                                   " MiB of memory: it is too large"));
+  }
+  trace.requests.push_back(std::move(row));
+  return absl::OkStatus();
+}
+
 absl::Status CheckNotEmpty(const Trace& trace) {
   if (!trace.requests.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
@@ -120,7 +131,7 @@ absl::Status Parse(std::istream& in, const TraceOptions& options, Trace& trace) 
     }
     absl::StatusOr<TraceRequest> row = parser->Parse(view);
     if (row.ok()) {
-      trace.requests.push_back(*std::move(row));
+      BFIO_RETURN_IF_ERROR(Add(*std::move(row), options, trace));
       if (options.max_requests > 0 && std::ssize(trace.requests) >= options.max_requests) break;
     } else {
       DropRow(trace, absl::StrCat("line ", line), row.status().message());
@@ -447,7 +458,7 @@ absl::Status ParseSession(absl::string_view text, uint64_t sessions, const Trace
           if (request.ok()) {
             request->after = last;
             last = std::ssize(trace.requests);
-            trace.requests.push_back(*std::move(request));
+            BFIO_RETURN_IF_ERROR(Add(*std::move(request), options, trace));
           } else {
             DropRow(trace, absl::StrCat("request ", number), request.status().message());
           }

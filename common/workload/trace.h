@@ -41,6 +41,8 @@ struct Trace {
   // Rows that could not be used (malformed, zero or negative lengths), and messages for the first few of
   // them: "line 7: ...".
   int64_t dropped = 0;
+  // Memory of `requests`.
+  int64_t bytes = 0;
   std::vector<std::string> dropped_examples;
 };
 
@@ -54,12 +56,14 @@ struct Trace {
 //   sessions  JSON with block_size, hash_id_scope and requests {in, out, hash_ids, think_time}: a session of
 //             an agent; a folder of such files has all their sessions
 // Bad rows are dropped and counted. NOT_FOUND when the file cannot be opened; INVALID_ARGUMENT when no format
-// fits or no usable row is left.
+// fits, no usable row is left, or it is too large.
 struct TraceOptions {
   // Stops after that many usable rows; 0: reads all.
   int64_t max_requests = 0;
   // Keeps the names of blocks, where the format has them.
   bool blocks = false;
+  // Bound of Trace::bytes: a request takes 64, and each of its blocks 8.
+  int64_t most_bytes = int64_t{2} << 30;
 };
 absl::StatusOr<Trace> ReadTrace(const std::string& path, const TraceOptions& options = {});
 

@@ -286,7 +286,15 @@ absl::Duration DecisionThread::UntilNextDeadline() const {
 
 void DecisionThread::Decide() {
   // A decision may make an earlier group's decision due. That group then decides in the next iteration, which
-  // its own report triggers.
+  // its own report triggers; unless a prompt was placed, whose request waits for another group.
+  do {
+    DecideOnce();
+  } while (requests_.TakePromptsPlaced());
+  groups_.Settle(now_, commands_);
+  CarryOut();
+}
+
+void DecisionThread::DecideOnce() {
   for (const core::GroupIndex index : cluster_.DecisionOrder()) {
     Group* group = groups_.Find(index);
     if (group == nullptr) continue;
@@ -306,8 +314,6 @@ void DecisionThread::Decide() {
       CarryOut();
     }
   }
-  groups_.Settle(now_, commands_);
-  CarryOut();
 }
 
 bool DecisionThread::DrainDone() {
@@ -389,12 +395,16 @@ void DecisionThread::OnMembershipChanged() {
                           .ranks = group->serving() ? cluster_.group(index)->num_workers() : 0,
                           .returns = !group->serving() && group->returns(),
                           .hands_over = group->hands_over()});
-    if (!group->hands_over() || !group->serving()) continue;
+    if (!group->serving()) continue;
+    view.in_parallel |= group->in_parallel();
+    view.computes_none |= group->computes_none();
+    if (!group->hands_over()) continue;
     view.hands_over = true;
     for (MemberView& member : group->Members()) view.prefill_engines.insert(std::move(member.kv_engine_id));
     view.prefill_engines.erase("");
   }
   hands_over_.store(view.hands_over, std::memory_order_relaxed);
+  if (view.computes_none) computes_none_.store(true, std::memory_order_relaxed);
   requests_.SetGroups(std::move(view));
   ready_.store(groups_.ready(), std::memory_order_relaxed);
   if (groups_.ready() == serving_) return;

@@ -118,8 +118,8 @@ class DecisionThread final : public RequestHandler, public WorkerHandler, public
                         absl::AnyInvocable<void(absl::StatusOr<Loads>) &&> done) override;
   Serving GetServing() const override {
     return {ready_.load(std::memory_order_relaxed) && !stop_requested_.load(std::memory_order_relaxed),
-            max_sequence_tokens_.load(std::memory_order_relaxed),
-            hands_over_.load(std::memory_order_relaxed)};
+            max_sequence_tokens_.load(std::memory_order_relaxed), hands_over_.load(std::memory_order_relaxed),
+            computes_none_.load(std::memory_order_relaxed)};
   }
 
   void OnWorkerEvent(std::shared_ptr<WorkerChannel> channel, WorkerEvent event) override;
@@ -151,6 +151,7 @@ class DecisionThread final : public RequestHandler, public WorkerHandler, public
   void RunTimers();
   absl::Duration UntilNextDeadline() const;
   void Decide();
+  void DecideOnce();
   bool DrainDone();
   void BreakOffStuckChannels();
 
@@ -174,7 +175,7 @@ class DecisionThread final : public RequestHandler, public WorkerHandler, public
   // Requests in the mailbox (a call with several outputs counts once for each); bytes of their prompts.
   std::atomic<int64_t> mailbox_requests_{0}, mailbox_bytes_{0};
   // The values that GetServing returns.
-  std::atomic<bool> ready_{false}, hands_over_{false};
+  std::atomic<bool> ready_{false}, hands_over_{false}, computes_none_{false};
   std::atomic<int64_t> max_sequence_tokens_{0};
   Tenants tenants_;
   OverloadControl overload_;

@@ -42,6 +42,8 @@ struct EngineDescription {
   // It computes prompts for other servers, which fetch the KV (vLLM: kv_role kv_producer), by this connector.
   bool hands_over = false;
   std::string kv_connector, kv_engine_id;
+  // Port of its bootstrap server; 0: not reported.
+  int32_t kv_bootstrap_port = 0;
   // Type of the KV cache, and tokens of its blocks; empty, 0: not reported.
   std::string kv_type;
   int32_t kv_block_tokens = 0;
@@ -88,7 +90,7 @@ struct EngineCall {
   // Of a call that computes a prompt for another rank.
   KvSource kv_source;
 
-  bool kv_from_elsewhere() const { return hand_off != nullptr || passed.kv_from_elsewhere; }
+  bool kv_from_elsewhere() const { return (hand_off != nullptr && !hands_over) || passed.kv_from_elsewhere; }
 
   int64_t prompt_tokens() const {
     return static_cast<int64_t>(prompt.size()) + synthetic_tokens + passed_tokens;

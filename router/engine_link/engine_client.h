@@ -82,6 +82,8 @@ class EngineClient {
   // Steps that the engine reports without a stream of its own, as they end. Replaces the last `on_step`,
   // which is called by one thread.
   virtual void FollowSteps(std::function<void(int32_t rank, EngineStep step)>) {}
+  // Frees the KV of a hand-off that no call has: the engine refuses a call with it.
+  virtual void Free(const std::string&) {}
   // `name` is unique among the engine's requests. `rank` is the rank that runs the request, counted over the
   // server's ranks; empty: the engine has only one.
   virtual std::shared_ptr<EngineStream> Generate(const EngineCall& call, std::optional<int32_t> rank,

@@ -24,6 +24,11 @@ EngineLink::EngineLink(Options options, WorkerHandler* handler)
       handler_(handler),
       events_(std::make_shared<EventQueue>()),
       shared_{kFirstMember} {
+  shared_.free = [this](const std::string& parameters) {
+    for (const auto& server : servers_)
+      if (server->Free(parameters)) return;
+  };
+  shared_.room = static_cast<int64_t>(options_.instance % (uint64_t{1} << 30));
   thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "bfio-engines");
     if (!options_.engines.watched()) SetEngines(options_.engines.engines);

@@ -36,6 +36,17 @@ struct EngineServers {
   MemberId next_member = 0;
   // Of those that serve, by name.
   std::map<std::string, EngineDescription> serving;
+  // A number for SGLang (KvSource::room), below 2^31, of which this is the remainder by the number of ranks.
+  int64_t NextRoom(int64_t ranks, size_t rank) {
+    constexpr int64_t kMost = (int64_t{1} << 31) - 1;
+    if (room >= kMost - 2 * ranks) room = 0;
+    room += ranks - room % ranks + static_cast<int64_t>(rank);
+    return room;
+  }
+  // The last room. Other routers begin elsewhere.
+  int64_t room = 0;
+  // EngineServer::Free of one that decodes.
+  std::function<void(const std::string& parameters)> free;
 };
 
 class EngineServer;

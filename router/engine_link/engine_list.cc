@@ -193,8 +193,8 @@ absl::StatusOr<std::vector<EngineAddress>> ReadEntries(const NextEntry& next) {
     if (keys.given("role") && settings.kv_connector.empty()) settings.kv_connector = "NixlConnector";
     if (settings.kv_connector == "MooncakeConnector")
       return absl::InvalidArgumentError("kv_connector MooncakeConnector is for vllm:// only");
-    if (keys.given("kv_bootstrap") && protocol != "vllm")
-      return absl::InvalidArgumentError("kv_bootstrap is for vllm:// only");
+    if (keys.given("kv_bootstrap") && http && settings.kv_connector != "sglang")
+      return absl::InvalidArgumentError("kv_bootstrap needs kv_connector sglang here");
     if (!settings.token_file.empty() && !settings.tls.enabled())
       return absl::InvalidArgumentError("token_file needs tls: the token would not be encrypted");
     if (keys.given("token_budget") && settings.barrier.empty())

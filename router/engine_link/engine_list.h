@@ -24,8 +24,9 @@
 
 namespace bfio::router {
 
-// Mooncake's bootstrap server, unless VLLM_MOONCAKE_BOOTSTRAP_PORT says otherwise.
-inline constexpr uint16_t kMooncakePort = 8998;
+// The bootstrap server of Mooncake's connector (VLLM_MOONCAKE_BOOTSTRAP_PORT), and of SGLang behind Envoy
+// (--disaggregation-bootstrap-port), unless set.
+inline constexpr uint16_t kBootstrapPort = 8998;
 
 // "vllm://HOST:PORT": an engine's server, its protocol, and the properties that it does not report.
 // "vllm+dns://NAME:PORT": one server for each address of the name (of one family). "http://HOST:PORTS", with
@@ -49,8 +50,8 @@ struct EngineAddress {
   // For barriers: most tokens of a rank's step, prompts and decodes (vLLM: max_num_batched_tokens, whose
   // default on large GPUs this is).
   int64_t token_budget = 8192;
-  // `kv_bootstrap: HOST:PORT`, for vllm: where it computes prompts for others with Mooncake's connector, its
-  // bootstrap server, which it does not report; port 0: kMooncakePort of its host.
+  // `kv_bootstrap: HOST:PORT`: where it computes prompts for others with Mooncake's connector or is SGLang,
+  // its bootstrap server; port 0: at its host, at the port that it reports (SGLang) or kBootstrapPort.
   Address kv_bootstrap;
   // A request runs on the data-parallel rank that it names (vLLM: always). Otherwise, for SGLang, the router
   // treats all ranks of the server as one.

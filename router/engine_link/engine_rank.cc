@@ -144,12 +144,20 @@ void EngineRank::OnFailed(CallNumber number, const absl::Status& status, absl::T
   if ((!call->tokens.empty() || !call->messages.empty()) && open()) EndStep(now, out);
   const bool begun = call->generated > 0;
   // The request may continue elsewhere, from its last token.
-  const bool again = absl::IsResourceExhausted(status) || absl::IsUnavailable(status);
+  // What fails while KV is transferred may be the other engine's fault.
+  const bool transfers = call->from_hand_off && !begun && call->tokens.empty();
+  const bool again = absl::IsResourceExhausted(status) || absl::IsUnavailable(status) ||
+                     (absl::IsInternal(status) && transfers);
   if (again && !begun) {
     // Kept for a while.
     if (call->refused) return;
     const bool hung = Hangs(now);
     call->refused = absl::ResourceExhaustedError(status.message());
+    if (IsWrongHandOff(status)) {
+      call->refused = WrongHandOff(*std::move(call->refused));
+      // Others get few prompts of a server that answers wrongly, and soon.
+      on_trial_ = true;
+    }
     const absl::Duration delay =
         std::min(kShortestRefusal * (1 << std::clamp(call->refusals, 0, 8)), kLongestRefusal);
     const absl::Duration asked = GetRetryDelay(status).value_or(absl::ZeroDuration());

@@ -109,7 +109,7 @@ class EngineRank {
     core::RequestId id = 0;
     int64_t prompt_tokens = 0;
     int64_t max_new_tokens = 0;
-    // The router has sent a hand-off with it.
+    // The router has sent a hand-off with it, or another rank waits for its prompt.
     bool from_hand_off = false;
     // Received and reported before the present step.
     int64_t generated = 0;

@@ -10,6 +10,7 @@
 #include "router/engine_link/engine_channel.h"
 #include "router/engine_link/placed_rank.h"
 #include "router/engine_link/streamed_rank.h"
+#include "router/requests/kv_transfer.h"
 
 namespace bfio::router {
 namespace {
@@ -399,6 +400,9 @@ void EngineServer::Attach(size_t r) {
   WorkerHello hello;
   hello.worker_id = name;
   hello.hands_over = description_.hands_over;
+  const KvConnector& connector = KvConnectorOf(description_.kv_connector);
+  hello.in_parallel = connector.in_parallel();
+  hello.computes_none = connector.computes_none();
   hello.kv_engine_id = description_.kv_engine_id;
   hello.group = hello.hands_over ? "prefill" : address_.barrier;
   // If the rank drains because the server was not listed, the drain ends when the server is listed again.
@@ -407,6 +411,7 @@ void EngineServer::Attach(size_t r) {
   hello.slots = description_.slots;
   hello.kv_tokens = description_.kv_tokens;
   hello.max_sequence_tokens = description_.max_sequence_tokens;
+  hello.vocabulary = description_.vocabulary;
   hello.engine = address_.protocol;
   hello.steps_alone = true;
   hello.passes = true;
@@ -419,6 +424,7 @@ void EngineServer::Attach(size_t r) {
 void EngineServer::Detach(Rank& rank) {
   for (auto& [number, stream] : rank.streams) stream->Cancel();
   rank.streams.clear();
+  rank.kv_source.clear();
   if (barrier_ != nullptr && rank.channel != nullptr) {
     barrier_->watch.OnIdle(rank.channel->id());
     barrier_->prompts.Set(rank.channel->id(), 0);
@@ -482,6 +488,12 @@ EngineServer::Rank* EngineServer::Find(size_t r, MemberId member) {
   return &ranks_[r];
 }
 
+bool EngineServer::Free(const std::string& parameters) {
+  if (state_ != State::kServing || description_.hands_over) return false;
+  client_->Free(parameters);
+  return true;
+}
+
 // --- plans and tokens ---
 
 void EngineServer::OnEpoch(size_t r, MemberId member, const EpochOffer& offer) {
@@ -539,11 +551,35 @@ void EngineServer::Start(size_t r, EngineRank::StartCall start) {
   const bool several = std::max(description_.ranks, description_.all_ranks) > 1;
   if (start.call.hands_over) {
     const std::string& engine = description_.kv_engine_id;
+    const int64_t tokens = kKvTokensAhead + (start.call.passed.on && !start.call.passed.exact_length
+                                                 ? description_.max_sequence_tokens
+                                                 : start.call.prompt_tokens());
+    const auto port = static_cast<uint16_t>(
+        description_.kv_bootstrap_port != 0 ? description_.kv_bootstrap_port : kBootstrapPort);
     start.call.kv_source = {
-        description_.kv_connector, several && !engine.empty() ? absl::StrCat(engine, "_dp", r) : engine,
-        address_.kv_bootstrap.port != 0 ? address_.kv_bootstrap.ToString()
-                                        : Address{address_.server.host, kMooncakePort}.ToString(),
-        name};
+        description_.kv_connector,
+        several && !engine.empty() ? absl::StrCat(engine, "_dp", r) : engine,
+        address_.kv_bootstrap.port != 0 ? address_.kv_bootstrap : Address{address_.server.host, port},
+        name,
+        servers_->NextRoom(several ? description_.ranks : 1, r),
+        several ? std::optional(static_cast<int32_t>(r)) : std::nullopt,
+        static_cast<size_t>(tokens / std::max(1, description_.kv_block_tokens)) + 1,
+        address_.server};
+  }
+  if (start.call.hand_off != nullptr && start.call.hand_off->kept != nullptr)
+    start.call.hand_off->kept->Sent();
+  if (start.call.hand_off != nullptr && start.call.hand_off->meeting != nullptr) {
+    std::string& meeting = *start.call.hand_off->meeting;
+    const KvConnector& connector = KvConnectorOf(description_.kv_connector);
+    if (start.call.hands_over) meeting = connector.ToDecode(start.call.kv_source, "")->parameters;
+    if (meeting.empty()) {
+      rank.streams[number] = std::make_shared<EngineStream>();
+      Posted([r, member, number](EngineServer& server) {
+        server.OnCallEnded(r, member, number, absl::ResourceExhaustedError("its prompt has not begun"));
+      })();
+      return;
+    }
+    start.call.hand_off = std::make_shared<const RequestHandOff>(RequestHandOff{meeting});
   }
   EngineClient::StreamCallbacks callbacks;
   callbacks.on_tokens = Posted([r, member, number](EngineServer& server, EngineTokens tokens) {
@@ -562,6 +598,28 @@ void EngineServer::Start(size_t r, EngineRank::StartCall start) {
 void EngineServer::OnCallEnded(size_t r, MemberId member, CallNumber number, absl::StatusOr<EngineEnd> end) {
   Rank* rank = Find(r, member);
   if (rank == nullptr || rank->streams.erase(number) == 0) return;
+  if (end.ok() && end->hand_off != nullptr && !end->hand_off->source.empty()) {
+    // Where a rank keeps its KV does not change while it runs.
+    const std::string source = absl::StrCat(end->hand_off->engine, " at ", end->hand_off->source);
+    if (rank->kv_source.empty()) rank->kv_source = source;
+    if (rank->kv_source != source)
+      end = WrongHandOff(
+          absl::UnavailableError(absl::StrCat("its hand-off of a prompt cannot be right: it names ", source,
+                                              ", and earlier ones ", rank->kv_source)));
+  }
+  if (end.ok() && end->hand_off != nullptr && !end->hand_off->parameters.empty() &&
+      KvConnectorOf(description_.kv_connector).frees_refused()) {
+    RequestHandOff hand_off = *end->hand_off;
+    hand_off.kept =
+        std::make_shared<KeptKv>(Posted([parameters = hand_off.parameters](const EngineServer& server) {
+          server.servers_->free(parameters);
+        }));
+    end->hand_off = std::make_shared<const RequestHandOff>(std::move(hand_off));
+  }
+  if (IsWrongHandOff(end.status())) {
+    if (const auto more = lines_.Pass("hand-off"))
+      spdlog::warn("engine {}: {}{}", name_, PeerText(end.status().message()), *more);
+  }
   if (MayBeLost(end.status())) {
     unchecked_.push_back({r, member, number, end.status()});
     return CheckSoon();

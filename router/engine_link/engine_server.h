@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
+#include "common/telemetry/line_limiter.h"
 #include "router/engine_link/engine_link.h"
 #include "router/engine_link/engine_rank.h"
 
@@ -28,6 +29,8 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
 
   void OnTimer(absl::Time now);
   absl::Time next_deadline() const;
+  // Frees the KV that another server keeps. False: this one cannot.
+  bool Free(const std::string& parameters);
   // Ends every call.
   void CancelAll();
 
@@ -70,6 +73,8 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
     bool has_record = false;
     // The rank has requested to be drained.
     bool leaving = false;
+    // The engine and address of its hand-offs; empty: there was none.
+    std::string kv_source;
   };
   struct Failure {
     size_t rank;
@@ -196,6 +201,7 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   std::vector<Failure> doubtful_, unchecked_;
   // The error of the last attempt to reach the server, so that each error is logged once.
   std::string last_error_;
+  LineLimiter lines_{1, absl::Seconds(10)};
 };
 
 }  // namespace bfio::router

@@ -354,6 +354,7 @@ absl::StatusOr<ClientRequest> ToClientRequest(const v1::GenerateRequest& request
   converted.tenant = std::move(tenant);
   if (absl::Status status = CheckRequest(converted, limits); !status.ok()) return status;
   if (IsBareResume(converted)) return BareResume(std::move(converted));
+  converted.largest_id = std::max(LargestOf(converted.prompt), LargestOf(converted.received));
   if (limits.name_prefixes) converted.prefix = core::NamePrefixBlocks(converted.prompt);
   return converted;
 }

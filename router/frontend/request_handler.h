@@ -56,8 +56,8 @@ struct Serving {
   bool ready = false;
   // The longest prompt + output that most ranks take, in tokens; 0: no group has formed yet.
   int64_t max_sequence_tokens = 0;
-  // Ranks serve that compute prompts for others.
-  bool hands_over = false;
+  // Ranks serve that compute prompts for others; those that decode compute none.
+  bool hands_over = false, computes_none = false;
 };
 
 class RequestHandler {

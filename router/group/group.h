@@ -137,6 +137,9 @@ class Group {
   bool serves_clients() const { return serving() && !hands_over(); }
   // Its ranks compute prompts for other groups.
   bool hands_over() const { return options_.kind == core::GroupKind::kPrefill; }
+  // As in WorkerHello, of its ranks.
+  bool in_parallel() const { return !ranks_.empty() && ranks_.front()->hello.in_parallel; }
+  bool computes_none() const { return !ranks_.empty() && ranks_.front()->hello.computes_none; }
   // The first epoch is waiting for more members.
   bool gathering() const { return phase_ == Phase::kGathering && !members_.empty(); }
   bool formed_once() const { return formed_once_; }

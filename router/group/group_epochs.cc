@@ -217,6 +217,9 @@ void Group::OpenEpoch(const Context& context) {
     members.push_back(EpochMemberOf(*member, context.out));
     capacity_.sequence_tokens.push_back(members.back().spec.max_sequence_tokens);
     capacity_.kv_tokens += member->hello.kv_tokens;
+    const uint32_t ids = member->hello.vocabulary;
+    const bool known = ids > 0 && (capacity_.vocabulary > 0 || member == ranks_.front());
+    capacity_.vocabulary = known ? std::max(ids, capacity_.vocabulary) : 0;
     capacity_.logprobs = capacity_.logprobs && member->hello.logprobs;
     capacity_.passes = capacity_.passes && member->hello.passes;
   }

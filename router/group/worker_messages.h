@@ -32,6 +32,8 @@ struct WorkerHello {
   int64_t kv_tokens = 0;
   // Longest prompt + output that it accepts.
   int64_t max_sequence_tokens = 0;
+  // The model's token ids are below it; 0: unknown.
+  uint32_t vocabulary = 0;
   std::string engine;
   std::string barrier;
   std::string communicator_offer;
@@ -52,6 +54,8 @@ struct WorkerHello {
   bool prefix_cache = false;
   // It computes prompts for others, and hands their KV over (RequestHandOff).
   bool hands_over = false;
+  // It computes a prompt while another rank waits for it, or it is one of those; which computes none itself.
+  bool in_parallel = false, computes_none = false;
   // The engine's own name for hand-offs; empty: not reported.
   std::string kv_engine_id;
   // A random number that identifies this run of the worker; 0: not sent. `stream` is the number of this

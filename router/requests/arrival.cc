@@ -124,7 +124,8 @@ void RequestLifecycle::OnCall(std::vector<Arrival> outputs, absl::Time now) {
   }
   // As if they had never arrived: their tickets return everything that the tenant was charged.
   for (RequestRecord* record : admitted) {
-    Cancel(record->id);
+    Cancel(record->core_id);
+    DropPrompt(*record);
     overload_->Discharge(*record);
     agents_.Leave(*record, cluster_->NextStep());
     table_.Erase(record->id);
@@ -224,6 +225,7 @@ absl::Status RequestLifecycle::Admit(RequestRecord& record, bool ahead, int64_t 
   core::RequestSpec spec = record.Spec(cluster_->NextStep());
   if (ahead && record.delivered > 0) spec.priority += BegunBonus();
   absl::Status status = cluster_->Apply(core::Enqueue{spec}).status;
+  if (!status.ok()) DropPrompt(record);
   if (absl::IsResourceExhausted(status)) {
     ++totals_.refused_pool_full;
     return WithRetry(std::move(status), kFullRetry);
@@ -241,9 +243,12 @@ absl::Status RequestLifecycle::CheckFits(const RequestRecord& record) const {
   // Before the first epoch of a group of its model it is unknown what workers can run.
   bool known = false, logprobs = false, passes = false;
   int64_t longest = 0;
+  // Of any group: 0, if it is unknown there.
+  uint32_t ids = 1;
   for (const GroupCapacity& group : groups_.capacities) {
     if (record.model != 0 && group.model != 0 && group.model != record.model) continue;
     known = true;
+    ids = group.vocabulary == 0 || ids == 0 ? 0 : std::max(ids, group.vocabulary);
     logprobs |= group.logprobs;
     passes |= group.passes;
     if ((group.logprobs || !record.request.sampling.logprobs) && (group.passes || !record.request.passed.on))
@@ -256,6 +261,11 @@ absl::Status RequestLifecycle::CheckFits(const RequestRecord& record) const {
     return absl::InvalidArgumentError(
         "the request can only be forwarded to engines with the gateway's protocol, and no workers are such "
         "engines");
+  }
+  // Some engines end with such a request, or read other memory.
+  if (known && ids > 0 && record.request.largest_id >= ids) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the prompt has token id ", record.request.largest_id, "; the model's are below ", ids));
   }
   const int64_t tokens = int64_t{record.request.prompt_tokens} + record.request.max_new_tokens;
   const auto too_long = [&](absl::string_view where, int64_t longest) {
@@ -363,6 +373,7 @@ void RequestLifecycle::AnswerEarlyResumes() {
 // --- requests of an earlier router ---
 
 void RequestLifecycle::Requeue(RequestRecord& record) {
+  DropPrompt(record);
   record.hand_off = nullptr;
   record.hand_off_used = false;
   ChooseHandOver(record);

@@ -4,14 +4,19 @@
 // generates wrong tokens without an error. Plain data. Threads: any; never changed.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/hash/hash.h"
+#include "absl/status/status.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
@@ -25,15 +30,48 @@ inline constexpr int kMostHandOffs = 3;
 // Most bytes of a hand-off's parameters: NIXL's name a block of 16 tokens with up to 9.
 inline constexpr size_t kHandOffBytes = 16 << 10, kHandOffBytesPerToken = 4;
 
+// The KV that an engine keeps for a rank. Whoever drops it without having sent it to one has it freed.
+class KeptKv {
+ public:
+  explicit KeptKv(std::function<void()> free) : free_(std::move(free)) {}
+  ~KeptKv() {
+    if (!sent_) free_();
+  }
+  KeptKv(const KeptKv&) = delete;
+  KeptKv& operator=(const KeptKv&) = delete;
+  void Sent() { sent_ = true; }
+
+ private:
+  const std::function<void()> free_;
+  std::atomic<bool> sent_ = false;
+};
+
 struct RequestHandOff {
   // What the engine that decodes needs, in the connector's form; empty: the engine has handed nothing over.
   std::string parameters;
-  // Of one that a gateway has had made: the engine that keeps the KV (empty: not named), and its name there.
-  std::string engine = {}, name = {};
+  // The engine that keeps the KV, and where; empty: not named.
+  std::string engine = {}, source = {};
+  // Of one that a gateway has had made: its name there.
+  std::string name = {};
+  // Of a prompt that is computed while the other rank waits for it: what that needs, set by the server that
+  // computes when it begins. Both are of one thread. Null: `parameters` has it.
+  std::shared_ptr<std::string> meeting = {};
+  // Null: it is not freed early.
+  std::shared_ptr<KeptKv> kept = {};
   // The gateway is one that may (trust_kv_transfer).
   bool trusted = false;
 };
 using HandOffPtr = std::shared_ptr<const RequestHandOff>;
+
+// Marks the status of a prompt whose engine has answered a hand-off that cannot be right: it counts among
+// kMostHandOffs. A payload, as that of NotTried.
+[[nodiscard]] inline absl::Status WrongHandOff(absl::Status status) {
+  status.SetPayload("bfio/wrong-hand-off", absl::Cord());
+  return status;
+}
+inline bool IsWrongHandOff(const absl::Status& status) {
+  return status.GetPayload("bfio/wrong-hand-off").has_value();
+}
 
 // The hand-offs of gateways that have been used. Of kMost the last are known: many more than engines keep.
 class UsedHandOffs {

@@ -62,6 +62,8 @@ struct Passing {
   // before the end, can start again.
   bool continues = false;
   bool starts_again = false;
+  // The engine counts as many prompt tokens as the router; otherwise there may be images, or a text.
+  bool exact_length = false;
   // Another engine computes its prompt; or none but the one that decodes may compute it.
   bool kv_from_elsewhere = false;
   bool no_hand_off = false;

@@ -6,10 +6,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
-#include "router/requests/hand_off.h"
 #include "router/requests/passed.h"
 
 namespace bfio::router {
@@ -21,8 +22,11 @@ class PlacedRequest : public Passed {
     std::string server;
     // The rank of a server that has several.
     std::optional<int32_t> rank;
-    // The request's prompt, computed elsewhere; null: the rank computes it.
-    HandOffPtr hand_off = nullptr;
+    // Members that its body gets, by name and value (JSON).
+    std::vector<std::pair<std::string, std::string>> members = {};
+    // HOST:PORT of the server that computes its prompt, for llm-d's sidecar; empty: none. Absent: there is no
+    // sidecar.
+    std::optional<std::string> prefill_server = {};
   };
   // The client's call, as a rank that computes its prompt for another gets it. No body: it is not kept, or
   // its client has left.

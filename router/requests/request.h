@@ -4,6 +4,7 @@
 // Threads: any.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "router/core/model/request.h"
 #include "router/requests/hand_off.h"
 #include "router/requests/logprobs.h"
@@ -40,6 +42,8 @@ struct ClientRequest {
   // At least 1, except in a bare resume; equals prompt.size() where ids were given. An estimate for a text
   // that passes.
   uint32_t prompt_tokens = 0;
+  // Of the prompt's token ids, where they are all of it; otherwise 0.
+  uint32_t largest_id = 0;
   // The prompt's blocks, where the workers have prefix caches and equal tokens are enough to share KV. All
   // outputs of a call share this object.
   core::PrefixBlocks prefix;
@@ -89,6 +93,10 @@ struct ClientRequest {
            (prefix ? static_cast<int64_t>(8 * prefix->size()) : 0);
   }
 };
+
+inline uint32_t LargestOf(absl::Span<const uint32_t> ids) {
+  return ids.empty() ? 0 : *std::max_element(ids.begin(), ids.end());
+}
 
 // The request of one output of a call, given that of the first: the same but for the seed. A hand-off can be
 // used once.

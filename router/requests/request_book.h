@@ -23,6 +23,8 @@ struct GroupCapacity {
   int64_t kv_tokens = 0;
   // By rank: the longest prompt + output that it accepts.
   std::vector<int64_t> sequence_tokens;
+  // The model's token ids are below it; 0: unknown.
+  uint32_t vocabulary = 0;
   // The engines of all its ranks compute log-probabilities; requests can pass to all of them.
   bool logprobs = false;
   bool passes = false;

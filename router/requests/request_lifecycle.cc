@@ -66,7 +66,7 @@ void RequestLifecycle::OnCancel(uint64_t sink_id, bool timed_out, absl::Time now
     return;
   }
   if (record->request.resumable && !timed_out) return Detach(*record, absl::CancelledError());
-  Cancel(record->id);
+  Cancel(record->core_id);
   ++totals_.cancelled;
   End(*record, absl::CancelledError(), std::nullopt);
 }
@@ -83,7 +83,7 @@ bool RequestLifecycle::Abort(const std::string& tenant, const std::string& reque
       continue;
     }
     found = true;
-    Cancel(id);
+    Cancel(record.core_id);
     ++totals_.aborted;
     End(record, absl::OkStatus(), record.MakeFinish(FinishReason::kAbort, now_));
   }
@@ -96,7 +96,7 @@ void RequestLifecycle::OnTokens(core::RequestId id, absl::Span<const uint32_t> t
                                 const LogprobsView& logprobs, absl::Time now,
                                 absl::Span<const PassedPtr> messages) {
   now_ = now;
-  RequestRecord* const found = table_.FindLive(id);
+  RequestRecord* const found = InCore(id);
   if (found == nullptr) return;  // cancelled meanwhile
   RequestRecord& record = *found;
   const Passing& passed = record.request.passed;
@@ -104,6 +104,7 @@ void RequestLifecycle::OnTokens(core::RequestId id, absl::Span<const uint32_t> t
   // progress of a request that may start again.
   if (!tokens.empty() && !passed.starts_again) {
     record.refusals = 0;
+    record.hand_offs = 0;
     record.refused_since.reset();
   }
   tokens = tokens.subspan(0, record.request.max_new_tokens - record.delivered);
@@ -149,7 +150,7 @@ void RequestLifecycle::OnTokens(core::RequestId id, absl::Span<const uint32_t> t
       case TokenSink::Delivery::kFlush: FlushLater(record.sink); break;
       case TokenSink::Delivery::kTooSlow: CutOff(record); break;
       case TokenSink::Delivery::kEnough:
-        Cancel(record.id);
+        Cancel(record.core_id);
         Complete(record, FinishReason::kStop);
         break;
     }
@@ -161,7 +162,11 @@ void RequestLifecycle::OnTokens(core::RequestId id, absl::Span<const uint32_t> t
 void RequestLifecycle::OnFinished(core::RequestId id, FinishReason reason, absl::Time now,
                                   std::optional<uint32_t> generated) {
   now_ = now;
-  RequestRecord* record = table_.FindLive(id);
+  if (RequestRecord* const of = OfPrompt(id)) {
+    aliases_.erase(id);
+    of->prompt = 0;
+  }
+  RequestRecord* record = InCore(id);
   if (record == nullptr) return;
   if (generated) {
     record->delivered = *generated;
@@ -172,13 +177,19 @@ void RequestLifecycle::OnFinished(core::RequestId id, FinishReason reason, absl:
 
 void RequestLifecycle::OnRejected(core::RequestId id, const absl::Status& why, absl::Time now) {
   now_ = now;
-  RequestRecord* record = table_.FindLive(id);
-  if (record == nullptr) return;
+  RequestRecord* const of_prompt = OfPrompt(id);
+  RequestRecord* record = of_prompt != nullptr ? of_prompt : InCore(id);
+  if (record == nullptr || (of_prompt != nullptr && !WithdrawFrom(*record))) return;
   const bool full = absl::IsResourceExhausted(why);
   const bool exact = !options_.kv_on_demand;
-  if (full && record->hand_off_used) {
+  if (full && (of_prompt != nullptr || record->hand_off_used || IsWrongHandOff(why))) {
     ++totals_.hand_offs_failed;
+    // Those of prompts with an id of their own were counted when they began.
+    if (WasNotTried(why) && of_prompt != nullptr) --record->hand_offs;
+    if (IsWrongHandOff(why)) ++record->hand_offs;
+    const core::RequestId name = record->id;
     WaitAnew(*record);
+    if ((record = table_.FindLive(name)) == nullptr) return;
   }
   if (full && WasNotTried(why)) {
     Trace(*record, why.message());
@@ -211,8 +222,9 @@ void RequestLifecycle::OnRejected(core::RequestId id, const absl::Status& why, a
 
 void RequestLifecycle::OnPreempted(core::RequestId id, absl::Time now, HandOffPtr hand_off) {
   now_ = now;
-  RequestRecord* record = table_.FindLive(id);
-  if (record == nullptr) return;
+  RequestRecord* const of_prompt = OfPrompt(id);
+  RequestRecord* record = of_prompt != nullptr ? of_prompt : InCore(id);
+  if (record == nullptr || (of_prompt != nullptr && !WithdrawFrom(*record))) return;
   if (hand_off != nullptr) return TakeHandOff(*record, std::move(hand_off));
   ++totals_.preempted;
   if (record->delivered >= record->request.max_new_tokens) return Complete(*record, FinishReason::kLength);
@@ -232,8 +244,9 @@ void RequestLifecycle::OnPreempted(core::RequestId id, absl::Time now, HandOffPt
 
 void RequestLifecycle::OnLost(core::RequestId id, absl::Time now) {
   now_ = now;
-  RequestRecord* record = table_.FindLive(id);
-  if (record == nullptr) return;
+  RequestRecord* const of_prompt = OfPrompt(id);
+  RequestRecord* record = of_prompt != nullptr ? of_prompt : InCore(id);
+  if (record == nullptr || (of_prompt != nullptr && !WithdrawFrom(*record))) return;
   if (record->delivered >= record->request.max_new_tokens)  // only its finish was lost
     return Complete(*record, FinishReason::kLength);
   if (std::exchange(record->worker_died, false)) record->suspicion.OnDeath();
@@ -291,7 +304,9 @@ bool RequestLifecycle::EndIfStuck(RequestRecord& record) {
 void RequestLifecycle::OnWorkerDied(core::GroupIndex group, core::WorkerIndex worker) {
   const core::Cluster::Location there{group, worker};
   for (const core::RequestId id : table_.Ids()) {
-    if (cluster_->LocationOf(id) == there) table_.Find(id)->worker_died = true;
+    RequestRecord& record = *table_.Find(id);
+    if (LocationOf(record) == there || cluster_->LocationOf(record.prompt) == there)
+      record.worker_died = true;
   }
 }
 
@@ -322,7 +337,11 @@ absl::Status RequestLifecycle::ModelGone(uint32_t tokens) {
 void RequestLifecycle::SetGroups(GroupsView groups) {
   const bool other_models = groups.models != groups_.models;
   const bool other_ranks = ranks_named_ && groups.ranks != groups_.ranks;
-  const bool hands_over = std::exchange(groups_, std::move(groups)).hands_over;
+  const bool hands_over = groups_.hands_over, computes_none = groups_.computes_none;
+  // Requests wait for such servers also while none serves.
+  groups.computes_none |= computes_none;
+  groups.in_parallel |= groups_.in_parallel;
+  groups_ = std::move(groups);
   int64_t kv_tokens = 0;
   for (const GroupCapacity& group : groups_.capacities) kv_tokens += group.kv_tokens;
   overload_->SetCapacity(kv_tokens);
@@ -331,12 +350,13 @@ void RequestLifecycle::SetGroups(GroupsView groups) {
       if (RequestRecord* record = table_.FindLive(id); record != nullptr) EndIfRankGone(*record);
     }
   }
-  if (hands_over && !groups_.hands_over) StopHandingOver();
+  if (hands_over && !groups_.hands_over && !groups_.computes_none) ChooseHandOversAnew();
+  if (groups_.computes_none && !computes_none) ChooseHandOversAnew();
   if (!other_models) return;
   int64_t ended = 0;
   for (const core::RequestId id : table_.Ids()) {
     RequestRecord* record = table_.FindLive(id);
-    if (record == nullptr || !Stranded(*record) || cluster_->LocationOf(id)) continue;
+    if (record == nullptr || !Stranded(*record) || LocationOf(*record)) continue;
     ++ended;
     ++totals_.replays_refused;
     Fail(*record, ModelGone(record->delivered));
@@ -358,7 +378,7 @@ bool RequestLifecycle::RankGone(const RequestRecord& record) const {
 }
 
 void RequestLifecycle::EndIfRankGone(RequestRecord& record) {
-  if (!record.held_to || cluster_->LocationOf(record.id) || !RankGone(record)) return;
+  if (!record.held_to || LocationOf(record) || !RankGone(record)) return;
   Fail(record, RetryLater(absl::StrCat("data_parallel_rank ", *record.request.rank,
                                        " has left, and the request may run only there")));
 }
@@ -366,7 +386,8 @@ void RequestLifecycle::EndIfRankGone(RequestRecord& record) {
 std::optional<Assignment> RequestLifecycle::OnPlaced(core::RequestId id, uint32_t rank, int64_t wait_steps,
                                                      absl::Time now, uint32_t model) {
   now_ = now;
-  RequestRecord* record = table_.FindLive(id);
+  RequestRecord* const of_prompt = OfPrompt(id);
+  RequestRecord* record = of_prompt != nullptr ? of_prompt : InCore(id);
   if (record == nullptr) {
     // No client waits for the request, so it must not keep its slot.
     Cancel(id);
@@ -390,6 +411,7 @@ std::optional<Assignment> RequestLifecycle::OnPlaced(core::RequestId id, uint32_
   // A hand-off is sent once.
   Assignment assignment = record->MakeAssignment(options_.kv_on_demand);
   record->hand_off_used = std::exchange(record->hand_off, nullptr) != nullptr;
+  if (of_prompt != nullptr && !BeginPrompt(*record, assignment)) return std::nullopt;
   return assignment;
 }
 
@@ -397,7 +419,7 @@ void RequestLifecycle::OnEpochOpened(absl::Time now) {
   now_ = now;
   for (const core::RequestId id : table_.Ids()) {
     RequestRecord* record = table_.FindLive(id);
-    if (record == nullptr || cluster_->LocationOf(id)) continue;
+    if (record == nullptr || LocationOf(*record)) continue;
     // UNAVAILABLE rather than INVALID_ARGUMENT, because the request fitted when it was accepted.
     if (const absl::Status status = CheckFits(*record); !status.ok()) {
       LogEvent(lines_, spdlog::level::warn, "too long", *record, now_,
@@ -410,7 +432,8 @@ void RequestLifecycle::OnEpochOpened(absl::Time now) {
 }
 
 std::optional<uint32_t> RequestLifecycle::ReceivedSincePlaced(core::RequestId id) const {
-  const RequestRecord* record = table_.FindLive(id);
+  if (OfPrompt(id) != nullptr) return 0;
+  const RequestRecord* record = InCore(id);
   if (record == nullptr) return std::nullopt;
   return record->delivered - record->placed_at;
 }
@@ -443,7 +466,7 @@ void RequestLifecycle::Complete(RequestRecord& record, FinishReason reason) {
 }
 
 void RequestLifecycle::Fail(RequestRecord& record, const absl::Status& status) {
-  Cancel(record.id);
+  Cancel(record.core_id);
   ++totals_.failed;
   Trace(record, status.message());
   End(record, status, std::nullopt);
@@ -469,6 +492,8 @@ void RequestLifecycle::End(RequestRecord& record, const absl::Status& status, st
 }
 
 void RequestLifecycle::Discharge(RequestRecord& record) {
+  DropPrompt(record);
+  aliases_.erase(record.core_id);
   queue_.Remove(record);
   overload_->Discharge(record);
   record.ticket.set_used(int64_t{record.request.prompt_tokens} + record.delivered);
@@ -548,7 +573,7 @@ void RequestLifecycle::OnTimer(absl::Time now) {
       LogEvent(lines_, spdlog::level::info, "expired", *record, now_, "no client has resumed it");
       ++totals_.resume_expired;
       ++totals_.cancelled;
-      Cancel(record->id);
+      Cancel(record->core_id);
     }
     End(*record, absl::CancelledError(), std::nullopt);
   }
@@ -557,7 +582,7 @@ void RequestLifecycle::OnTimer(absl::Time now) {
   for (const core::RequestId id : agents_.Expire(now)) {
     RequestRecord* record = table_.FindLive(id);
     if (record == nullptr) continue;
-    Cancel(id);
+    Cancel(record->core_id);
     ++totals_.cancelled;
     End(*record, AgentCalls::DeadlinePassed(), std::nullopt);
   }

@@ -107,6 +107,8 @@ struct GroupsView {
   // Ranks serve that compute prompts for others; the engines' own names, where they report them.
   bool hands_over = false;
   absl::flat_hash_set<std::string> prefill_engines;
+  // Both calls of a request begin together; ranks that decode compute no prompts (SGLang).
+  bool in_parallel = false, computes_none = false;
   // Models that started requests may wait for: digests by number.
   std::map<uint32_t, std::string> models;
 };
@@ -178,6 +180,8 @@ class RequestLifecycle final : public RequestBook {
   int64_t live() const { return static_cast<int64_t>(table_.size()) - resumes_.ended(); }
   const RequestTotals& totals() const { return totals_; }
   const LatencyRecorder& latencies() const { return latencies_; }
+  // A prompt was placed since the last call, so its request waits for a rank that decodes.
+  bool TakePromptsPlaced() { return std::exchange(prompts_placed_, false); }
   // Hand-offs that wait for a rank, and how long the first has; for an occasional view.
   std::pair<int64_t, absl::Duration> HandOffsWaiting() const;
   // Any thread.
@@ -270,8 +274,19 @@ class RequestLifecycle final : public RequestBook {
   void TakeHandOff(RequestRecord& record, HandOffPtr hand_off);
   // The request waits, and cannot get what it waits for.
   void WaitAnew(RequestRecord& record);
-  // No rank computes prompts for others any more: requests that wait for one wait for a rank that decodes.
-  void StopHandingOver();
+  // Other ranks compute prompts: requests that wait for a rank may wait for another one.
+  void ChooseHandOversAnew();
+  // By RequestRecord::core_id and ::prompt; null: none that lives has it.
+  RequestRecord* InCore(core::RequestId id) const;
+  RequestRecord* OfPrompt(core::RequestId id) const;
+  std::optional<core::Cluster::Location> LocationOf(const RequestRecord& record) const {
+    return cluster_->LocationOf(record.core_id);
+  }
+  // Its prompt is placed: from now on it waits for a rank that decodes. False: it has ended.
+  bool BeginPrompt(RequestRecord& record, Assignment& assignment);
+  void DropPrompt(RequestRecord& record);
+  // Its prompt has failed. False: it needs it no more, or cannot be placed again.
+  bool WithdrawFrom(RequestRecord& record);
   // Releases what an accepted request holds of the bounds.
   void Discharge(RequestRecord& record);
   // Charges bytes kept of a request, if it still exists; forgets the request when that exceeds a bound.
@@ -292,6 +307,11 @@ class RequestLifecycle final : public RequestBook {
   LatencyRecorder latencies_;
   GroupsView groups_;
   UsedHandOffs used_hand_offs_;
+  // Requests by the core's ids that are not their own: those of prompts, and of requests that were withdrawn
+  // from a rank. Ids of requests are below the first.
+  absl::flat_hash_map<core::RequestId, core::RequestId> aliases_;
+  core::RequestId next_alias_ = core::RequestId{1} << 62;
+  bool prompts_placed_ = false;
   absl::Time now_;
   const absl::Time started_;
   // All workers that could hold requests of an earlier router have connected.

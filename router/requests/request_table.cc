@@ -11,10 +11,11 @@ namespace bfio::router {
 
 core::RequestSpec RequestRecord::Spec(int64_t next_step) {
   core::RequestSpec spec;
-  spec.id = id;
+  spec.id = hands_over && prompt != 0 ? prompt : core_id;
   spec.prefill_tokens = int64_t{request.prompt_tokens} + delivered;
   // Tokens generated so far come from the decoding engine, and its KV cache was lost with it.
-  if (from_hand_off() && delivered == 0) spec.computed_tokens = spec.prefill_tokens - 1;
+  if (hand_off != nullptr || (request.passed.kv_from_elsewhere && delivered == 0))
+    spec.computed_tokens = spec.prefill_tokens - 1;
   // A prompt that is computed for another rank ends with its first token.
   spec.max_new_tokens = hands_over ? 1 : int64_t{request.max_new_tokens} - delivered;
   if (request.predicted_output_tokens) {
@@ -29,7 +30,7 @@ core::RequestSpec RequestRecord::Spec(int64_t next_step) {
   if (request.sampling.logprobs) spec.needs |= core::RequestSpec::kLogprobs;
   if (request.passed.on) spec.needs |= core::RequestSpec::kPassing;
   spec.needs |= hands_over ? core::RequestSpec::kHandsOver : core::RequestSpec::kDecodes;
-  spec.held_to = held_to;
+  if (!hands_over) spec.held_to = held_to;
   spec.prefix = request.prefix;
   if (senior_step) spec.seniority = next_step - *senior_step;
   seniority = spec.seniority;
@@ -75,7 +76,7 @@ std::vector<LogField> RequestRecord::Fields() const {
 
 bfio::router::Assignment RequestRecord::MakeAssignment(bool kv_on_demand) const {
   bfio::router::Assignment assignment;
-  assignment.id = id;
+  assignment.id = core_id;
   assignment.request = &request;
   assignment.history = &history;
   if (!history_logprobs.empty()) assignment.history_logprobs = &history_logprobs;
@@ -111,7 +112,7 @@ RequestRecord* RequestTable::Add(core::RequestId id, ClientRequest request, std:
   if (!is_new && request.output == 0) return nullptr;
   name->second.push_back(id);
   auto record = std::make_unique<RequestRecord>();
-  record->id = id;
+  record->id = record->core_id = id;
   record->request = std::move(request);
   // Engines get the seed too, so that a restarted request generates the same tokens.
   if (record->request.resumable && !record->request.sampling.seed)

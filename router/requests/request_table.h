@@ -138,6 +138,9 @@ struct RequestRecord {
   HandOffPtr hand_off;
   bool hand_off_used = false;
   int hand_offs = 0;
+  // Its id in the core, and that of its prompt, where a rank computes that while another waits for it; 0:
+  // none.
+  core::RequestId core_id = 0, prompt = 0;
   // The worker on which it is placed has failed; read when the request is lost.
   bool worker_died = false;
 

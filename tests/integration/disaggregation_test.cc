@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -16,6 +17,7 @@ namespace bfio::testing {
 namespace {
 
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class DisaggregationTest : public EnginesTest {
@@ -145,6 +147,32 @@ TEST_F(DisaggregationTest, ClientsHandNothingOver) {
     EXPECT_THAT(status.error_message(), HasSubstr("kv_transfer_params"));
   }
   ExpectRightTokens(1);
+}
+
+// vLLM would hang, end, or fetch from anywhere. Each wrong one costs a prompt on the other server.
+TEST_F(DisaggregationTest, AHandOffThatCannotBeRightIsThatServersFault) {
+  const HeldPort p, q, a;
+  ScriptedEngine::Options wrong = Role(p, "kv_producer");
+  // Its address differs from its earlier ones.
+  wrong.spoils = R"({"remote_host": "elsewhere"})";
+  ScriptedEngine::Options right = Role(q, "kv_producer");
+  right.slots = 64;
+  ScriptedEngine one(wrong), other(right), consumer(Role(a, "kv_consumer"));
+  ServeBoth({p.address(), q.address(), a.address()}, 1, 2);
+  ExpectRightTokens(40);
+  EXPECT_GT(one.counts().taken, 4);
+  EXPECT_GT(other.counts().taken, 20) << "it gets what the other one may not compute";
+  std::set<std::string> sources;
+  for (const auto& exchange : consumer.exchanges()) {
+    const std::string& sent = exchange.request.kv_transfer_params_json();
+    if (!sent.empty()) sources.insert(nlohmann::json::parse(sent).value("remote_host", ""));
+  }
+  EXPECT_THAT(sources, ElementsAre("localhost"));
+  EXPECT_THAT(
+      cluster_->router().Stderr(),
+      HasSubstr(absl::StrCat("engine vllm://", p.address(), ": its hand-off of a prompt cannot be right")));
+  EXPECT_TRUE(cluster_->WaitFor(
+      "the counts", [](const v1::ClusterState& state) { return state.requests().hand_offs_failed() > 0; }));
 }
 
 // It calls the prefill server itself.

@@ -55,7 +55,7 @@ TYPED_TEST(EnginePassing, AGatewaysRequestPassesAsItCame) {
     // One is used once.
     if constexpr (requires { request.kv_transfer_params_json(); })
       request.set_kv_transfer_params_json(
-          absl::StrCat(R"({"do_remote_prefill": true, "remote_request_id": "r)", stream, R"("})"));
+          absl::StrCat(R"({"do_remote_prefill": true, "transfer_id": "r)", stream, R"("})"));
     grpc::ClientContext context;
     const auto reader = this->gateway().Generate(&context, request);
     std::vector<std::string> got, sent;

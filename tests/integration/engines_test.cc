@@ -197,6 +197,26 @@ TYPED_TEST(EnginesOf, RequestsOfALostEngineContinueOnAnother) {
   }
 }
 
+// Some engines end with such a prompt, or read other memory.
+TYPED_TEST(EnginesOf, TokensBeyondTheVocabularyReachNoEngine) {
+  const HeldPort port;
+  auto options = this->At(port);
+  options.vocabulary = 31'000;
+  typename TestFixture::Engine engine(options);
+  this->Serve({port.address()}, 1);
+  for (const uint32_t id : {31'000u, 4'294'967'295u}) {
+    const GenerateResult result = Generate(this->stub(), Request({5, id, 6}, 3));
+    EXPECT_EQ(result.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_EQ(result.status.error_message(),
+              absl::StrCat("the prompt has token id ", id, "; the model's are below 31000"));
+    EXPECT_EQ(
+        GenerateAs<TypeParam>(this->gateway(), FromGatewayOf<TypeParam>({5, id, 6}, 3)).status.error_code(),
+        grpc::StatusCode::INVALID_ARGUMENT);
+  }
+  EXPECT_EQ(engine.counts().taken, 0);
+  EXPECT_EQ(Generate(this->stub(), Request({5, 30'999}, 3)).tokens, TokensAfter({5, 30'999}, 3));
+}
+
 TYPED_TEST(EnginesOf, ARequestsFaultEndsTheRequestOnly) {
   const HeldPort port;
   typename TestFixture::Engine engine(this->At(port));

@@ -302,6 +302,68 @@ TEST_F(PickerHandOffTest, EachPromptIsComputedThereAndDecodedHere) {
   EXPECT_TRUE(cluster_->WaitUntilIdle());
 }
 
+// SGLang: both calls name a room, and begin together.
+class PickerRoomsTest : public PickerHandOffTest {
+ protected:
+  void SetUp() override {
+    for (HttpEngine* engine : {prefill_.get(), &one_, &two_}) engine->rooms = rooms_;
+    prefill_->computes = true;
+    const std::string sglang = "kv_connector: sglang";
+    Serve({prefill_.get(), &one_, &two_}, {}, {"prefill", "decode", "decode"},
+          {sglang + ", kv_bootstrap: \"10.0.0.9:9000\"", sglang, sglang});
+    ASSERT_TRUE(ServingRanks(3));
+  }
+  const std::shared_ptr<MeetingRooms> rooms_ = std::make_shared<MeetingRooms>();
+};
+
+TEST_F(PickerRoomsTest, EachPromptIsComputedInARoomWhereItsDecodeRankWaits) {
+  ExpectRightTokensOfMany(40);
+  ExpectRightTokens(40, R"(,"max_completion_tokens":1)");
+  EXPECT_EQ(rooms_->used, 41);
+  EXPECT_EQ(rooms_->wrong, 0);
+  EXPECT_EQ(prefill_->completions, 41);
+  EXPECT_TRUE(cluster_->WaitUntilIdle());
+  Call several(*stub_, ext_proc::BUFFERED, "/v1/completions", Body(1, R"(,"n":2)"));
+  EXPECT_EQ(several.Place(), "");
+  EXPECT_EQ(several.answer.immediate_response().status().code(), 400u);
+}
+
+// llm-d: a sidecar of the decode server calls the prefill server that the request names.
+class PickerSidecarTest : public PickerHandOffTest {
+ protected:
+  void SetUp() override {
+    const std::string llm_d = "kv_connector: llm-d";
+    Serve({prefill_.get(), &one_, &two_}, {"--hand_over=all"}, {"prefill", "decode", "decode"},
+          {llm_d, llm_d, llm_d});
+    ASSERT_TRUE(ServingRanks(3));
+  }
+  // The header's value; "removed" where a client's own is.
+  std::string Prefiller(int i, const std::string& more = "") {
+    Call call(*stub_, i % 2 == 0 ? ext_proc::BUFFERED : ext_proc::FULL_DUPLEX_STREAMED, "/v1/completions",
+              Body(i, more));
+    EXPECT_THAT(call.Place(), ::testing::AnyOf(one_.address(), two_.address()));
+    const auto& mutation = (call.answer.has_request_body() ? call.answer.request_body().response()
+                                                           : call.answer.request_headers().response())
+                               .header_mutation();
+    EXPECT_EQ(call.Forwarded(), Body(i, more));
+    std::string value = std::count(mutation.remove_headers().begin(), mutation.remove_headers().end(),
+                                   "x-prefiller-host-port") > 0
+                            ? "removed"
+                            : "kept";
+    for (const auto& option : mutation.set_headers())
+      if (option.header().key() == "x-prefiller-host-port") value = option.header().raw_value();
+    EXPECT_TRUE(call.End().ok());
+    return value;
+  }
+};
+
+TEST_F(PickerSidecarTest, TheRequestNamesThePrefillServer) {
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(Prefiller(i), prefill_->address());
+  EXPECT_EQ(Prefiller(1, R"(,"n":2)"), "removed");
+  EXPECT_EQ(prefill_->prefills, 0);
+  EXPECT_TRUE(cluster_->WaitUntilIdle());
+}
+
 TEST_F(PickerHandOffTest, WhatIsNotHandedOverIsComputedWhereItDecodes) {
   for (const char* more : {R"(,"n":2)", R"(,"echo":true)", R"(,"max_completion_tokens":1)"})
     ExpectRightTokens(0, more);

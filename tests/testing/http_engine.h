@@ -21,6 +21,7 @@
 #include "common/base/mutex.h"
 #include "httplib.h"
 #include "nlohmann/json.hpp"
+#include "tests/testing/meeting_rooms.h"
 #include "tests/testing/next_token.h"
 #include "tests/testing/vllm_calls.h"
 
@@ -100,6 +101,9 @@ class HttpEngine {
   std::atomic<int64_t> running = 0, waiting = 0, generated = 0;
 
   std::shared_ptr<HandedOverKv> kv;
+  // SGLang's; it computes prompts for others.
+  std::shared_ptr<MeetingRooms> rooms;
+  bool computes = false;
   // Of prompts for others: what it answers, whether with a hand-off, and how long they take.
   std::atomic<int> prefill_status = 200, prefill_ms = 5;
   std::atomic<bool> hands_over = true;
@@ -117,6 +121,10 @@ class HttpEngine {
     const Json transfer = body.value("kv_transfer_params", Json::object());
     const bool for_others = transfer.value("do_remote_decode", false);
     ++completions;
+    if (rooms != nullptr && !Meet(body, prompt)) {
+      response.status = 400;
+      return response.set_content(R"({"message":"no bootstrap room, or nobody in it"})", "application/json");
+    }
     if (for_others) {
       if (++prefills == 1) prefill = request;
       for (int ms = 0; ms < prefill_ms && !stopped_; ++ms)
@@ -135,6 +143,17 @@ class HttpEngine {
     Json answer = {{"tokens", TokensAfter(known, body.value("max_tokens", 16))}};
     if (for_others && hands_over) answer["kv_transfer_params"] = Json::parse(kv->Make(this, prompt));
     response.set_content(answer.dump(), "application/json");
+  }
+  bool Meet(const Json& body, const std::vector<uint32_t>& prompt) {
+    if (!body.contains("bootstrap_room")) return false;
+    const int32_t room = body.at("bootstrap_room");
+    rooms->Enter(room, computes,
+                 absl::StrCat(body.value("bootstrap_host", ""), ":", body.value("bootstrap_port", 0)),
+                 prompt);
+    const auto done = [&] { return computes ? rooms->BothThere(room) : rooms->IsComputed(room); };
+    while (!done() && !stopped_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (computes) rooms->Computed(room);
+    return !stopped_;
   }
   std::string Metrics() const {
     std::string text = "# TYPE vllm:num_requests_running gauge\n";

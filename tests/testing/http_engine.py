@@ -269,7 +269,8 @@ class Server:
         self.counts["handed_over"] += 1
         name = f"{self.port}-{self.counts['handed_over']}"
         self.kv[name] = request.prompt
-        return {"do_remote_prefill": True, "remote_request_id": name, "remote_host": "127.0.0.1", "remote_port": self.port}
+        return {"do_remote_prefill": True, "remote_request_id": name, "remote_engine_id": f"engine-{self.port}", "remote_block_ids": [[1]],
+                "remote_host": "127.0.0.1", "remote_port": self.port}
 
     async def fetch(self, request):
         try:

@@ -152,6 +152,12 @@ grpc::Status ScriptedEngineOf<P>::GetServerInfo(grpc::ServerContext*, const type
   if constexpr (requires { response->server_args(); }) {
     if (options_.attention_ranks)
       (*response->mutable_server_args()->mutable_fields())["attn_dp_size"].set_number_value(options_.ranks);
+    if (options_.rooms != nullptr) {
+      auto& arguments = *response->mutable_server_args()->mutable_fields();
+      arguments["disaggregation_mode"].set_string_value(options_.kv_role);
+      arguments["disaggregation_transfer_backend"].set_string_value("mooncake");
+      arguments["disaggregation_bootstrap_port"].set_number_value(options_.bootstrap_port);
+    }
   }
   return Status::OK;
 }
@@ -161,6 +167,7 @@ grpc::Status ScriptedEngineOf<P>::GetModelInfo(grpc::ServerContext*, const typen
                                                typename P::GetModelInfoResponse* response) {
   response->set_served_model_name(options_.model);
   response->set_max_context_length(options_.max_context);
+  response->set_vocab_size(options_.vocabulary);
   return Status::OK;
 }
 
@@ -286,6 +293,25 @@ HandedOverKv::Fetched ScriptedEngineOf<P>::Fetch(const Request& request) {
 }
 
 template <typename P>
+bool ScriptedEngineOf<P>::Meet(grpc::ServerContext* context, const Request& request,
+                               std::unique_lock<std::mutex>& lock) {
+  if constexpr (requires { request.disaggregated_params(); }) {
+    const auto& to = request.disaggregated_params();
+    const bool computes = options_.kv_role == "prefill";
+    MeetingRooms& rooms = *options_.rooms;
+    // The rank is found by the room's number.
+    if (computes && to.bootstrap_room() % options_.ranks != request.data_parallel_rank()) ++rooms.wrong;
+    rooms.Enter(to.bootstrap_room(), computes, absl::StrCat(to.bootstrap_host(), ":", to.bootstrap_port()),
+                {request.tokenized().input_ids().begin(), request.tokenized().input_ids().end()});
+    while (computes ? options_.holds || !rooms.BothThere(to.bootstrap_room())
+                    : !rooms.IsComputed(to.bootstrap_room()))
+      if (!NextStep(context, lock)) return false;
+    if (computes) rooms.Computed(to.bootstrap_room());
+  }
+  return true;
+}
+
+template <typename P>
 grpc::Status ScriptedEngineOf<P>::Run(grpc::ServerContext* context, const Request& request,
                                       grpc::ServerWriter<Response>* writer) {
   const auto& ids = request.tokenized().input_ids();
@@ -293,6 +319,10 @@ grpc::Status ScriptedEngineOf<P>::Run(grpc::ServerContext* context, const Reques
   if (ids.empty() || request.has_data_parallel_rank() == one_rank || request.data_parallel_rank() < 0 ||
       request.data_parallel_rank() >= options_.ranks || request.sampling_params().n() > 1) {
     return {grpc::StatusCode::INVALID_ARGUMENT, "not what a router sends"};
+  }
+  if constexpr (requires { request.disaggregated_params(); }) {
+    if (options_.rooms != nullptr && !request.has_disaggregated_params())
+      return {grpc::StatusCode::INVALID_ARGUMENT, "Disaggregated request received without bootstrap room id"};
   }
   const auto fault = static_cast<uint32_t>(ids[0]);
   std::unique_lock lock(mutex_);
@@ -316,6 +346,12 @@ grpc::Status ScriptedEngineOf<P>::Run(grpc::ServerContext* context, const Reques
   ++counts_.taken;
   ++counts_.by_rank[r];
   ++rank.waiting;
+  // A prompt whose other rank is not there yet takes no slot.
+  const bool computes = options_.rooms != nullptr && options_.kv_role == "prefill";
+  if (computes && !Meet(context, request, lock)) {
+    --rank.waiting;
+    return Status::CANCELLED;
+  }
   while (rank.running + others_ >= options_.slots) {
     counts_.longest_queue = std::max(counts_.longest_queue, rank.waiting);
     if (NextStep(context, lock)) continue;
@@ -329,7 +365,8 @@ grpc::Status ScriptedEngineOf<P>::Run(grpc::ServerContext* context, const Reques
   uint32_t last = ids[ids.size() - 1];
   size_t length = static_cast<size_t>(ids.size());
   Status status = Status::OK;
-  const uint32_t asked = P::MaxTokens(request.sampling_params());
+  // With the prompt a rank computes the first token, and no other.
+  const uint32_t asked = computes ? 1 : P::MaxTokens(request.sampling_params());
   const Fetched fetched = Fetch(request);
   const uint32_t drawn = P::Samples(request) || fetched == Fetched::kWrong ? 1 : 0;
   std::vector<uint32_t> made_all;
@@ -349,19 +386,26 @@ grpc::Status ScriptedEngineOf<P>::Run(grpc::ServerContext* context, const Reques
           options_.kv->MakeNamed(
               this, absl::StrCat(options_.kv_engine_id, "_dp", request.data_parallel_rank()), request);
         } else {
-          end.mutable_complete()->set_kv_transfer_params_json(
-              options_.kv->Make(this, {ids.begin(), ids.end()}));
+          std::string made = options_.kv->Make(this, {ids.begin(), ids.end()});
+          if (!options_.spoils.empty() && number >= 4) {
+            auto fields = nlohmann::json::parse(made);
+            fields.merge_patch(nlohmann::json::parse(options_.spoils));
+            made = fields.dump();
+          }
+          end.mutable_complete()->set_kv_transfer_params_json(made);
         }
       }
     }
     Send(number, end, writer);
   };
+  const bool met = options_.rooms == nullptr || computes || Meet(context, request, lock);
+  if (!met) status = Status::CANCELLED;
   if (fetched == Fetched::kGone) {
     lock.unlock();
     complete("error");
     lock.lock();
   }
-  for (uint32_t made = 0; made < asked && fetched != Fetched::kGone; ++made) {
+  for (uint32_t made = 0; met && made < asked && fetched != Fetched::kGone; ++made) {
     if (!NextStep(context, lock)) {
       status = Status::CANCELLED;
       break;

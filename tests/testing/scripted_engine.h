@@ -22,6 +22,7 @@
 
 #include "absl/time/time.h"
 #include "tests/testing/engine_protocols.h"
+#include "tests/testing/meeting_rooms.h"
 #include "tests/testing/next_token.h"
 #include "tests/testing/vllm_calls.h"
 
@@ -63,6 +64,8 @@ class ScriptedEngineOf final : public P::Service::Service {
     uint32_t max_context = 4096;
     absl::Duration step = absl::Milliseconds(2);
     std::string model = "scripted";
+    // As GetModelInfo says; 0: it does not.
+    int32_t vocabulary = 0;
     // Duration of a health check. SGLang generates a token for it, and checks for this every half second.
     absl::Duration health;
     // Each rank caches the KV of all its prompts in blocks of 16 tokens, and reports the cached tokens of
@@ -74,6 +77,12 @@ class ScriptedEngineOf final : public P::Service::Service {
     // It computes prompts for other servers with the same `kv`, or for which others do.
     std::string kv_role, kv_engine_id, kv_connector = "NixlConnector";
     std::shared_ptr<HandedOverKv> kv;
+    // SGLang's, with the same rooms; kv_role is "prefill" or "decode". It computes no prompt while `holds`.
+    std::shared_ptr<MeetingRooms> rooms;
+    int32_t bootstrap_port = 0;
+    bool holds = false;
+    // Changes its hand-offs from the fifth on (a JSON merge patch); empty: none.
+    std::string spoils;
     // Reports ranks as newer servers of SGLang do with --enable-dp-attention.
     bool attention_ranks = false;
   };
@@ -144,6 +153,8 @@ class ScriptedEngineOf final : public P::Service::Service {
   // Sends a response of exchange `number`.
   void Send(size_t number, Response response, grpc::ServerWriter<Response>* writer);
   HandedOverKv::Fetched Fetch(const Request& request);
+  // Computes the prompt for another rank, or waits for it. False: the call is over.
+  bool Meet(grpc::ServerContext* context, const Request& request, std::unique_lock<std::mutex>& lock);
   // Waits for the next step; false when the call is over.
   bool NextStep(grpc::ServerContext* context, std::unique_lock<std::mutex>& lock);
   void AbortAll(const std::string& name);

@@ -56,8 +56,9 @@ struct HandedOverKv {
     const std::string id = absl::StrCat("kv-", ++made);
     blocks[id] = {server, MonotonicNow() + lease, std::move(prompt)};
     return absl::StrCat(
-        R"({"do_remote_prefill": true, "do_remote_decode": false, "remote_block_ids": [[1]], "remote_request_id": ")",
-        id, R"("})");
+        R"({"do_remote_prefill": true, "do_remote_decode": false, "remote_block_ids": [[1]],)",
+        R"("remote_engine_id": "engine-p", "remote_host": "localhost", "remote_port": 5600,)",
+        R"("remote_request_id": ")", id, R"("})");
   }
   // The same with Mooncake's connector, where the caller has named the transfer. The engine keeps nothing of
   // one that may end at a stop token.

@@ -122,14 +122,25 @@ class HttpEngine final : public EngineClient {
           "the engine is behind Envoy (--engines=http://..): requests must come through Envoy"));
       return std::make_shared<EngineStream>();
     }
+    const KvConnector& connector = KvConnectorOf(engine_.kv_connector);
+    if (call.hands_over && connector.by_header()) {
+      std::move(callbacks.on_end)(EngineEnd{.finish = EngineFinish::kLength});
+      return std::make_shared<EngineStream>();
+    }
     if (call.hands_over) return Prefill(*request, call, rank, name, std::move(callbacks));
-    request->SendTo({server_, rank, call.hand_off},
-                    [on_end = std::move(callbacks.on_end), prompts = prompts_,
-                     bytes = request->text_bytes()](const absl::Status& end) mutable {
-                      if (!end.ok()) return std::move(on_end)(end);
-                      prompts->OnEnd(bytes);
-                      std::move(on_end)(EngineEnd{.finish = EngineFinish::kStop});
-                    });
+    PlacedRequest::Place place{server_, rank};
+    const std::string parameters = call.hand_off == nullptr ? "" : call.hand_off->parameters;
+    if (connector.by_header()) {
+      place.prefill_server = parameters;
+    } else if (call.hand_off != nullptr) {
+      place.members = connector.InBody(parameters);
+    }
+    request->SendTo(place, [on_end = std::move(callbacks.on_end), prompts = prompts_,
+                            bytes = request->text_bytes()](const absl::Status& end) mutable {
+      if (!end.ok()) return std::move(on_end)(end);
+      prompts->OnEnd(bytes);
+      std::move(on_end)(EngineEnd{.finish = EngineFinish::kStop});
+    });
     return std::make_shared<EngineStream>();
   }
 
@@ -245,18 +256,19 @@ std::unique_ptr<EngineClient> NewHttpEngine(const EngineAddress& engine, std::sh
 }
 
 std::string PrefillBody(absl::string_view body, const KvSource& source) {
+  const KvConnector& connector = KvConnectorOf(source.connector);
+  std::vector<std::pair<std::string, std::string>> members = {{"stream", "false"}, {"stream_options", ""}};
   // The one token is not the client's: the rank that decodes draws it again, and says whether it ends there.
-  return WithMembers(body, {{"stream", "false"},
-                            {"stream_options", ""},
-                            {"max_tokens", "1"},
-                            {"max_completion_tokens", ""},
-                            {"min_tokens", ""},
-                            {"n", ""},
-                            {"best_of", ""},
-                            {"stop", ""},
-                            {"stop_token_ids", ""},
-                            {"ignore_eos", "true"},
-                            {"kv_transfer_params", KvConnectorOf(source.connector).ToCompute(source)}});
+  // One that waits for the prompt takes it over, so it is drawn as the client says.
+  if (!connector.in_parallel()) {
+    for (const char* const name :
+         {"max_completion_tokens", "min_tokens", "n", "best_of", "stop", "stop_token_ids"})
+      members.emplace_back(name, "");
+    members.emplace_back("max_tokens", "1");
+    members.emplace_back("ignore_eos", "true");
+  }
+  for (auto& member : connector.InBody(connector.ToCompute(source))) members.push_back(std::move(member));
+  return WithMembers(body, members);
 }
 
 absl::StatusOr<EngineEnd> EndOfPrefill(absl::StatusOr<HttpClient::Answer> answer, const KvSource& source) {
@@ -266,16 +278,18 @@ absl::StatusOr<EngineEnd> EndOfPrefill(absl::StatusOr<HttpClient::Answer> answer
   if (!answer.ok() && !absl::IsFailedPrecondition(answer.status())) return answer.status();
   if (answer.ok() && (answer->status == 429 || answer->status == 503))
     return absl::ResourceExhaustedError(absl::StrCat("the prefill server answers ", answer->status));
-  RequestHandOff hand_off;
+  // Another rank waits for it, and says what is wrong with it.
+  if (KvConnectorOf(source.connector).in_parallel()) return EngineEnd{.finish = EngineFinish::kLength};
+  std::string handed_over;
   if (answer.ok() && answer->status == 200) {
     constexpr JsonLimits kLimits = {.bytes = HttpClient::kMostAnswerBytes, .values = size_t{1} << 18};
     const auto fields = ReadJsonObject(answer->body, "", kLimits, {"kv_transfer_params"});
-    if (fields.ok() && fields->contains("kv_transfer_params"))
-      hand_off.parameters =
-          KvConnectorOf(source.connector).ToDecode(source, JsonText(fields->at("kv_transfer_params")));
+    const auto value = fields.ok() ? fields->value("kv_transfer_params", nlohmann::json()) : nlohmann::json();
+    if (!value.is_null()) handed_over = JsonText(value);
   }
-  return EngineEnd{.finish = EngineFinish::kLength,
-                   .hand_off = std::make_shared<const RequestHandOff>(std::move(hand_off))};
+  EngineEnd end{.finish = EngineFinish::kLength};
+  BFIO_ASSIGN_OR_RETURN(end.hand_off, HandOffFrom(source, std::move(handed_over)));
+  return end;
 }
 
 absl::Status ReadModels(absl::string_view text, EngineDescription& description) {

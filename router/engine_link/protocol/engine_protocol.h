@@ -84,6 +84,8 @@ class EngineProtocol {
   virtual PassedPtr Pass(Message& response, uint32_t before, std::shared_ptr<const void> share) const = 0;
   // Takes RequestHandOff::parameters out of the response that ends a prompt computed for another server.
   virtual std::string TakeHandOff(Message&) const { return {}; }
+  // A request with these parameters of a hand-off that the engine refuses. Null: there is none.
+  virtual MessagePtr RefusedOf(const std::string&) const { return nullptr; }
   // The request that ends a request. Null: the engine ends it when its call is cancelled.
   virtual MessagePtr AbortOf(const std::string&) const { return nullptr; }
 
@@ -104,8 +106,10 @@ inline EngineFinish EngineFinishOf(const std::string& reason) {
   if (reason == "stop") return EngineFinish::kStop;
   if (reason == "length") return EngineFinish::kLength;
   if (reason == "abort") return EngineFinish::kAbort;
-  // Other reasons are the engine's own, such as "repetition", and count as a stop.
-  return reason == "error" || reason.empty() ? EngineFinish::kError : EngineFinish::kStop;
+  // Other reasons are the engine's own, such as "repetition", and count as a stop; a text is none.
+  constexpr size_t kLongest = 64;
+  const bool is_name = !reason.empty() && reason.size() <= kLongest;
+  return reason == "error" || !is_name ? EngineFinish::kError : EngineFinish::kStop;
 }
 
 template <typename Messages>

@@ -58,6 +58,8 @@ const google::protobuf::Message& Nothing() {
 // As the engine last reported; also for answers that come late.
 struct EngineSizes {
   std::atomic<int64_t> context_tokens{0};
+  // EngineDescription::vocabulary.
+  std::atomic<uint32_t> vocabulary{0};
   // Number of ranks whose KV tokens the engine adds up in its report of one rank.
   std::atomic<int64_t> kv_share{1};
   // KV tokens of a rank; 0: not reported.
@@ -245,9 +247,11 @@ class ProtocolStream final : public EngineStream, public ClientReactor<grpc::Cli
         counts_({.cumulative = protocol().traits.chunks_count_all,
                  .prompt_tokens = call.prompt_tokens(),
                  .max_new_tokens = call.max_new_tokens,
-                 .context_tokens = protocol().traits.fills_context ? link_->sizes.context_tokens.load() : 0}),
+                 .context_tokens = protocol().traits.fills_context ? link_->sizes.context_tokens.load() : 0,
+                 .vocabulary = link_->sizes.vocabulary}),
         passes_(call.passed.on),
         hands_over_(call.hands_over),
+        meets_(call.hands_over && KvConnectorOf(call.kv_source.connector).in_parallel()),
         kv_source_(call.kv_source),
         before_(call.passed.on ? static_cast<uint32_t>(call.prompt.size()) : 0),
         request_(protocol().RequestOf(call, rank, name)),
@@ -327,17 +331,21 @@ class ProtocolStream final : public EngineStream, public ClientReactor<grpc::Cli
       share = std::make_shared<CapacityShare>(link_->kept);
       if (!share->Take({name_, ""}, 2 * static_cast<int64_t>(bytes))) return TooMuch();
     }
+    // The rank that decodes sends the token, too.
+    if (meets_ && !output.ends) return absl::OkStatus();
+    if (meets_) {
+      ended_ = true;
+      std::move(callbacks_.on_end)(EngineEnd{.finish = output.finish});
+      return absl::OkStatus();
+    }
     if (output.ends) {
       BFIO_RETURN_IF_ERROR(
           counts_.OnComplete(output.ids, output.completion_tokens, output.prompt_tokens, output.finish));
       EngineEnd end{.finish = output.finish};
-      RequestHandOff hand_off;
-      if (hands_over_) {
-        std::string answer = protocol().TakeHandOff(*response_);
-        hand_off.parameters = KvConnectorOf(kv_source_.connector).ToDecode(kv_source_, std::move(answer));
-      }
+      // Taken also out of a message for the client.
+      std::string answer = hands_over_ ? protocol().TakeHandOff(*response_) : "";
       if (hands_over_ && output.finish == EngineFinish::kLength) {
-        end.hand_off = std::make_shared<const RequestHandOff>(std::move(hand_off));
+        BFIO_ASSIGN_OR_RETURN(end.hand_off, HandOffFrom(kv_source_, std::move(answer)));
       } else {
         if (first_) callbacks_.on_tokens(*std::exchange(first_, std::nullopt));
         end.message = Message(std::move(share));
@@ -398,7 +406,8 @@ class ProtocolStream final : public EngineStream, public ClientReactor<grpc::Cli
   const std::string name_;
   StreamCounts counts_;
   const bool passes_;
-  const bool hands_over_;
+  // It computes a prompt for another rank; which waits for it.
+  const bool hands_over_, meets_;
   const KvSource kv_source_;
   // Tokens of earlier placements, which are part of the prompt.
   const uint32_t before_;
@@ -463,6 +472,12 @@ class ProtocolClient final : public EngineClient {
     return RecordStream::Start(std::make_shared<RecordStream>(link_, std::move(callbacks)));
   }
 
+  void Free(const std::string& parameters) override {
+    if (AnyMessage refused = link_->protocol.RefusedOf(parameters))
+      UnaryRequest::Start(
+          link_, "Generate", Nothing(), kAbortTimeout, [](const auto&) {}, std::move(refused));
+  }
+
   std::shared_ptr<EngineStream> Generate(const EngineCall& call, std::optional<int32_t> rank,
                                          const std::string& name, StreamCallbacks callbacks) override {
     if (absl::Status status = link_->protocol.Check(call); !status.ok()) {
@@ -502,6 +517,7 @@ class ProtocolClient final : public EngineClient {
           if (!model.ok()) return std::move(done)(model.status());
           link->protocol.DescribeModel(**model, description);
           link->sizes.context_tokens = description.max_sequence_tokens;
+          link->sizes.vocabulary = description.vocabulary;
           DescribeLoads(link, deadline, std::move(description), std::move(done));
         });
   }

@@ -4,6 +4,8 @@
 #include <memory>
 #include <string>
 
+#include "absl/strings/str_cat.h"
+#include "common/json/json_reader.h"
 #include "engines/sglang.pb.h"
 #include "router/engine_link/protocol/engine_protocol.h"
 #include "router/engine_link/protocol/protocol_client.h"
@@ -75,9 +77,12 @@ class SglangEngine final : public EngineProtocolOf<Messages> {
     return request;
   }
   void Describe(const pb::GetServerInfoResponse& server, EngineDescription& description) const override {
-    const auto number = [&](const char* argument) {
+    const auto argument_of = [&](const char* argument) {
       const auto it = server.server_args().fields().find(argument);
-      const double value = it == server.server_args().fields().end() ? 0 : it->second.number_value();
+      return it == server.server_args().fields().end() ? google::protobuf::Value() : it->second;
+    };
+    const auto number = [&](const char* argument) {
+      const double value = argument_of(argument).number_value();
       return value >= 1 && value <= std::numeric_limits<int32_t>::max() ? static_cast<int32_t>(value) : 0;
     };
     // Newer servers report `--dp-size N --enable-dp-attention` as attn_dp_size only.
@@ -85,6 +90,23 @@ class SglangEngine final : public EngineProtocolOf<Messages> {
     description.ranks = static_cast<int32_t>(std::min<int64_t>(ranks, std::numeric_limits<int32_t>::max()));
     description.slots = number("max_running_requests") / description.ranks;
     description.kv_tokens = server.max_total_num_tokens();
+    const std::string role = argument_of("disaggregation_mode").string_value();
+    if (role != "prefill" && role != "decode") return;
+    description.hands_over = role == "prefill";
+    description.kv_connector =
+        absl::StrCat("sglang/", argument_of("disaggregation_transfer_backend").string_value());
+    description.kv_bootstrap_port = std::min(number("disaggregation_bootstrap_port"), 65'535);
+  }
+  void HandOver(const EngineCall& call, pb::GenerateRequest& request) const override {
+    const auto fields =
+        ReadJsonObject(call.hands_over ? KvConnectorOf(call.kv_source.connector).ToCompute(call.kv_source)
+                                       : call.hand_off->parameters,
+                       "");
+    if (!fields.ok()) return;
+    pb::DisaggregatedParams& room = *request.mutable_disaggregated_params();
+    room.set_bootstrap_host(fields->value("bootstrap_host", ""));
+    room.set_bootstrap_port(fields->value("bootstrap_port", 0));
+    room.set_bootstrap_room(fields->value("bootstrap_room", 0));
   }
 };
 

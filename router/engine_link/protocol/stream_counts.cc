@@ -21,6 +21,14 @@ absl::Status StreamCounts::OnChunk(absl::Span<const uint32_t> ids, uint32_t coun
     return absl::DataLossError(absl::StrCat("the engine sent more tokens than requested: ", received_,
                                             " of at most ", options_.max_new_tokens));
   }
+  // Negative ones of an engine are above 2^31 here. It would be part of the prompt of another engine.
+  constexpr uint32_t kMostIds = uint32_t{1} << 31;
+  const uint32_t below = options_.vocabulary == 0 ? kMostIds : options_.vocabulary;
+  for (const uint32_t id : ids) {
+    if (id >= below)
+      return absl::DataLossError(
+          absl::StrCat("the engine sent the token id ", id, "; the model's are below ", below));
+  }
   const int64_t counted = options_.cumulative ? received_ : std::ssize(ids);
   if (count != 0 && count != counted) return Differs(count, counted);
   last_.assign(ids.begin(), ids.end());

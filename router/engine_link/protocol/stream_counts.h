@@ -24,6 +24,8 @@ class StreamCounts {
     // An output that ends by its length has max_new_tokens, or prompt and output together have this many; 0:
     // outputs may end by length at other counts.
     int64_t context_tokens = 0;
+    // Token ids are below it; 0: unknown.
+    uint32_t vocabulary = 0;
   };
   explicit StreamCounts(const Options& options) : options_(options) {}
 

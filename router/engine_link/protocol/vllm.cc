@@ -4,6 +4,8 @@
 #include <memory>
 #include <string>
 
+#include "absl/hash/hash.h"
+#include "absl/strings/str_cat.h"
 #include "engines/vllm.pb.h"
 #include "router/engine_link/protocol/engine_protocol.h"
 #include "router/engine_link/protocol/protocol_client.h"
@@ -32,6 +34,16 @@ class VllmEngine final : public EngineProtocolOf<Messages> {
                           .fills_context = true,
                           .loads_name_ranks = true,
                           .kv_of_all_ranks = true}) {}
+
+  // vLLM's servicer tells the connector of each request that it refuses.
+  MessagePtr RefusedOf(const std::string& parameters) const override {
+    auto request = std::make_unique<pb::GenerateRequest>();
+    request->set_request_id(absl::StrCat("bfio-frees-", absl::HashOf(parameters)));
+    request->mutable_tokenized()->add_input_ids(0);
+    request->mutable_sampling_params()->set_max_tokens(0);
+    request->set_kv_transfer_params_json(parameters);
+    return request;
+  }
 
  private:
   pb::GenerateRequest ToPass(const EngineCall& call, pb::GenerateRequest request) const override {

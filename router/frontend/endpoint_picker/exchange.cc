@@ -23,6 +23,8 @@ constexpr char kSubsetNamespace[] = "envoy.lb.subset_hint";
 constexpr char kSubset[] = "x-gateway-destination-endpoint-subset";
 // Read by vLLM and SGLang.
 constexpr char kRank[] = "x-data-parallel-rank";
+// Read by llm-d's sidecar.
+constexpr char kPrefiller[] = "x-prefiller-host-port", kOldPrefiller[] = "x-prefiller-url";
 // Envoy's own limit of a piece is 64 KiB.
 constexpr size_t kPieceBytes = 62'000;
 // What is kept of a header's value, and of a list of endpoints: those beyond it are not used.
@@ -176,20 +178,29 @@ absl::string_view Exchange::header(absl::string_view name) const {
 void Exchange::OnPlaced(const PlacedRequest::Place& place) {
   phase_ = Phase::kForwarding;
   std::string body = std::exchange(body_, {});
-  if (place.hand_off != nullptr)
-    body = WithMembers(body, {{"kv_transfer_params", place.hand_off->parameters}});
+  if (!place.members.empty()) body = WithMembers(body, place.members);
   Out& answer = Answer();
   const bool at_body = (request_mode_ == pb::BUFFERED || request_mode_ == pb::BUFFERED_PARTIAL) && !bodiless_;
   pb::CommonResponse& response = *(at_body ? answer.mutable_request_body()->mutable_response()
                                            : answer.mutable_request_headers()->mutable_response());
   SetHeader(kEndpoint, place.server, *response.mutable_header_mutation());
   if (place.rank) SetHeader(kRank, absl::StrCat(*place.rank), *response.mutable_header_mutation());
+  if (place.prefill_server) {
+    // A client's own would have the sidecar call anyone.
+    pb::HeaderMutation& mutation = *response.mutable_header_mutation();
+    mutation.add_remove_headers(kOldPrefiller);
+    if (place.prefill_server->empty()) {
+      mutation.add_remove_headers(kPrefiller);
+    } else {
+      SetHeader(kPrefiller, *place.prefill_server, mutation);
+    }
+  }
   response.set_clear_route_cache(true);
   (*(*answer.mutable_dynamic_metadata()->mutable_fields())[kNamespace]
         .mutable_struct_value()
         ->mutable_fields())[kEndpoint]
       .set_string_value(place.server);
-  if (at_body && place.hand_off != nullptr) {
+  if (at_body && !place.members.empty()) {
     SetHeader("content-length", absl::StrCat(body.size()), *response.mutable_header_mutation());
     response.mutable_body_mutation()->set_body(std::move(body));
   }

@@ -57,7 +57,7 @@ class Exchange {
       : body_limit_(body_bytes), kept_headers_(headers) {}
 
   Action OnMessage(In&& message);
-  // REQUIRES: kHeld; there is a body, where there is a hand-off.
+  // REQUIRES: kHeld; there is a body, where there are members.
   void OnPlaced(const PlacedRequest::Place& place);
   // Answers with an error instead of a place: `status` as an HTTP status with a body as OpenAI's. Does
   // nothing after OnPlaced.

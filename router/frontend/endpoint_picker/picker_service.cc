@@ -438,7 +438,11 @@ absl::StatusOr<ClientRequest> PickerService::RequestOf(const PickerCall& call, i
     BFIO_ASSIGN_OR_RETURN(request.ttft_objective, TtftObjectiveOf(text));
   }
   request.passed.on = true;
-  request.passed.no_hand_off = !read.one_prompt || !serving.hands_over || request.max_new_tokens == 1;
+  if (serving.computes_none && !read.one_prompt)
+    return absl::InvalidArgumentError(
+        "other servers compute prompts: a request has one prompt and one output");
+  request.passed.no_hand_off =
+      !serving.computes_none && (!read.one_prompt || !serving.hands_over || request.max_new_tokens == 1);
   BFIO_RETURN_IF_ERROR(CheckRequest(request, options_.limits));
   return request;
 }

@@ -122,6 +122,7 @@ absl::StatusOr<ConvertedRequest> ConvertFields(const GenerateRequest& from, std:
   request.tenant = std::move(tenant);
   request.prompt.assign(from.tokenized().input_ids().begin(), from.tokenized().input_ids().end());
   request.prompt_tokens = static_cast<uint32_t>(request.prompt.size());
+  request.largest_id = LargestOf(request.prompt);
   BFIO_ASSIGN_OR_RETURN(request.max_new_tokens, MaxNewTokens(limit, request.prompt.size(), context));
   request.max_new_tokens_unset = !limit.tokens.has_value();
   request.priority_unset = true;
@@ -141,6 +142,13 @@ absl::StatusOr<uint32_t> PromptTokens(int64_t ids, absl::string_view text);
 template <typename TokenizedInput>
 core::PrefixBlocks PrefixOf(const TokenizedInput& from) {
   return core::NamePrefixBlocks({from.input_ids().data(), static_cast<size_t>(from.input_ids_size())});
+}
+
+// What the prompt's ids say, where they are all of it (Passing::exact_length).
+template <typename TokenizedInput>
+void TakeIds(const TokenizedInput& from, ClientRequest& to) {
+  to.passed.exact_length = true;
+  to.largest_id = LargestOf({from.input_ids().data(), static_cast<size_t>(from.input_ids_size())});
 }
 
 // For a request that the engines check: reads only what the router needs. `prompt_tokens` is its length.

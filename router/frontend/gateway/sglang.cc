@@ -119,7 +119,9 @@ absl::StatusOr<ConvertedRequest> Pass(pb::GenerateRequest&& from, std::string te
   // Unknown fields may contain a cache salt. For log-probabilities of the prompt, SGLang computes the prompt
   // from logprob_start_len on.
   const bool computes_all = from.return_logprob() && from.logprob_start_len() >= 0;
-  if (OnlyTokens(from) && AllKnown(from) && !computes_all) to->request.prefix = PrefixOf(from.tokenized());
+  const bool only_ids = OnlyTokens(from) && AllKnown(from);
+  if (only_ids) TakeIds(from.tokenized(), to->request);
+  if (only_ids && !computes_all) to->request.prefix = PrefixOf(from.tokenized());
   passed.message = PassedMessage<pb::GenerateRequest>::Make(std::move(from));
   return to;
 }

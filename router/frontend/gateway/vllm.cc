@@ -1,7 +1,5 @@
 // vLLM's engine API (vllm.grpc.engine.VllmEngine) for gateways.
 #include <algorithm>
-#include <functional>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,9 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/out_of_range.h"
 #include "common/base/status_macros.h"
-#include "common/json/json_reader.h"
 #include "engines/vllm.pb.h"
 #include "router/frontend/gateway/protocol.h"
+#include "router/requests/kv_transfer.h"
 
 namespace bfio::router::gateway {
 namespace vllm {
@@ -21,54 +19,26 @@ namespace {
 
 namespace pb = ::vllm::grpc::engine;
 
-constexpr size_t kMaxIdBytes = 256;
-
 // The hand-off that the gateway has had made; null: none. A prompt with "do_remote_decode" is computed here
-// for another engine. vLLM 0.32 ends when it is told to fetch KV that no id names, and its caller gives up.
-// What this reader cannot read, vLLM's might.
+// for another engine. What this reader cannot read, vLLM's might.
 absl::StatusOr<HandOffPtr> HandOffOf(const pb::GenerateRequest& request, uint32_t prompt_tokens,
                                      RequestContext::KvTransfer from) {
   const std::string& text = request.kv_transfer_params_json();
   if (text.empty()) return nullptr;
-  constexpr char kName[] = "kv_transfer_params_json";
-  BFIO_ASSIGN_OR_RETURN(
-      nlohmann::json fields,
-      ReadJsonObject(text, kName, {.values = kHandOffBytes + size_t{2} * prompt_tokens},
-                     {"do_remote_prefill", "remote_request_id", "transfer_id", "remote_engine_id",
-                      "remote_block_ids", "remote_host", "remote_port", "remote_bootstrap_addr"}));
-  const nlohmann::json fetches = fields.value("do_remote_prefill", nlohmann::json());
-  if (fetches == false || fetches.is_null()) return nullptr;
-  if (from == RequestContext::KvTransfer::kRefused) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(kName, ": the caller's entry in --client_tokens does not have trust_kv_transfer"));
-  }
-  const auto wrong = [&](absl::string_view what) {
-    return absl::InvalidArgumentError(absl::StrCat(kName, " has do_remote_prefill, but ", what));
+  const auto wrong = [](absl::string_view what) {
+    return absl::InvalidArgumentError(absl::StrCat("kv_transfer_params_json: ", what));
   };
-  const auto id = [&](const char* field) {
-    const nlohmann::json value = fields.value(field, nlohmann::json(""));
-    std::string name = value.is_string() ? value.get<std::string>() : "";
-    return name.size() <= kMaxIdBytes ? name : "";
-  };
-  auto hand_off = std::make_shared<RequestHandOff>();
-  for (const char* const field : {"remote_request_id", "transfer_id"})
-    if (hand_off->name.empty()) hand_off->name = id(field);
-  if (fetches != true || hand_off->name.empty()) return wrong("neither remote_request_id nor transfer_id");
-  for (const char* const field : {"remote_engine_id", "remote_host", "remote_bootstrap_addr"})
-    if (fields.contains(field) && id(field).empty()) return wrong(absl::StrCat(field, " is not a name"));
-  const nlohmann::json port = fields.value("remote_port", nlohmann::json(1u));
-  if (!port.is_number_unsigned() || port < 1 || port > 65535) return wrong("remote_port is not a port");
-  // A list for each group of layers, or one.
-  const nlohmann::json blocks = fields.value("remote_block_ids", nlohmann::json::array());
-  const std::function<bool(const nlohmann::json&)> are_ids = [&](const nlohmann::json& value) {
-    return value.is_array() ? std::all_of(value.begin(), value.end(), are_ids)
-                            : value.is_number_unsigned() && value <= std::numeric_limits<int32_t>::max();
-  };
-  if (!blocks.is_array() || !are_ids(blocks)) return wrong("remote_block_ids are not numbers of blocks");
+  auto transfer = ReadKvTransfer(text, prompt_tokens + kKvTokensAhead);
+  if (!transfer.ok()) return wrong(transfer.status().message());
+  if (!transfer->fetches) return nullptr;
+  if (from == RequestContext::KvTransfer::kRefused)
+    return wrong("the caller's entry in --client_tokens does not have trust_kv_transfer");
   if (text.size() > kHandOffBytes + kHandOffBytesPerToken * prompt_tokens)
     return wrong("it is larger than the prompt's blocks");
+  auto hand_off = std::make_shared<RequestHandOff>();
   hand_off->parameters = text;
-  hand_off->engine = id("remote_engine_id");
+  hand_off->engine = std::move(transfer->engine);
+  hand_off->name = std::move(transfer->name);
   hand_off->trusted = from == RequestContext::KvTransfer::kTrusted;
   return hand_off;
 }
@@ -183,7 +153,10 @@ absl::StatusOr<ConvertedRequest> Pass(pb::GenerateRequest&& from, std::string te
   request.passed.kv_from_elsewhere = from.has_kv_transfer_params();
   // The answer has log-probabilities of the prompt, or hands its KV over.
   request.passed.no_hand_off = sampling.has_prompt_logprobs() || from.has_kv_transfer_params_json();
-  if (SharesPrefixes(from)) request.prefix = PrefixOf(from.tokenized());
+  if (SharesPrefixes(from)) {
+    TakeIds(from.tokenized(), request);
+    request.prefix = PrefixOf(from.tokenized());
+  }
   request.passed.message = PassedMessage<pb::GenerateRequest>::Make(std::move(from));
   return to;
 }

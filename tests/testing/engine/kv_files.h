@@ -44,8 +44,10 @@ class KvFiles {
   std::string Make(const std::vector<uint32_t>& prompt) {
     const std::string id = absl::StrCat(server_, ".", ++made_);
     std::ofstream(directory_ + "/" + id) << absl::StrJoin(prompt, " ");
-    return absl::StrCat(R"({"do_remote_prefill": true, "do_remote_decode": false, "remote_request_id": ")",
-                        id, R"("})");
+    return absl::StrCat(
+        R"({"do_remote_prefill": true, "do_remote_decode": false, "remote_block_ids": [[1]],)",
+        R"("remote_engine_id": ")", server_,
+        R"(", "remote_host": "localhost", "remote_port": 5600, "remote_request_id": ")", id, R"("})");
   }
 
   // Frees it.

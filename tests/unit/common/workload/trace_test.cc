@@ -241,6 +241,19 @@ TEST(TraceTest, LinesHaveABound) {
   EXPECT_THAT(ParseTrace(header, "x").status().message(), HasSubstr("fits no known trace format"));
 }
 
+// A small compressed file may have any number of rows.
+TEST(TraceTest, MemoryHasABound) {
+  const std::string rows = "num_prefill_tokens,num_decode_tokens\n1,1\n2,2\n3,3\n";
+  EXPECT_TRUE(TryParse(rows, {.most_bytes = 3 * 64}).ok());
+  EXPECT_THAT(std::string(TryParse(rows, {.most_bytes = 3 * 64 - 1}).status().message()),
+              HasSubstr("more than 2 requests"));
+  EXPECT_TRUE(TryParse(rows, {.max_requests = 2, .most_bytes = 2 * 64}).ok());
+  EXPECT_FALSE(TryParse(R"({"timestamp":1,"input_length":600,"output_length":1,"hash_ids":[1,2]})",
+                        {.blocks = true, .most_bytes = 64 + 8})
+                   .ok());
+  EXPECT_FALSE(TryParse(Session("local"), {.most_bytes = 64}).ok());
+}
+
 TEST(TraceTest, BadTimesAreBadRows) {
   const Trace azure = Parse(
       "TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,1\n2023-02-30 00:00:00,1,1\n"

@@ -363,7 +363,7 @@ TEST(EngineAddress, MistakesAreNamed) {
            {"{url: 'http://a:1', kv_connector: C}", "engines: kv_connector needs a role"},
            {"{url: 'http://a:1', role: prefill, kv_connector: MooncakeConnector}",
             "engines: kv_connector MooncakeConnector is for vllm:// only"},
-           {"{url: 'http://a:1', kv_bootstrap: b:1}", "engines: kv_bootstrap is for vllm:// only"},
+           {"{url: 'http://a:1', kv_bootstrap: b:1}", "engines: kv_bootstrap needs kv_connector sglang here"},
        })
     EXPECT_THAT(std::string(OfConfig("engines: [" + entries + "]").status().message()),
                 ::testing::StartsWith("f:1: " + mistake));

@@ -102,6 +102,7 @@ class EngineServerTest : public ::testing::Test, public WorkerHandler {
       rejected_ += report->rejected.size();
       extra_slots_ = report->extra_slots;
       for (const core::CachedPrompt& cached : report->cached) cached_.push_back(cached.tokens);
+      for (const StepReport::HandedOver& one : report->handed_over) handed_over_ = one.hand_off;
     } else if (std::holds_alternative<Gone>(event)) {
       gone_.push_back(channel->id());
     }
@@ -160,12 +161,12 @@ class EngineServerTest : public ::testing::Test, public WorkerHandler {
     RunEvents();
   }
   // Sends the first plan, with one request, to the rank that attached last.
-  void Place() {
+  void Place(bool hands_over = false) {
     channel_->SendEpoch({.epoch = 1});
     ClientRequest request;
     request.prompt_tokens = 3;
     request.max_new_tokens = 2;
-    const std::vector<Assignment> assignments = {{.id = 7, .request = &request}};
+    const std::vector<Assignment> assignments = {{.id = 7, .request = &request, .hands_over = hands_over}};
     channel_->SendPlan({.epoch = 1}, assignments);
     RunEvents();
   }
@@ -227,6 +228,8 @@ class EngineServerTest : public ::testing::Test, public WorkerHandler {
   bool prefix_cache_ = false;
   std::vector<int64_t> cached_;
   int32_t extra_slots_ = 0;
+  // The last hand-off that a rank has reported.
+  HandOffPtr handed_over_;
   // From the last hello.
   uint64_t router_instance_ = 0;
   // The engine's latest description; number of clients so far.

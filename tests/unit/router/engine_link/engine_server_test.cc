@@ -223,6 +223,27 @@ TEST_F(EngineServerTest, OneThatComputesPromptsForOthersServesOnlyBesideOneThatD
   EXPECT_THAT(gone_, ElementsAre(channel_->id()));
 }
 
+// vLLM keeps it for 30 s, unless an engine says that it does not need it.
+TEST_F(EngineServerTest, KvThatIsSentToNoRankIsFreed) {
+  servers_.serving["b"] = {.kv_connector = "NixlConnector"};
+  std::vector<std::string> freed;
+  servers_.free = [&](const std::string& parameters) { freed.push_back(parameters); };
+  Attach({.slots = 4, .max_sequence_tokens = 64, .hands_over = true, .kv_connector = "NixlConnector"});
+  for (const bool sent : {true, false}) {
+    Place(/*hands_over=*/true);
+    EngineEnd end;
+    end.hand_off = std::make_shared<const RequestHandOff>(RequestHandOff{"kv"});
+    std::move(asked_.streams.back()->callbacks.on_end)(std::move(end));
+    RunEvents();
+    ASSERT_NE(handed_over_, nullptr);
+    if (sent) handed_over_->kept->Sent();
+    EXPECT_THAT(freed, IsEmpty());
+    handed_over_ = nullptr;
+    RunEvents();
+  }
+  EXPECT_THAT(freed, ElementsAre("kv"));
+}
+
 TEST_F(EngineServerTest, WhatADescriptionLacksEndsNothingAndSizesWaitUntilNoRequestRuns) {
   const EngineDescription two{
       .ranks = 2, .all_ranks = 3, .slots = 4, .kv_tokens = 500, .max_sequence_tokens = 64};

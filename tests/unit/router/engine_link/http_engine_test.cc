@@ -21,6 +21,7 @@
 #include "common/base/clock.h"
 #include "common/http/http_client.h"
 #include "common/telemetry/metrics/engine_metrics.h"
+#include "nlohmann/json.hpp"
 #include "router/requests/placed_request.h"
 #include "tests/testing/http_engine.h"
 #include "tests/testing/latch.h"
@@ -138,7 +139,8 @@ TEST(HttpEngine, RequestsArePlacedByTheirOwnEdgeAndOthersAreRefused) {
   call.hand_off = std::make_shared<const RequestHandOff>(RequestHandOff{"parameters"});
   placed->end = absl::OkStatus();
   EXPECT_TRUE(end_of(placed).ok());
-  EXPECT_EQ(placed->at.hand_off, call.hand_off);
+  ASSERT_EQ(placed->at.members.size(), 1u);
+  EXPECT_EQ(placed->at.members[0].second, "parameters");
   // A prompt for another engine.
   call.hand_off = nullptr;
   call.hands_over = true;
@@ -152,18 +154,82 @@ TEST(HttpEngine, RequestsArePlacedByTheirOwnEdgeAndOthersAreRefused) {
   EXPECT_EQ(engine.prefill.get_header_value("X-data-parallel-rank"), "2");
 }
 
+const KvSource kNixl = {.connector = "NixlConnector", .engine = "e_dp1", .most_blocks = 3};
+// As vLLM 0.32 answers for a prompt of two blocks.
+constexpr char kAnswer[] =
+    R"({"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[69,70]],"remote_engine_id":"e_dp1",)"
+    R"("remote_request_id":"r","remote_host":"localhost","remote_port":5600,"tp_size":1,"dcp_size":1,"pp_size":1,)"
+    R"("remote_num_tokens":200,"remote_blocks_expiry_time":null,"transfer_mode":"pull"})";
+
+std::string Patched(const char* patch) {
+  auto fields = nlohmann::json::parse(kAnswer);
+  fields.merge_patch(nlohmann::json::parse(patch));
+  return fields.dump();
+}
+
+TEST(KvConnectorTest, ARightAnswerIsPassedOn) {
+  const auto hand_off = HandOffFrom(kNixl, kAnswer);
+  ASSERT_TRUE(hand_off.ok()) << hand_off.status();
+  EXPECT_EQ((*hand_off)->parameters, kAnswer);
+  EXPECT_EQ((*hand_off)->engine, "e_dp1");
+  EXPECT_EQ((*hand_off)->source, "localhost:5600");
+  // Of several groups of layers, of which one keeps only its last blocks; in one list; from another rank.
+  for (const char* const patch :
+       {R"({"remote_block_ids":[[1,2,3],[0,0,2],[]]})", R"({"remote_block_ids":[4,5]})",
+        R"({"remote_engine_id":"e_dp0"})", R"({"remote_engine_id":"e"})", R"({"x":{"y":[1]}})"})
+    EXPECT_TRUE(HandOffFrom(kNixl, Patched(patch)).ok()) << patch;
+  const auto none = HandOffFrom(kNixl, "");
+  ASSERT_TRUE(none.ok());
+  EXPECT_EQ((*none)->parameters, "");
+}
+
+TEST(KvConnectorTest, WhatCannotBeRightIsNamed) {
+  for (const auto& [patch, why] :
+       {std::pair(R"({"remote_block_ids":[[1,2,3,4]]})", "has 4 blocks"),
+        std::pair(R"({"remote_block_ids":[[7,7]]})", "twice"),
+        std::pair(R"({"remote_block_ids":[[-1]]})", "numbers of blocks"),
+        std::pair(R"({"remote_block_ids":[["1"]]})", "numbers of blocks"),
+        std::pair(R"({"remote_block_ids":[[1],2]})", "numbers of blocks"),
+        std::pair(R"({"remote_block_ids":[[]]})", "no blocks"),
+        std::pair(R"({"remote_block_ids":[]})", "no blocks"),
+        std::pair(R"({"remote_block_ids":{"0":1}})", "no blocks"),
+        std::pair(R"({"remote_block_ids":null})", "missing"),
+        std::pair(R"({"remote_engine_id":"f_dp1"})", "is f_dp1, and the server's is e"),
+        std::pair(R"({"remote_engine_id":null})", "missing"),
+        std::pair(R"({"remote_engine_id":7})", "not a name"),
+        std::pair(R"({"remote_request_id":null})", "names the KV"),
+        std::pair(R"({"remote_host":null})", "missing"),
+        std::pair(R"({"remote_host":["a"]})", "not a name"),
+        std::pair(R"({"remote_port":0})", "remote_port"),
+        std::pair(R"({"remote_port":"5600"})", "remote_port"),
+        std::pair(R"({"tp_size":0})", "tp_size"),
+        std::pair(R"({"do_remote_prefill":false})", "do_remote_prefill"),
+        std::pair(R"({"do_remote_prefill":1})", "do_remote_prefill"),
+        std::pair(R"({"do_remote_decode":true})", "do_remote_decode")}) {
+    const absl::Status status = HandOffFrom(kNixl, Patched(patch)).status();
+    EXPECT_TRUE(absl::IsUnavailable(status)) << patch;
+    EXPECT_TRUE(IsWrongHandOff(status)) << patch;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(why)) << patch;
+  }
+  for (const char* const text : {"{", "[1]", "null", "7"})
+    EXPECT_FALSE(HandOffFrom(kNixl, text).ok()) << text;
+}
+
 TEST(KvConnector, SaysWhatBothCallsAsk) {
-  const KvSource source = {"MooncakeConnector", "p_dp1", "10.0.0.1:8998", "t-7"};
+  const KvSource source = {"MooncakeConnector", "p_dp1", {"10.0.0.1", 8998}, "t-7"};
   const KvConnector& mooncake = KvConnectorOf(source.connector);
   EXPECT_EQ(mooncake.ToCompute(source),
             R"({"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"t-7"})");
-  EXPECT_EQ(mooncake.ToDecode(source, ""),
+  const auto to_decode = [](const KvSource& from, const std::string& answer) {
+    const auto hand_off = HandOffFrom(from, answer);
+    return hand_off.ok() ? (*hand_off)->parameters : std::string(hand_off.status().message());
+  };
+  EXPECT_EQ(to_decode(source, ""),
             R"({"do_remote_decode":false,"do_remote_prefill":true,"remote_bootstrap_addr":)"
             R"("http://10.0.0.1:8998","remote_engine_id":"p_dp1","transfer_id":"t-7"})");
-  EXPECT_EQ(mooncake.ToDecode({"MooncakeConnector", "", "h:1", "t"}, ""), "") << "it would fetch nothing";
-  EXPECT_EQ(KvConnectorOf("Other").ToDecode({}, R"({"any": [1]})"), R"({"any": [1]})");
-  EXPECT_EQ(KvConnectorOf("Other").ToDecode({}, "[1]"), "");
-  EXPECT_EQ(KvConnectorOf("NixlConnector").ToDecode({}, R"({"any": [1]})"), "");
+  EXPECT_EQ(to_decode({"MooncakeConnector", "", {"h", 1}, "t"}, ""), "") << "it would fetch nothing";
+  EXPECT_EQ(to_decode({"Other"}, R"({"any": [1]})"), R"({"any": [1]})");
+  EXPECT_THAT(to_decode({"Other"}, "[1]"), HasSubstr("cannot be right"));
 }
 
 TEST(HttpEngine, APromptIsComputedByTheClientsCallForOneToken) {
@@ -176,18 +242,37 @@ TEST(HttpEngine, APromptIsComputedByTheClientsCallForOneToken) {
       R"("kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false}})");
 }
 
+// The rank that waits takes the token over, so it is drawn as the client says.
+TEST(HttpEngine, APromptForSglangNamesARoom) {
+  const KvSource source = {.connector = "sglang", .bootstrap = {"10.0.0.1", 9000}, .room = 7, .rank = 1};
+  EXPECT_EQ(
+      PrefillBody(R"({"prompt":"a","max_tokens":7,"stream":true,"bootstrap_room":3})", source),
+      R"({"prompt":"a","max_tokens":7,"stream":false,"bootstrap_host":"10.0.0.1","bootstrap_port":9000,)"
+      R"("bootstrap_room":7})");
+  const auto& connector = KvConnectorOf("sglang");
+  EXPECT_EQ(connector.InBody(connector.ToDecode(source, "")->parameters).back(),
+            std::pair(std::string("disagg_prefill_dp_rank"), std::string("1")));
+  for (const int status : {200, 400, 500}) {
+    const auto end = EndOfPrefill(HttpClient::Answer{status, ""}, source);
+    ASSERT_TRUE(end.ok());
+    EXPECT_EQ(end->hand_off, nullptr);
+  }
+}
+
 // Only where it is the server's fault is the prompt computed on another one; what is wrong with a request is
 // said by the engine that decodes.
 TEST(HttpEngine, WhatTheAnswerToAPromptMeans) {
   using Answer = HttpClient::Answer;
-  const std::string good = R"({"do_remote_prefill":true,"remote_request_id":"r"})";
+  const std::string good =
+      R"({"do_remote_prefill":true,"remote_block_ids":[[1]],"remote_engine_id":"e","remote_host":"h","remote_port":1,"remote_request_id":"r"})";
   const struct {
     absl::StatusOr<Answer> answer;
     absl::StatusCode code;
     std::string hand_off;
   } kCases[] = {
       {Answer{200, R"({"choices":[{}],"kv_transfer_params":)" + good + "}"}, absl::StatusCode::kOk, good},
-      {Answer{200, R"({"kv_transfer_params":{"do_remote_prefill":true}})"}, absl::StatusCode::kOk, ""},
+      {Answer{200, R"({"kv_transfer_params":{"do_remote_prefill":true}})"}, absl::StatusCode::kUnavailable,
+       ""},
       {Answer{200, R"({"kv_transfer_params":null})"}, absl::StatusCode::kOk, ""},
       {Answer{200, R"({"choices":[]})"}, absl::StatusCode::kOk, ""},
       {Answer{200, "[" + good}, absl::StatusCode::kOk, ""},
@@ -202,7 +287,7 @@ TEST(HttpEngine, WhatTheAnswerToAPromptMeans) {
       {absl::CancelledError("stopped"), absl::StatusCode::kCancelled, ""},
   };
   for (const auto& one : kCases) {
-    const auto end = EndOfPrefill(one.answer, {"NixlConnector"});
+    const auto end = EndOfPrefill(one.answer, {.connector = "NixlConnector", .most_blocks = 1});
     const std::string what = one.answer.ok() ? one.answer->body : one.answer.status().ToString();
     ASSERT_EQ(end.status().code(), one.code) << what;
     EXPECT_EQ(end.ok() ? end->hand_off->parameters : "", one.hand_off) << what;

@@ -18,6 +18,7 @@
 #include "common/base/address.h"
 #include "common/net/bounded_parse.h"
 #include "gtest/gtest.h"
+#include "router/engine_link/protocol/engine_protocol.h"
 #include "tests/testing/engine_protocols.h"
 #include "tests/testing/latch.h"
 #include "tests/testing/sockets.h"
@@ -296,6 +297,12 @@ TYPED_TEST(ProtocolClientTest, AClientMayBeDestroyedDuringItsCalls) {
     client.reset();
     ended.wait();
   }
+}
+
+TEST(EngineFinishTest, ATextIsNoReason) {
+  EXPECT_EQ(EngineFinishOf("repetition"), EngineFinish::kStop);
+  EXPECT_EQ(EngineFinishOf(std::string(100 << 10, 'x')), EngineFinish::kError);
+  EXPECT_EQ(EngineFinishOf(""), EngineFinish::kError);
 }
 
 }  // namespace

@@ -54,6 +54,19 @@ TEST(StreamCountsTest, AnEndHasTheTokensThatHaveCome) {
   }
 }
 
+// They would be part of the prompt of another engine, which may end with them.
+TEST(StreamCountsTest, TokensBeyondTheVocabularyAreNone) {
+  const auto status = [](uint32_t vocabulary, uint32_t id) {
+    StreamCounts::Options options = kVllm;
+    options.vocabulary = vocabulary;
+    return StreamCounts(options).OnChunk(Tokens{id}, 1);
+  };
+  EXPECT_TRUE(status(100, 99).ok());
+  EXPECT_TRUE(absl::IsDataLoss(status(100, 100)));
+  EXPECT_TRUE(status(0, 0x7fffffff).ok());
+  EXPECT_TRUE(absl::IsDataLoss(status(0, 0x80000000))) << "a negative one";
+}
+
 TEST(StreamCountsTest, AChunkThatCountsOtherTokensIsNotWhole) {
   for (const auto& [options, token, count] :
        {std::tuple(kVllm, 3u, 2u), {kSglang, 4u, 4u}, {kSglang, 2u, 2u}})

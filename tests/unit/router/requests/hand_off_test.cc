@@ -6,6 +6,9 @@
 namespace bfio::router {
 namespace {
 
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 class HandOffTest : public RequestLifecycleTest {
@@ -103,7 +106,8 @@ TEST_F(HandOffTest, ARankThatCannotUseItCostsANewPromptAndAfterSomeNoHandOffIsMa
 TEST_F(HandOffTest, AGatewaysIsUsedOnceAndOnlyIfItIsTrustedAndNamesAPrefillServer) {
   const auto from = [&](const std::string& id, const std::string& engine, bool trusted = true) {
     ClientRequest request = Request(id);
-    request.hand_off = std::make_shared<const RequestHandOff>(RequestHandOff{"own", engine, "kv-7", trusted});
+    request.hand_off = std::make_shared<const RequestHandOff>(
+        RequestHandOff{.parameters = "own", .engine = engine, .name = "kv-7", .trusted = trusted});
     return request;
   };
   requests_->SetGroups({.capacities = {Capacity()},
@@ -127,6 +131,42 @@ TEST_F(HandOffTest, AGatewaysIsUsedOnceAndOnlyIfItIsTrustedAndNamesAPrefillServe
   PassTime(kHandOffAge);
   EXPECT_EQ(Needs(late), kHandsOver);
   EXPECT_EQ(totals().hand_offs_expired, 1);
+}
+
+// What still comes of a call that waited for a prompt that has failed is nobody's.
+TEST_F(HandOffTest, WhereARankWaitsForThePromptBothCallsBeginAndEndTogether) {
+  requests_->SetGroups({.capacities = {Capacity()},
+                        .complete = true,
+                        .ranks = {{0, 1}},
+                        .hands_over = true,
+                        .in_parallel = true,
+                        .computes_none = true});
+  Client& client = Arrive(Request("a"));
+  const Assignment prompt = PlaceOne(), decode = PlaceOne();
+  EXPECT_TRUE(prompt.hands_over);
+  EXPECT_NE(prompt.id, client.id());
+  EXPECT_EQ(decode.id, client.id());
+  EXPECT_FALSE(decode.hands_over);
+  EXPECT_EQ(decode.hand_off->meeting, prompt.hand_off->meeting);
+  const std::vector<core::RequestId> ids = {prompt.id};
+  core::StepReport report = {.step = ++step_};
+  report.preempted = ids;
+  EXPECT_TRUE(cluster_->Apply(core::Report{0, 0, report}).status.ok());
+  requests_->OnPreempted(prompt.id, now_);
+  Tokens(client, {7});
+  Finish(client);
+  EXPECT_TRUE(client.open());
+  EXPECT_THAT(client.tokens, IsEmpty());
+  const Assignment prompt2 = PlaceOne(), decode2 = PlaceOne();
+  EXPECT_NE(prompt2.id, prompt.id);
+  EXPECT_NE(decode2.id, decode.id);
+  EXPECT_NE(decode2.hand_off->meeting, decode.hand_off->meeting);
+  requests_->OnFinished(prompt2.id, FinishReason::kLength, now_);
+  requests_->OnTokens(decode2.id, std::vector<uint32_t>{8}, {}, now_);
+  EXPECT_THAT(client.tokens, ElementsAre(8));
+  // The client leaves.
+  Cancel(client);
+  EXPECT_THAT(Dropped(), Contains(decode2.id));
 }
 
 TEST_F(HandOffTest, WhereNothingIsHandedOverTheDecodingRankComputesThePrompt) {

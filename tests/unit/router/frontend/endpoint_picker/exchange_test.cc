@@ -114,13 +114,13 @@ TEST(Exchange, AStreamedBodyComesBackInPiecesOnceThereIsAPlace) {
 
 // The rank that decodes is told where the KV of the prompt is.
 TEST(Exchange, AHandOffIsAddedToTheBody) {
-  const auto hand_off = std::make_shared<const RequestHandOff>(RequestHandOff{R"({"id":7})"});
+  const std::vector<std::pair<std::string, std::string>> members = {{"kv_transfer_params", R"({"id":7})"}};
   const std::string expected = R"({"prompt":"p","max_tokens":9,"kv_transfer_params":{"id":7}})";
   Exchange buffered(1000);
   buffered.OnMessage(RequestHeaders(pb::BUFFERED, pb::NONE, kPost));
   buffered.OnMessage(RequestBody(R"({"prompt":"p","max_tokens":9})", true));
   buffered.TakeAnswers();
-  buffered.OnPlaced({"e:1", std::nullopt, hand_off});
+  buffered.OnPlaced({"e:1", std::nullopt, members});
   const pb::CommonResponse response = buffered.TakeAnswers().front().request_body().response();
   EXPECT_EQ(response.body_mutation().body(), expected);
   EXPECT_EQ(response.header_mutation().set_headers(1).header().key(), "content-length");
@@ -129,7 +129,7 @@ TEST(Exchange, AHandOffIsAddedToTheBody) {
   streamed.OnMessage(RequestHeaders(pb::FULL_DUPLEX_STREAMED, pb::NONE, kPost));
   streamed.OnMessage(RequestBody(R"({"prompt":"p",)", false));
   streamed.OnMessage(RequestBody(R"("max_tokens":9})", true));
-  streamed.OnPlaced({"e:1", std::nullopt, hand_off});
+  streamed.OnPlaced({"e:1", std::nullopt, members});
   EXPECT_EQ(
       streamed.TakeAnswers().back().request_body().response().body_mutation().streamed_response().body(),
       expected);

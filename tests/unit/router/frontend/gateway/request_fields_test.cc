@@ -276,7 +276,7 @@ TYPED_TEST(GatewayRequest, FieldsMayPreventContinuationAndSharing) {
             {Long("text", 600), false, false},
             {"kv_transfer_params {}", false, false, true},
             // Without it the request is a common one.
-            {json(R"({"do_remote_prefill":true,"remote_request_id":"r","a":[]})"), true, true},
+            {json(R"({"do_remote_prefill":true,"transfer_id":"r","a":[]})"), true, true},
             {json(R"({"do_remote_prefill":false,"do_remote_decode":true})"), false, false},
             {json("{}"), false, false},
             {json(""), false, false}},
@@ -349,7 +349,7 @@ TEST_F(VllmRequest, KvThatNoIdNamesIsRefused) {
 TEST_F(VllmRequest, AHandOffIsTakenOutOfTheRequest) {
   auto request = PlainOf<Vllm>();
   const std::string json =
-      R"({"do_remote_prefill":true,"remote_block_ids":[[1,2]],"remote_engine_id":"p_dp1","remote_request_id":"r","remote_port":5600})";
+      R"({"do_remote_prefill":true,"remote_block_ids":[[1,2]],"remote_engine_id":"p_dp1","remote_request_id":"r","remote_host":"h","remote_port":5600})";
   request.set_kv_transfer_params_json(json);
   RequestContext context = PlainContext(/*passes=*/true);
   for (const auto from : {RequestContext::KvTransfer::kUnknown, RequestContext::KvTransfer::kTrusted}) {
