@@ -11,7 +11,7 @@
 namespace bfio::core {
 
 void FairOrder(absl::Span<const WaitingView> waiting, double mean_output_tokens,
-               std::vector<int32_t>& order) {
+               absl::Span<const double> urgency, std::vector<int32_t>& order) {
   // Tenants in the order of their oldest requests, each with its requests in order.
   std::map<uint32_t, size_t> index;
   std::vector<std::vector<int32_t>> requests;
@@ -19,6 +19,11 @@ void FairOrder(absl::Span<const WaitingView> waiting, double mean_output_tokens,
     const auto [it, added] = index.try_emplace(waiting[i].tenant, requests.size());
     if (added) requests.emplace_back();
     requests[it->second].push_back(static_cast<int32_t>(i));
+  }
+  for (std::vector<int32_t>& of_tenant : requests) {
+    if (!urgency.empty())
+      std::ranges::stable_sort(of_tenant, std::greater(),
+                               [&](int32_t i) { return urgency[static_cast<size_t>(i)]; });
   }
   // Sorted by service; among equals the tenant whose request is older comes first.
   using Next = std::pair<double, size_t>;
@@ -48,7 +53,7 @@ void FairPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
   from_.clear();
   for (size_t first = 0, end = 0; first < pool.size(); first = end) {
     while (end < pool.size() && pool[end].priority == pool[first].priority) ++end;
-    FairOrder(pool.subspan(first, end - first), output, order_);
+    FairOrder(pool.subspan(first, end - first), output, {}, order_);
     for (const int32_t i : order_) from_.push_back(static_cast<int32_t>(first) + i);
   }
   for (const int32_t i : from_) waiting_.push_back(pool[static_cast<size_t>(i)]);

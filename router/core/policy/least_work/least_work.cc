@@ -4,16 +4,14 @@
 #include <cstddef>
 #include <limits>
 
+#include "router/core/policy/fair_order.h"
+
 namespace bfio::core {
 namespace {
 
 // Where capacity is short, as many of the oldest requests are compared as this number of look-ups permits,
 // and at least as many as these: about a millisecond.
 constexpr int32_t kMostFinds = 1 << 12, kLeastLook = 16;
-// In units of the 99th percentile of waits under first come, first served. Requests with a popular prefix
-// wait longer than others. With 1.15 they go to workers without the prefix so often that all requests wait
-// twice as long.
-constexpr double kLongestWait = 2;
 // Tokens that an engine computes in the time in which it reads its weights, which is the least time of a
 // decode step: operations per second over bytes per second, 150 on an A100, 300 on an H100.
 constexpr double kStepTokens = 256;

@@ -12,8 +12,6 @@
 namespace bfio::core {
 namespace {
 
-// In units of the 99th percentile of waits under first come, first served, as in least_work.
-constexpr double kLongestReleaseWait = 2;
 // Maximum of prompts times ranks for which prefixes are looked up, and minimum number of prompts: about a
 // millisecond.
 constexpr size_t kMostLookUps = 1 << 12, kLeastLooks = 16;
@@ -62,9 +60,19 @@ double MeteredPolicy::Bind(const Snapshot& snapshot) {
 
 double MeteredPolicy::BindClass(const Snapshot& snapshot, size_t first, size_t end) {
   const PrefillTraffic& traffic = snapshot.prefill->traffic;
-  // Where the plan takes the first requests, they are those of the least served tenants.
+  // Where the plan takes the first requests, they are those of the least served tenants, and of each tenant's
+  // those of the largest age over the root of the length, but none that wait too long.
   const absl::Span<const WaitingView> waiting = snapshot.waiting.subspan(first, end - first);
-  FairOrder(waiting, traffic.mean_output_tokens, order_);
+  const int32_t priority = first < end ? snapshot.waiting[first].priority : 0;
+  const double longest_wait = kLongestWait * static_cast<double>(snapshot.FirstCome(priority).p99);
+  urgency_.clear();
+  for (const WaitingView& request : waiting) {
+    const auto age = static_cast<double>(std::max<int64_t>(0, snapshot.step - request.senior_step()) + 1);
+    const auto tokens = static_cast<double>(request.prefill_tokens - request.computed_tokens);
+    urgency_.push_back(age > longest_wait ? std::numeric_limits<double>::infinity()
+                                          : age / std::sqrt(std::max(1.0, tokens)));
+  }
+  FairOrder(waiting, traffic.mean_output_tokens, urgency_, order_);
   std::erase_if(order_, [&](int32_t i) { return !FitsSomewhere(waiting[static_cast<size_t>(i)]); });
   waiting_.clear();
   for (const int32_t i : order_) {
@@ -86,7 +94,6 @@ double MeteredPolicy::BindClass(const Snapshot& snapshot, size_t first, size_t e
          .crowded_s = static_cast<double>(steps - held) * traffic.step_s});
   }
   FindCached(snapshot, waiting);
-  const int32_t priority = first < end ? snapshot.waiting[first].priority : 0;
   const PrefillDecision plan = Plan(snapshot, priority);
   for (const PrefillDecision::Binding& binding : plan.bindings) {
     const int32_t index = order_[static_cast<size_t>(binding.waiting)];
@@ -133,7 +140,7 @@ PrefillDecision MeteredPolicy::Plan(const Snapshot& snapshot, int32_t priority) 
   if (prefill.releases_only) {
     const double p99_s = static_cast<double>(snapshot.FirstCome(priority).p99) * prefill.traffic.step_s;
     settings.step_tokens = std::max<int64_t>(1, prefill.token_budget);
-    settings.longest_wait_s = kLongestReleaseWait * p99_s;
+    settings.longest_wait_s = kLongestWait * p99_s;
   }
   return PlanPrefill(ranks_, waiting_, prefill.traffic, prefill.terms, settings);
 }

@@ -34,7 +34,7 @@ class MeteredPolicy final : public Policy {
   absl::string_view name() const override { return placing_->name(); }
   int32_t horizon() const override { return placing_->horizon(); }
   absl::Span<const PlacementRule> placement_rules() const override { return placing_->placement_rules(); }
-  bool uses_first_come_waits() const override { return placing_->uses_first_come_waits(); }
+  bool uses_first_come_waits() const override { return true; }
   bool uses_prefixes() const override { return true; }
   bool meters_prompts() const override { return true; }
   void Decide(const Snapshot& snapshot, Decision& decision) override;
@@ -63,6 +63,7 @@ class MeteredPolicy final : public Policy {
   absl::flat_hash_map<RequestId, int64_t> held_since_, still_held_;
   // Scratch.
   std::vector<WaitingPrompt> waiting_;
+  std::vector<double> urgency_;
   // For each of waiting_, the prompts that may be bound: its index within its class.
   std::vector<int32_t> order_;
   // Memory of WaitingPrompt::cached.

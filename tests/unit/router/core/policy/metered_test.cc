@@ -92,6 +92,20 @@ TEST(MeteredPolicyTest, BusyRanksTakeWhatTheyCanComputeHoweverManyWait) {
   EXPECT_THAT(uneven.Decide(), ElementsAre(1, 0, -1, -1, -1, -1, -1, -1, -1, -1));
 }
 
+// Of a tenant's prompts, by age over the root of the length, as long as none has waited twice as long as it
+// should under first come, first served.
+TEST(MeteredPolicyTest, WhereSlotsAreShortAShortPromptMayPassLongOnesForAWhile) {
+  for (const int64_t waited : {190, 210}) {
+    Engines at({4, 4}, /*releases_only=*/false);
+    at.Busy(/*decodes=*/64);
+    at.FirstCome(100);
+    for (int i = 0; i < 10; ++i) at.Waiting(i < 2 ? 100 * kPrompt : 25 * kPrompt, i < 2 ? waited : 180);
+    const std::vector<int32_t> ranks = at.Decide();
+    for (const int i : {0, 1}) EXPECT_EQ(ranks[i] >= 0, waited == 210) << i;
+    for (const int i : {2, 3}) EXPECT_EQ(ranks[i] >= 0, waited == 190) << i;
+  }
+}
+
 // The sizes of requests decide and not their order: that of 900 tokens goes to the rank with 100.
 TEST(MeteredPolicyTest, WhereMoreWaitThanSlotsAreFreeTheirLoadsDecide) {
   Engines at({1, 1}, /*releases_only=*/true, {1000, 100});
@@ -123,7 +137,7 @@ TEST(FairOrderTest, TenantsAreChargedPromptAndMeanOutputTwice) {
     PolicyCase pool;
     for (const uint32_t tenant : tenants) pool.Waiting(100).Tenant(tenant, tenant == 1 ? excess_of_1 : 0);
     std::vector<int32_t> result;
-    FairOrder(pool.View().waiting, 10, result);
+    FairOrder(pool.View().waiting, 10, {}, result);
     return result;
   };
   const std::vector<uint32_t> tenants = {1, 1, 2, 1, 2};
