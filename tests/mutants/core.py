@@ -69,7 +69,7 @@ MUTANTS = [
     ("prefill/prefill_planner.cc", "std::max(taken_s - with_slot_s, wait_s);", "(with_slot_s < taken_s ? kInfinite : wait_s);", "a prompt waits for a busy rank without end"),
     ("prefill/prefill_planner.cc", "least_s < with_slot_s ? settings_.longest_wait_s : 0", "least_s < with_slot_s ? kInfinite : 0", "a prompt lets others go first without end"),
     ("prefill/prefill_planner.h", "return {tokens - found, done + found};", "return {tokens - 0 * found, done};", "prompts cost a rank that has their prefix as much as any other"),
-    ("policy/metered/metered.cc", "  FindCached(snapshot, waiting);\n  const int32_t", "  if (snapshot.prefill->releases_only) FindCached(snapshot, waiting);\n  const int32_t", "ranks with levels are planned without prefixes"),
+    ("policy/metered/metered.cc", "  FindCached(snapshot, waiting);\n  const PrefillDecision", "  if (snapshot.prefill->releases_only) FindCached(snapshot, waiting);\n  const PrefillDecision", "ranks with levels are planned without prefixes"),
     ("policy/metered/metered.cc", "if (bindings_.size() - before < order_.size()) break;", "if (bindings_.size() - before < end - first) break;", "a request that fits no memory holds up lower classes"),
     ("policy/fair_order.cc", "next.emplace(served + charge, t)", "next.emplace(served + 0 * charge, t)", "the least served tenant gets all slots"),
     ("scheduler/group_accounts.cc", "placed.spec.prefill_tokens, LeftOf(placed, reported),", "placed.spec.prefill_tokens, reported,", "prompts on coupled ranks count as if nothing were cached"),
