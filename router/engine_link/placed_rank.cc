@@ -52,7 +52,7 @@ void PlacedRank::OnStep(const EngineStep& step, absl::Time now, Output&) {
 void PlacedRank::CheckSteps(absl::Time now, Output& out) {
   // Counts and reports come at different times, by as much as two steps. Some prompts have generated a token.
   constexpr double kShare = 0.75;
-  if (heard_.steps < kCheckSteps) return;
+  if (heard_.steps < kCheckSteps || now - heard_.checked_at < kCheckEvery) return;
   const auto tokens = static_cast<double>(*counted_ - heard_.counted);
   const auto slack = static_cast<double>(2 * heard_.most), decodes = static_cast<double>(heard_.decodes);
   believed_ = tokens + slack >= kShare * decodes &&

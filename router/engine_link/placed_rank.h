@@ -13,8 +13,10 @@ namespace bfio::router {
 
 class PlacedRank final : public EngineRank {
  public:
-  // Steps after which what the engine reports of them is checked against what it counts.
+  // Steps and time after which what the engine reports of them is checked against what it counts: on a busy
+  // machine vLLM's counts are late by a second.
   static constexpr int64_t kCheckSteps = 16;
+  static constexpr absl::Duration kCheckEvery = absl::Seconds(5);
 
   // `running`: what the engine runs now.
   explicit PlacedRank(const Options& options = {}, const std::optional<EngineLoad>& running = std::nullopt)

@@ -477,7 +477,7 @@ class Planner {
     return prompt.waited_s + traffic_.step_s < std::max(taken_s - with_slot_s, wait_s);
   }
 
-  // The oldest first where slots are short, otherwise by age over the root of the length.
+  // As given where slots are short, otherwise by age over the root of the length.
   void SortLeft() {
     if (slots_short_) return;
     std::vector<double> urgency;

@@ -133,8 +133,9 @@ struct PrefillDecision {
 // steps vary, is chosen. No step is shorter than `least_s`.
 double LevelWithin(double other_s, double least_s, double work_s, double left_s);
 
-// REQUIRES: `waiting` is in pool order. O(waiting log waiting + kExtents (ranks + bound prompts)), and
-// O(ranks) more for each prompt with `cached`. `terms`: what a step costs all ranks beside their batches.
+// Where slots are short, the first of `waiting` go first. O(waiting log waiting + kExtents (ranks + bound
+// prompts)), and O(ranks) more for each prompt with `cached`. `terms`: what a step costs all ranks beside
+// their batches.
 PrefillDecision PlanPrefill(absl::Span<const PrefillRank> ranks, absl::Span<const WaitingPrompt> waiting,
                             const PrefillTraffic& traffic, const GroupTerms& terms,
                             const PrefillSettings& settings);

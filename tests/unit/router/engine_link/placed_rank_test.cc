@@ -101,8 +101,8 @@ class MeteredRankTest : public PlacedRankTest {
 TEST_F(MeteredRankTest, ReportedStepsCountOnceTheyAgreeWithTheTokens) {
   Begin({1, 2}, {0, 0, 0});
   Load(2, 100, generated_);
-  Steps(20);
-  EXPECT_EQ(Last().step, 20) << "by the count";
+  Steps(100);
+  EXPECT_EQ(Last().step, 100) << "by the count";
   const auto after = [&](int steps, int64_t first = 1) {
     const int64_t before = Last().step;
     Steps(steps, 2, first);
@@ -131,21 +131,21 @@ TEST_F(MeteredRankTest, WhatDisagreesIsNotUsedAndSaidOnce) {
   };
   for (const int64_t tokens : {0, 1, 3, 8}) {
     begin();
-    Steps(40, tokens);
+    Steps(100, tokens);
     EXPECT_EQ(out_.warning,
               "its step metrics are not used while they disagree with its count of generated tokens");
     out_.warning.clear();
-    Steps(40, tokens);
+    Steps(100, tokens);
     EXPECT_EQ(out_.warning, "");
     EXPECT_EQ(barrier.cost.version(), 0) << "nor for what steps cost";
   }
   begin();
-  Steps(16);
+  Steps(100);
   Steps(40);
   EXPECT_EQ(barrier.cost.version(), 1) << "it agrees";
   begin();
   took_ = absl::Milliseconds(100);
-  Steps(40);
+  Steps(100);
   EXPECT_NE(out_.warning, "") << "they take longer than the time that has passed";
 }
 
