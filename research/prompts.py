@@ -24,7 +24,7 @@ COST = "45.5e-3,0.30e-3,64,4.2e-9,8.037e-8"
 # Tokens of context of each rank's 48 decodes.
 CONTEXTS = tuple(48 * tokens for tokens in (2600, 700, 1500, 400, 2200, 900, 1300, 1100))
 DECODE, PROMPT, WAIT = "#4477aa", "#ee7733", "#e4e7ea"
-RULES = ("vllm", "vllm_cadence", "sglang_delayer", "atom_coalescer", "trtllm_adp", "tpu_batch")
+RULES = ("vllm", "vllm_cadence", "sglang_delayer", "atom_coalescer", "trtllm_adp", "tpu_batch", "equal_chunks")
 BUDGETS = (256, 512, 2048, 8192)
 
 

@@ -32,19 +32,23 @@ struct BatchLoad {
   }
 };
 
-// t(x) = c + a max(0, x - b0) + k1 prefill_pairs + k2 decode_context; an empty batch takes no time.
+// t(x) = c + a max(0, x - b0) + k1 prefill_pairs + k2 decode_context; an empty batch takes no time. With a
+// granule, x is rounded up to a multiple of it.
 struct BatchCost {
   // The paper's fit for Llama-3-70B on two A100 with tensor parallelism.
   double c_s = 45.5e-3;
   double a_s_per_token = 0.30e-3;
   int64_t b0_tokens = 64;
+  // 1: no granule. The paper's third version has a staircase instead of the slope.
+  int64_t granule_tokens = 1;
   // 0: no such term; the paper gives no coefficients. LongContextLlama70B below derives them from bandwidths.
   double k1_s_per_pair = 0;
   double k2_s_per_token = 0;
 
   double Seconds(const BatchLoad& load) const {
     if (load.tokens <= 0) return 0;
-    const auto beyond = static_cast<double>(std::max<int64_t>(0, load.tokens - b0_tokens));
+    const int64_t steps = (load.tokens + granule_tokens - 1) / granule_tokens;
+    const auto beyond = static_cast<double>(std::max<int64_t>(0, steps * granule_tokens - b0_tokens));
     return c_s + a_s_per_token * beyond + k1_s_per_pair * load.prefill_pairs +
            k2_s_per_token * load.decode_context;
   }

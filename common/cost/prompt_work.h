@@ -20,6 +20,7 @@ struct PromptLeft {
 
 // The work of one rank in the next step.
 struct RankWork {
+  // The cost of its batches; its granule is ignored.
   BatchCost cost;
   // Number of decodes, and the tokens that they attend to.
   int64_t decodes = 0;

@@ -66,7 +66,7 @@ struct WorkerSpec {
   // Identifies the worker across the epochs of its group; 0: unknown. The model of its prefix cache is kept
   // under this number.
   uint64_t member = 0;
-  // The cost of its batches, where it has been reported.
+  // The cost of its batches, where it has been reported; its granule is not used.
   std::optional<BatchCost> cost;
   // Longest prompt + output of a request here; 0: no limit.
   int64_t max_sequence_tokens = 0;

@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/cost/prompt_work.h"
 #include "tools/sim/serve/serve_rule.h"
 
 namespace bfio::sim {
@@ -298,6 +300,52 @@ class TpuBatchRule final : public InstantRule {
   int64_t held_ = 0;
 };
 
+// bfio's rule before the step time level: requests wait in one pool for a slot and go to the rank with the
+// fewest tokens (an uncomputed prompt token counts 16). No rank computes more than the mean pending tokens.
+class EqualChunksRule final : public ServeRule {
+ public:
+  explicit EqualChunksRule(int64_t budget) : budget_(budget) {}
+
+  void Plan(const ServeView& view, std::deque<ServeRequestIndex>& pool, ServePlan& plan) override {
+    struct Weighed {
+      int64_t free = 0, load = 0, pending = 0;
+      int64_t weight() const { return load + kPrefillWeight * pending; }
+    };
+    std::vector<Weighed> ranks;
+    for (const ServeRank& rank : view.ranks) {
+      ranks.push_back(
+          {view.slots - rank.decodes - std::ssize(rank.prompts), rank.resident_tokens(), rank.prompt_tokens});
+    }
+    for (; !pool.empty(); pool.pop_front()) {
+      const auto best = std::min_element(ranks.begin(), ranks.end(), [](const Weighed& a, const Weighed& b) {
+        return a.free > 0 && (b.free <= 0 || a.weight() < b.weight());
+      });
+      if (best->free <= 0) break;
+      const int64_t prompt = view.requests[pool.front()].prompt;
+      plan.bindings.push_back({pool.front(), static_cast<int32_t>(best - ranks.begin())});
+      --best->free;
+      best->load += prompt;
+      best->pending += prompt;
+    }
+    // No rank computes more than the mean of the pending tokens, so that none takes longer than the others.
+    const int64_t all = std::accumulate(ranks.begin(), ranks.end(), int64_t{0},
+                                        [](int64_t sum, const Weighed& rank) { return sum + rank.pending; });
+    const auto count = static_cast<int64_t>(ranks.size());
+    const int64_t piece = all == 0 ? 0 : std::max(kLeastChunk, (all + count - 1) / count);
+    for (size_t g = 0; g < ranks.size(); ++g) {
+      const int64_t capacity = std::max(kMinPrefillRows, budget_ - view.ranks[g].decodes);
+      plan.orders[g].prompt_tokens = std::min(piece, capacity);
+    }
+  }
+
+ private:
+  static constexpr int64_t kPrefillWeight = 16;
+  // Smaller chunks save no time, because a step reads the same weights for 1 row as for 64.
+  static constexpr int64_t kLeastChunk = 64;
+
+  const int64_t budget_;
+};
+
 template <class Rule>
 std::unique_ptr<ServeRule> Make(int64_t budget) {
   return std::make_unique<Rule>(budget);
@@ -316,6 +364,10 @@ const std::vector<ServeRuleInfo>& ServeRules() {
        "with "
        "prompts",
        nullptr},
+      {"equal_chunks",
+       "requests wait in one pool; a rank computes at most the mean of the ranks' pending prompt tokens per "
+       "step",
+       Make<EqualChunksRule>},
       {"vllm",
        "to the rank with the fewest requests (a waiting one counts four times); decodes first, then prompts "
        "up to the token budget",

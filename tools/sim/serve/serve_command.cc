@@ -32,13 +32,17 @@ constexpr int64_t kGridRows = 20'000;
 constexpr uint64_t kGridRowsSeed = 7;
 
 absl::StatusOr<BatchCost> CostOf(const std::vector<double>& numbers) {
-  if (numbers.size() != 5) return absl::InvalidArgumentError("--cost must be C,A,B0,K1,K2");
+  if (numbers.size() < 5 || numbers.size() > 6 || (numbers.size() == 6 && numbers[5] < 1)) {
+    return absl::InvalidArgumentError(
+        "--cost must be C,A,B0,K1,K2 or C,A,B0,K1,K2,GRANULE, with GRANULE at least 1");
+  }
   BatchCost cost;
   cost.c_s = numbers[0];
   cost.a_s_per_token = numbers[1];
   cost.b0_tokens = static_cast<int64_t>(numbers[2]);
   cost.k1_s_per_pair = numbers[3];
   cost.k2_s_per_token = numbers[4];
+  if (numbers.size() == 6) cost.granule_tokens = static_cast<int64_t>(numbers[5]);
   return cost;
 }
 
@@ -103,7 +107,8 @@ absl::StatusOr<std::vector<ServeWorkload>> GridWorkloads(const std::vector<std::
 constexpr double kLongTail = 1.5;
 
 // Ratios to the best run of all other rules (the lowest E2E, chosen in hindsight), and to the lowest of each
-// figure. equal_tpot: to the lowest TPOT of the runs whose TTFT p50 is not higher, if there are any.
+// figure. equal_tpot: to the lowest TPOT of the runs whose TTFT p50 is not higher, if there are any. floor:
+// lower bound of E2E, of a perfectly balanced group in which no request waits and no row is wasted.
 nlohmann::ordered_json Ratios(const ServeCell& cell) {
   const ServeMeasurements &ours = cell.candidate, &best = cell.best;
   nlohmann::ordered_json ratios = {{"workload", cell.workload.substr(0, 24)},
@@ -123,12 +128,13 @@ nlohmann::ordered_json Ratios(const ServeCell& cell) {
                                    {"idle", ours.idle_prefill_fraction},
                                    {"tokens", ours.throughput_tokens_per_s / best.throughput_tokens_per_s}};
   if (cell.least_tpot_at_ttft_s > 0) ratios["equal_tpot"] = ours.tpot_s / cell.least_tpot_at_ttft_s;
+  if (cell.floor) ratios["floor"] = cell.floor->e2e_s / best.e2e_s;
   return ratios;
 }
 
 constexpr char kGridColumns[] =
     "workload:-24 engine:-6 price_ms:5.1 ranks:3 load:5.2 rule:-15 budget:6 e2e:6.3 longer:5.2 ttft:5.2 "
-    "p99:5.2 late:5.2 tpot:6.3 least_ttft:5.2 least_p99:5.2 equal_tpot:5.2 idle:6.2% tokens:8.3";
+    "p99:5.2 late:5.2 tpot:6.3 least_ttft:5.2 least_p99:5.2 equal_tpot:5.2 idle:6.2% tokens:8.3 floor:6.3";
 
 // The means and the largest of the ratios, by price, number of ranks and load.
 void PrintSummary(const std::vector<nlohmann::ordered_json>& cells) {
@@ -220,7 +226,8 @@ absl::Status RunServeCommand(const ReadOptions& read) {
   AddNumbers(
       table, "cost", &cost, Within(0, 1e9),
       "step time of a rank in seconds, C + A max(0, rows - B0) + K1 pairs of prompt tokens + K2 tokens that "
-      "decodes attend to, given as C,A,B0,K1,K2; the default is an 8-billion-parameter model per GPU");
+      "decodes attend to, given as C,A,B0,K1,K2; a sixth number rounds rows up to a multiple of it; the "
+      "default is an 8-billion-parameter model per GPU");
   read(table);
   BFIO_ASSIGN_OR_RETURN(options.cost.batch, CostOf(cost));
   BFIO_ASSIGN_OR_RETURN(const Trace trace, ReadWorkload(workload, 1, 0));
@@ -326,6 +333,9 @@ absl::Status RunServeGridCommand(const ReadOptions& read) {
   AddNumbers(table, "loads", &grid.loads, Within(1e-9, 10), "loads as of serve --load, separated by commas");
   AddNumbers(table, "token_budgets", &grid.budgets, Within(1, 1e9),
              "token budgets to try for rules that have a budget, separated by commas");
+  table.Add("against", &grid.against,
+            "compare --rule with this rule only, at equal budgets, one cell per budget; empty: with all "
+            "other rules, each at its best budget in hindsight");
   table.Add("seeds", &grid.seeds, Within(1, 1000), "number of seeds, from 1 up");
   AddThreads(table, threads);
   read(table);

@@ -13,6 +13,9 @@
 namespace bfio::sim {
 namespace {
 
+// Budget passed to a candidate without a budget, which does not use it.
+constexpr int64_t kNoBudget = 2048;
+
 // The runs of a cell, of the candidate first.
 std::vector<ServeOptions> RunsOf(const ServeGridOptions& options, const ServeEngine& engine,
                                  const ServeCell& cell) {
@@ -21,15 +24,18 @@ std::vector<ServeOptions> RunsOf(const ServeGridOptions& options, const ServeEng
   runs[0].slots = engine.slots;
   runs[0].load = cell.load;
   runs[0].cost.batch = engine.cost;
+  runs[0].budget = cell.budget;
+  const auto add = [&](absl::string_view rule, int64_t budget) {
+    ServeOptions& run = runs.emplace_back(runs[0]);
+    run.rule = std::string(rule);
+    run.budget = budget;
+    run.lag = 0;
+    run.fitted_cost = false;
+  };
+  if (!options.against.empty()) add(options.against, cell.budget);
   for (const ServeRuleInfo& rule : ServeRules()) {
-    if (rule.ours() || rule.name == options.run.rule) continue;
-    for (const int64_t budget : options.budgets) {
-      ServeOptions& run = runs.emplace_back(runs[0]);
-      run.rule = std::string(rule.name);
-      run.budget = budget;
-      run.lag = 0;
-      run.fitted_cost = false;
-    }
+    if (!options.against.empty() || rule.ours() || rule.name == options.run.rule) continue;
+    for (const int64_t budget : options.budgets) add(rule.name, budget);
   }
   return runs;
 }
@@ -82,6 +88,12 @@ absl::Status RunCell(const ServeGridOptions& options, const ServeWorkload& workl
     if (go_on()) figures[i] = MeanMeasurements(runs[i], options.seeds, workload.trace);
   });
   if (!go_on()) return absl::CancelledError("stopped by a signal");
+  if (!options.run.closed) {
+    const LengthMoments moments = MomentsOf(workload.trace);
+    const ServeCapacity capacity = CapacityOf(moments, engine.cost, cell.workers, engine.slots);
+    cell.floor = FloorOf(moments, engine.cost, cell.workers, engine.slots,
+                         cell.load * capacity.requests_per_s, options.run.jitter);
+  }
   return Judge(runs, figures, cell);
 }
 
@@ -94,6 +106,7 @@ std::string NameOf(const ServeCell& cell) {
 
 BFIO_JSON_OF(ServeMeasurements, rule, budget, e2e_s, ttft_p50_s, ttft_p99_s, tpot_s, idle_prefill_fraction,
              throughput_tokens_per_s)
+BFIO_JSON_OF(ServeFloor, e2e_s, ttft_s, tpot_s)
 BFIO_JSON_OF(ServeCell, workload, engine, workers, load, candidate, best, least_ttft_p50_s, least_ttft_p99_s,
              least_tpot_at_ttft_s, cannot_run)
 
@@ -112,18 +125,35 @@ const std::vector<ServeEngine>& ServeEngines() {
 
 absl::Status RunServeGrid(const ServeGridOptions& options, const std::function<void(const ServeCell&)>& done,
                           const std::function<bool()>& go_on) {
+  const std::vector<int64_t> budgets =
+      options.against.empty() ? std::vector<int64_t>{kNoBudget} : options.budgets;
   std::vector<std::string> gaps;
+  // The cells of all budgets.
+  const auto run_cells = [&](ServeCell cell, const ServeWorkload& workload, const ServeEngine& engine) {
+    std::optional<ServeCell> without;
+    bool any = false;
+    for (const int64_t budget : budgets) {
+      ServeCell of = cell;
+      of.budget = budget;
+      const absl::Status status = RunCell(options, workload, engine, go_on, of);
+      // No other rule keeps up with this budget, so there is nothing to compare with.
+      const bool none = !options.against.empty() && absl::IsNotFound(status);
+      if (none || !of.cannot_run.empty()) without = of;
+      if (none) continue;
+      if (!status.ok()) return absl::Status(status.code(), absl::StrCat(NameOf(of), ": ", status.message()));
+      any = true;
+      done(of);
+    }
+    if (!without || (any && !options.against.empty())) return absl::OkStatus();
+    for (const std::string& rule : without->cannot_run)
+      gaps.push_back(absl::StrCat(rule, " in ", NameOf(*without)));
+    return absl::OkStatus();
+  };
   for (const ServeEngine& engine : options.engines) {
     for (const ServeWorkload& workload : options.workloads) {
       for (const int32_t workers : options.groups) {
         for (const double load : options.loads) {
-          ServeCell cell = {workload.name, engine.name, workers, load};
-          const absl::Status status = RunCell(options, workload, engine, go_on, cell);
-          if (!status.ok())
-            return absl::Status(status.code(), absl::StrCat(NameOf(cell), ": ", status.message()));
-          done(cell);
-          for (const std::string& rule : cell.cannot_run)
-            gaps.push_back(absl::StrCat(rule, " in ", NameOf(cell)));
+          BFIO_RETURN_IF_ERROR(run_cells({workload.name, engine.name, workers, load}, workload, engine));
         }
       }
     }
@@ -134,7 +164,9 @@ absl::Status RunServeGrid(const ServeGridOptions& options, const std::function<v
 }
 
 nlohmann::ordered_json ServeCellJson(const ServeCell& cell) {
-  return cell;
+  nlohmann::ordered_json json = cell;
+  if (cell.floor) json["floor"] = *cell.floor;
+  return json;
 }
 
 }  // namespace bfio::sim

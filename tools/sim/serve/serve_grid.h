@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,9 @@ struct ServeGridOptions {
   // The candidate, and what a cell does not set in all runs. The other rules run with a lag of 0 and do not
   // use the cost.
   ServeOptions run = {.lag = 2};
+  // If set: the only rule that the candidate is compared with, at equal budgets, one cell per budget. Cells
+  // in which this rule does not keep up are omitted, as long as it keeps up with at least one budget.
+  std::string against;
   int32_t threads = 1;
 };
 
@@ -57,10 +61,14 @@ struct ServeCell {
   std::string workload, engine;
   int32_t workers = 0;
   double load = 0;
+  // The candidate's budget.
+  int64_t budget = 0;
   ServeMeasurements candidate, best;
   // The minimum of each over the other rules' runs, possibly from different runs. least_tpot_at_ttft_s: over
   // the runs whose TTFT p50 is no higher than the candidate's; 0 when there is none.
   double least_ttft_p50_s = 0, least_ttft_p99_s = 0, least_tpot_at_ttft_s = 0;
+  // Mean times of a perfectly balanced group; absent in a closed loop.
+  std::optional<ServeFloor> floor;
   // Rules that keep up with none of their budgets; `best` is chosen among the other rules.
   std::vector<std::string> cannot_run;
 };

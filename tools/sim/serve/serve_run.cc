@@ -452,4 +452,41 @@ ServeCapacity CapacityOf(const LengthMoments& moments, const BatchCost& cost, in
   return best;
 }
 
+double MeanOfLargestFactor(int32_t ranks, double jitter) {
+  if (jitter <= 0) return 1;
+  // E[max]: integrates the factor over cells of the normal distribution. The distribution function of the
+  // largest is a power of that of one.
+  constexpr double kMost = 9;
+  constexpr int kCells = 20'000;
+  const auto at_most = [&](double z) { return std::pow(std::erfc(-z / std::sqrt(2.0)) / 2, ranks); };
+  double mean = 0, before = 0;
+  for (int i = 1; i <= kCells; ++i) {
+    const double z = -kMost + 2 * kMost * i / kCells, now = at_most(z);
+    mean += (now - before) * std::exp(jitter * (z - kMost / kCells) - jitter * jitter / 2);
+    before = now;
+  }
+  return mean;
+}
+
+std::optional<ServeFloor> FloorOf(const LengthMoments& moments, const BatchCost& cost, int32_t ranks,
+                                  int64_t slots, double arrivals_per_s, double jitter) {
+  constexpr int kHalvings = 60;
+  const double slowest = MeanOfLargestFactor(ranks, jitter);
+  const auto serves = [&](double decodes) {
+    const LevelStep step = StepOf(moments, cost, decodes);
+    return ranks * step.ends / (slowest * step.seconds) >= arrivals_per_s;
+  };
+  const ServeCapacity capacity = CapacityOf(moments, cost, ranks, slots);
+  // Up to this number, more decodes give a higher rate.
+  double low = 0, high = static_cast<double>(capacity.decodes);
+  if (!serves(high)) return std::nullopt;
+  for (int i = 0; i < kHalvings; ++i) {
+    const double middle = (low + high) / 2;
+    (serves(middle) ? high : low) = middle;
+  }
+  const double step_s = slowest * StepOf(moments, cost, high).seconds;
+  constexpr double kFirstSteps = 1.5;
+  return ServeFloor{kFirstSteps * step_s, step_s, (kFirstSteps + moments.output - 1) * step_s};
+}
+
 }  // namespace bfio::sim

@@ -57,6 +57,24 @@ struct ServeCapacity {
 // moments.output > 1.
 ServeCapacity CapacityOf(const LengthMoments& moments, const BatchCost& cost, int32_t ranks, int64_t slots);
 
+// Mean latencies in a perfectly balanced group, in seconds.
+struct ServeFloor {
+  double ttft_s = 0, tpot_s = 0, e2e_s = 0;
+};
+
+// Assumes that no request waits, no row is wasted, and all ranks take equally long. N decodes per rank end at
+// N / (E[o] - 1) = arrivals_per_s / ranks per step; T is the step time as in CapacityOf, but N need not be an
+// integer. With noise (`jitter` as in ServeGroup::Options) a step takes as long as the slowest rank's random
+// factor makes it, which no plan can predict. A first token takes one step, plus half a step because requests
+// arrive at any time; each further token takes one step. Empty when such a group cannot serve this rate with
+// up to `slots` decodes per rank. REQUIRES: moments.output > 1.
+std::optional<ServeFloor> FloorOf(const LengthMoments& moments, const BatchCost& cost, int32_t ranks,
+                                  int64_t slots, double arrivals_per_s, double jitter);
+
+// Expectation of the largest of `ranks` independent lognormal factors of mean 1 whose logarithms have the
+// standard deviation `jitter`. Computed by numerical integration, with an error below 1e-6.
+double MeanOfLargestFactor(int32_t ranks, double jitter);
+
 struct ServeOptions {
   std::string rule = "bf_io";
   int32_t workers = 8;

@@ -15,6 +15,12 @@ TEST(BatchTimeTest, ThePapersConstants) {
   EXPECT_NEAR(llama.Seconds(64), 45.5e-3, 1e-12);
   EXPECT_NEAR(llama.Seconds(1), 45.5e-3, 1e-12);
   EXPECT_EQ(llama.Seconds(0), 0);
+  // The paper's third version: CodeLlama-34B, with a staircase.
+  const BatchCost code = {
+      .c_s = 11.28e-3, .a_s_per_token = 35.47e-3 / 128, .b0_tokens = 0, .granule_tokens = 128};
+  EXPECT_NEAR(code.Seconds(512), 0.15316, 1e-9);
+  EXPECT_NEAR(code.Seconds(385), 0.15316, 1e-9) << "the same stair";
+  EXPECT_NEAR(code.Capacity(512) / 200, 16.715, 1e-3);
 }
 
 TEST(BatchTimeTest, LongContexts) {

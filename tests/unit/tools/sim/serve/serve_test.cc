@@ -62,6 +62,33 @@ TEST(ServeCapacityTest, AGroupIsFilledWhenItsLongOutputsAre) {
   EXPECT_EQ(StepsUntilFilled(trace, 1), 100);
 }
 
+TEST(ServeFloorTest, ByHand) {
+  const LengthMoments moments = MomentsOf(TraceOf({{0, 10, 11}, {0, 30, 11}}));
+  const BatchCost cost = Cost(/*k1_s_per_pair=*/1e-6);
+  // Per rank 5 decodes, and half a request ends per step: 15 rows, 125 pairs, 125 tokens of context.
+  const double step_s = 0.01 + 15e-4 + 250e-6;
+  const auto floor = FloorOf(moments, cost, 2, 40, 2 * 0.5 / step_s, 0);
+  ASSERT_TRUE(floor.has_value());
+  EXPECT_NEAR(floor->tpot_s, step_s, 1e-9);
+  EXPECT_NEAR(floor->ttft_s, 1.5 * step_s, 1e-9);
+  EXPECT_NEAR(floor->e2e_s, 11.5 * step_s, 1e-8);
+  // With noise the slowest rank makes steps longer, so more requests decode at a time.
+  const double slowest = MeanOfLargestFactor(2, 0.1);
+  const auto noisy = FloorOf(moments, cost, 2, 40, 2 * 0.5 / (slowest * step_s), 0.1);
+  ASSERT_TRUE(noisy.has_value());
+  EXPECT_NEAR(noisy->tpot_s, slowest * step_s, 1e-9);
+  EXPECT_FALSE(FloorOf(moments, cost, 2, 4, 2 * 0.5 / step_s, 0).has_value()) << "4 slots serve less";
+}
+
+TEST(ServeFloorTest, TheLargestOfRandomFactors) {
+  EXPECT_EQ(MeanOfLargestFactor(8, 0), 1);
+  EXPECT_NEAR(MeanOfLargestFactor(1, 0.3), 1, 1e-5);
+  // For two ranks: 2 Phi(s / sqrt 2), with the standard deviation s.
+  EXPECT_NEAR(MeanOfLargestFactor(2, 0.3), std::erfc(-0.3 / 2), 1e-5);
+  // The largest of eight standard normal numbers is 1.42360 on average.
+  EXPECT_NEAR((MeanOfLargestFactor(8, 1e-3) - 1) / 1e-3, 1.4236, 1e-3);
+}
+
 // --- a group's steps ---
 
 // A step of a group whose ranks meet in a barrier.
@@ -332,6 +359,10 @@ TEST(ServeRulesTest, TpuBatchWaitsForAPromptOnEveryRank) {
   scene.ExpectAfter(0, *rule, {990, 990}, "it went to the rank without one");
 }
 
+TEST(ServeRulesTest, EqualChunksAreTheMeanRanksWork) {
+  EXPECT_THAT(Scene({{10, {900}}, {10, {100}}}).Tokens(*Rule("equal_chunks", 2048)), ElementsAre(500, 500));
+}
+
 // --- runs ---
 
 Trace Conversation() {
@@ -376,12 +407,12 @@ TEST(ServeRunTest, EveryRuleServesAllAndItsBooksAgree) {
 // Prompts cost the group time only if ranks wait for them.
 TEST(ServeRunTest, LevelledPromptsLeaveNoRankWaiting) {
   const Trace trace = Conversation();
-  ServeOptions today = ServeWith("vllm");
+  ServeOptions today = ServeWith("equal_chunks");
   today.budget = 256;
-  const ServeResult levelled = RunOf(ServeWith("bf_io"), trace), budgeted = RunOf(today, trace);
+  const ServeResult levelled = RunOf(ServeWith("bf_io"), trace), equal = RunOf(today, trace);
   EXPECT_LT(levelled.idle_prefill_fraction, 0.01);
-  EXPECT_GT(budgeted.idle_prefill_fraction, 0.02);
-  EXPECT_LT(levelled.times.e2e_s.mean, 0.95 * budgeted.times.e2e_s.mean);
+  EXPECT_GT(equal.idle_prefill_fraction, 0.02);
+  EXPECT_LT(levelled.times.e2e_s.mean, 0.95 * equal.times.e2e_s.mean);
   // Nor beyond capacity, where more prompts wait than slots are free but not all slots are taken.
   ServeOptions beyond = ServeWith("bf_io");
   beyond.closed = true;
@@ -465,6 +496,14 @@ ServeGridOptions GridOf(const std::vector<const char*>& profiles, size_t engine,
   grid.seeds = 1;
   return grid;
 }
+ServeGridOptions Against(ServeGridOptions grid, const char* candidate, const char* other,
+                         std::vector<int64_t> budgets) {
+  grid.run.rule = candidate;
+  grid.against = other;
+  grid.budgets = std::move(budgets);
+  return grid;
+}
+
 std::vector<ServeCell> CellsOf(const ServeGridOptions& grid, absl::Status* status = nullptr) {
   std::vector<ServeCell> cells;
   const absl::Status got = RunServeGrid(
@@ -489,22 +528,20 @@ TEST(ServeGridTest, OneSettingAgainstTheBestInHindsight) {
 
 // Engines with the same budget get their prompts in waves. Where prompts nearly use up the budget, long ones
 // would starve if prompts were ordered by age over length.
-TEST(ServeRunTest, ReleaseAloneGainsAtEqualBudgetsAndKeepsUpWithSmallOnes) {
-  const auto ratio = [](const char* profile, size_t engine, double load, int64_t budget) {
-    const Trace trace = *SampleProfile(profile, 5000, 7);
-    const auto e2e_s = [&](const char* rule, int32_t lag) {
-      ServeOptions options = ServeWith(rule, engine);
-      options.load = load;
-      options.budget = budget;
-      options.lag = lag;
-      return RunOf(options, trace).times.e2e_s.mean;
-    };
-    return e2e_s("bf_io_release", 2) / e2e_s("vllm", 0);
-  };
-  EXPECT_LT(ratio("conversation", 2, 0.6, 256), 1);
-  EXPECT_LT(ratio("conversation", 2, 0.6, 512), 0.84);
-  for (const char* profile : {"conversation", "long_prompts"})
-    EXPECT_LT(ratio(profile, 1, 0.7, 256), 1) << profile;
+TEST(ServeGridTest, ReleaseAloneGainsAtEqualBudgetsAndKeepsUpWithSmallOnes) {
+  const std::vector<ServeCell> equal =
+      CellsOf(Against(GridOf({"conversation"}, 2, 0.6), "bf_io_release", "vllm", {256, 512}));
+  ASSERT_EQ(equal.size(), 2U);
+  for (const ServeCell& cell : equal) {
+    EXPECT_EQ(cell.budget, &cell == &equal[0] ? 256 : 512);
+    EXPECT_EQ(cell.best.rule, "vllm");
+    EXPECT_EQ(cell.best.budget, cell.budget);
+    EXPECT_LT(cell.candidate.e2e_s, (cell.budget == 256 ? 1.0 : 0.84) * cell.best.e2e_s);
+  }
+  const std::vector<ServeCell> small =
+      CellsOf(Against(GridOf({"conversation", "long_prompts"}, 1, 0.7), "bf_io_release", "vllm", {256}));
+  ASSERT_EQ(small.size(), 2U);
+  for (const ServeCell& cell : small) EXPECT_LT(cell.candidate.e2e_s, cell.best.e2e_s) << cell.workload;
 }
 
 // With noise, so that the fit differs from the true cost.
@@ -523,19 +560,42 @@ TEST(ServeGridTest, ARuleThatKeepsUpWithNoBudgetIsAnErrorAfterTheLastCell) {
   ServeGridOptions grid = GridOf({"short"}, 2, 0.5, 2);
   grid.loads = {0.5, 0.6};
   grid.workloads[0].trace = TraceOf({{0, 4, 100}});
-  // More than 8 requests decode, so the rules that count them compute no prompt tokens.
+  // More than 8 requests decode, so the engines' rules compute no prompt tokens; equal_chunks computes 16.
   grid.budgets = {8};
   absl::Status status;
   const std::vector<ServeCell> cells = CellsOf(grid, &status);
   ASSERT_EQ(cells.size(), 2U);
-  EXPECT_EQ(cells[0].best.rule, "sglang_delayer");
+  EXPECT_EQ(cells[0].best.rule, "equal_chunks");
   EXPECT_THAT(cells[0].cannot_run, ::testing::Contains("vllm"));
-  EXPECT_THAT(cells[0].cannot_run, ::testing::Not(::testing::Contains("sglang_delayer")));
+  EXPECT_THAT(cells[0].cannot_run, ::testing::Not(::testing::Contains("equal_chunks")));
   EXPECT_THAT(ServeCellJson(cells[0])["cannot_run"].dump(), HasSubstr("vllm"));
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   for (const char* load : {"0.5", "0.6"})
     EXPECT_THAT(std::string(status.message()),
                 HasSubstr(absl::StrCat("vllm in short on 8b with 2 ranks at load ", load)));
+}
+
+TEST(ServeGridTest, EveryCellHasAFloorBelowItsRunsExceptInAClosedLoop) {
+  ServeGridOptions grid = GridOf({"short"}, 2, 0.5, 2);
+  grid.budgets = {2048};
+  const std::vector<ServeCell> cells = CellsOf(grid);
+  ASSERT_EQ(cells.size(), 1U);
+  ASSERT_TRUE(cells[0].floor.has_value());
+  EXPECT_LT(cells[0].floor->e2e_s, std::min(cells[0].best.e2e_s, cells[0].candidate.e2e_s));
+  EXPECT_GT(cells[0].floor->e2e_s, cells[0].best.e2e_s / 3);
+  EXPECT_EQ(ServeCellJson(cells[0])["floor"]["e2e_s"], cells[0].floor->e2e_s);
+  grid.run.closed = true;
+  for (const ServeCell& cell : CellsOf(grid)) EXPECT_FALSE(cell.floor.has_value());
+}
+
+TEST(ServeGridTest, ABudgetTooSmallForTheOtherRuleGivesNoCell) {
+  const ServeGridOptions grid = GridOf({"short"}, 2, 0.5, 2);
+  const std::vector<ServeCell> cells = CellsOf(Against(grid, "bf_io_release", "vllm", {1, 2048}));
+  ASSERT_EQ(cells.size(), 1U);
+  EXPECT_EQ(cells[0].budget, 2048);
+  absl::Status none;
+  EXPECT_TRUE(CellsOf(Against(grid, "bf_io_release", "vllm", {1}), &none).empty());
+  EXPECT_THAT(std::string(none.message()), HasSubstr("vllm in short on 8b"));
 }
 
 }  // namespace
