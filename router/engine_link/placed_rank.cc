@@ -50,7 +50,8 @@ void PlacedRank::OnStep(const EngineStep& step, absl::Time now, Output&) {
 }
 
 void PlacedRank::CheckSteps(absl::Time now, Output& out) {
-  // Counts and reports come at different times, by as much as two steps. Some prompts have generated a token.
+  // Counts and reports come at different times: two steps and a quarter of the others may be in one of them
+  // only. Some prompts have generated a token.
   constexpr double kShare = 0.75;
   if (heard_.steps < kCheckSteps || now - heard_.checked_at < kCheckEvery) return;
   const auto tokens = static_cast<double>(*counted_ - heard_.counted);

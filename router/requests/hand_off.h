@@ -1,7 +1,7 @@
 // The prompt of a request, computed by one rank for another (disaggregated prefill). The KV stays on the
 // first rank until the second has fetched it. It is sent to one rank only: once fetched, or after the lease
 // of the engine that keeps it, its blocks are used for other prompts, and an engine that fetches them
-// generates wrong tokens without an error. Plain data. Threads: any; never changed.
+// generates wrong tokens without an error. Threads: any; never changed, but for what it points to.
 #pragma once
 
 #include <atomic>
