@@ -1,10 +1,8 @@
-// What a client sees of its requests: how soon a slot is free, how prompts share steps, the order of agents'
-// calls. What the router refuses is in tests/unit/router/requests.
+// What a client sees of its requests: how soon a slot is free, and how prompts share steps. What the router
+// refuses, and the order of agents' calls, is in tests/unit/router/requests.
 #include <gmock/gmock.h>
 
-#include <mutex>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "tests/testing/cluster.h"
@@ -15,9 +13,8 @@ namespace {
 using ::testing::HasSubstr;
 
 // One slot, so that requests end in the order in which they are placed.
-ClusterOptions OneSlot(double step_s, std::vector<std::string> router_flags = {}) {
+ClusterOptions OneSlot(double step_s) {
   return {.worker_processes = 1,
-          .router_flags = std::move(router_flags),
           .worker_flags = {absl::StrCat("--c=", step_s), "--tl=0", "--slots=1", "--kv_tokens=4000"}};
 }
 
@@ -59,55 +56,6 @@ TEST(Client, APromptIsSpreadOverStepsWhileOthersDecode) {
     return std::count_if(column.begin(), column.end(), [](int64_t value) { return value > 0; });
   };
   EXPECT_GT(2 * above_zero(chunks), 3 * above_zero(admitted));
-}
-
-// The second call of an agent waits with a younger request, and with the first call of another agent, which
-// may be another tenant's and have the same name.
-TEST(Agents, TheNextCallOfAnOlderAgentGoesBeforeYoungerRequests) {
-  struct Row {
-    std::string policy, other_agent, other_tenant;
-  };
-  for (const Row& row : {Row{"bf_io_auto", "new", ""}, {"fcfs", "agent", "another"}}) {
-    SCOPED_TRACE(row.policy);
-    Cluster cluster(OneSlot(0.02, {absl::StrCat("--policy=", row.policy)}));
-    ASSERT_TRUE(cluster.ok());
-    const auto call = [](const std::string& agent, const std::string& tenant, uint32_t output) {
-      v1::GenerateRequest request = SyntheticRequest(10, output);
-      request.set_parent_id(agent);
-      request.set_tenant(tenant);
-      return request;
-    };
-    EXPECT_TRUE(Generate(cluster.inference(), call("agent", "", 2)).status.ok());
-    v1::GenerateRequest second = call("agent", "", 50);
-    second.set_stage(1);
-    RequestStream holder(cluster.inference(), SyntheticRequest(10, 3000));
-    // Steps pass, so that later requests are younger.
-    for (int i = 0; i < 12; ++i) EXPECT_TRUE(holder.Read());
-    std::mutex mutex;
-    std::vector<std::string> ended;
-    std::vector<std::thread> threads;
-    const std::vector<std::pair<std::string, v1::GenerateRequest>> waiting = {
-        {"plain", SyntheticRequest(10, 50)},
-        {"other", call(row.other_agent, row.other_tenant, 50)},
-        {"second call", second}};
-    for (size_t i = 0; i < waiting.size(); ++i) {
-      threads.emplace_back([&, i] {
-        const GenerateResult result = Generate(cluster.inference(), waiting[i].second);
-        EXPECT_TRUE(result.status.ok()) << result.status.error_message();
-        const std::lock_guard<std::mutex> lock(mutex);
-        ended.push_back(waiting[i].first);
-      });
-      cluster.WaitFor("another request in the pool",
-                      [&](const v1::ClusterState& state) { return state.waiting_requests() == i + 1; });
-    }
-    holder.Cancel();
-    holder.End();
-    for (std::thread& thread : threads) thread.join();
-    EXPECT_EQ(ended, (std::vector<std::string>{"second call", "plain", "other"}));
-    EXPECT_EQ(cluster.State().requests().agent_calls(), 3u);
-    EXPECT_EQ(cluster.State().steps().drift_tokens(), 0);
-    cluster.StopCleanly();
-  }
 }
 
 }  // namespace

@@ -34,20 +34,7 @@ TYPED_TEST(EnginesOf, TokensAreTheEnginesOverRanksAndServers) {
   const HeldPort a, b;
   typename TestFixture::Engine one(this->At(a, 2)), two(this->At(b, 2));
   this->Serve({a.address(), b.address()}, 4);
-  std::vector<std::unique_ptr<RequestStream>> streams;
-  std::vector<Tokens> prompts;
-  for (uint32_t i = 0; i < 40; ++i) {
-    prompts.push_back(Tokens(5 + i % 7, 2'000 + i));
-    streams.push_back(std::make_unique<RequestStream>(this->stub(), Request(prompts.back(), 3 + i % 20)));
-  }
-  for (uint32_t i = 0; i < 40; ++i) {
-    const GenerateResult& result = streams[i]->End();
-    EXPECT_TRUE(result.status.ok()) << result.status.error_message();
-    EXPECT_TRUE(result.contiguous);
-    EXPECT_EQ(result.tokens, TokensAfter(prompts[i], 3 + i % 20));
-    EXPECT_EQ(result.finishes, 1);
-    EXPECT_EQ(result.finish.usage().completion_tokens(), 3 + i % 20);
-  }
+  this->ExpectRightTokens(40);
   EXPECT_THAT(one.counts().by_rank, Each(Gt(0)));
   EXPECT_THAT(two.counts().by_rank, Each(Gt(0)));
   EXPECT_TRUE(this->cluster_->WaitFor("ranks that are empty", [](const v1::ClusterState& state) {
@@ -120,11 +107,7 @@ TEST_F(EnginesTest, ServersWithAPartOfTheRanksServeThese) {
       addresses.push_back(port.address());
     }
     Serve(addresses, kAll, {}, ", barrier: b");
-    std::vector<std::unique_ptr<RequestStream>> streams;
-    for (uint32_t i = 0; i < 40; ++i)
-      streams.push_back(std::make_unique<RequestStream>(stub(), Request(Tokens(5, 2'000 + i), 10)));
-    for (uint32_t i = 0; i < 40; ++i)
-      EXPECT_EQ(streams[i]->End().tokens, TokensAfter(Tokens(5, 2'000 + i), 10));
+    ExpectRightTokens(40);
     // Requests of other clients on the last server are attributed to its ranks.
     engines.back()->SetOthers(2, 50);
     const std::string last = absl::StrCat("vllm://", addresses.back(), "#");
@@ -321,50 +304,6 @@ TEST_F(EnginesTest, AServerThatTheFileNamesNoMoreFinishesAndLeaves) {
   list({a.address(), b.address()});
   EXPECT_TRUE(wait_for("the first one to be back", {a.address(), b.address()}));
   cluster_->StopCleanly();
-}
-
-// Two serving processes with a barrier of two ranks each, one of them killed: the tokens are those of workers
-// that are attached to a router.
-TEST_F(EnginesTest, TokensOfServingWorkersAreThoseOfAttachedOnes) {
-  std::vector<v1::GenerateRequest> requests;
-  for (uint32_t i = 0; i < 12; ++i) requests.push_back(Request(Tokens(5 + i % 7, 100 + i), 60 + i % 30));
-  const auto tokens_of = [&](Cluster& cluster, const std::function<void()>& after_start) {
-    std::vector<std::unique_ptr<RequestStream>> streams;
-    for (const v1::GenerateRequest& request : requests)
-      streams.push_back(std::make_unique<RequestStream>(cluster.inference(), request));
-    for (const auto& stream : streams) EXPECT_TRUE(stream->Read());
-    after_start();
-    std::vector<Tokens> tokens;
-    for (const auto& stream : streams) {
-      EXPECT_TRUE(stream->End().status.ok()) << stream->result().status.error_message();
-      EXPECT_TRUE(stream->result().contiguous);
-      tokens.push_back(stream->result().tokens);
-    }
-    return tokens;
-  };
-  const std::vector<std::string> flags = {"--engine=cpu", "--model=tests/golden/qwen3", "--slots=8",
-                                          "--kv_tokens=8192", "--token_budget=48"};
-  ClusterOptions attached;
-  attached.worker_processes = 1;
-  attached.worker_flags = flags;
-  Cluster with_workers(attached);
-  ASSERT_TRUE(with_workers.ok());
-  const std::vector<Tokens> expected = tokens_of(with_workers, [] {});
-
-  for (const char* settings : {"", ", barrier: b, token_budget: 48"}) {
-    SCOPED_TRACE(settings);
-    const HeldPort a, b;
-    const auto serve = [&](const HeldPort& port) {
-      std::vector<std::string> arguments = flags;
-      arguments.insert(arguments.end(), {absl::StrCat("--listen=", port.address()), "--ranks_per_process=2"});
-      auto engine = std::make_unique<Process>("bfio_test_engine", arguments);
-      EXPECT_TRUE(engine->WaitForOutput("API at", kSlowdown * absl::Seconds(30))) << engine->Stderr();
-      return engine;
-    };
-    std::unique_ptr<Process> one = serve(a), two = serve(b);
-    Serve({a.address(), b.address()}, 4, {}, settings);
-    EXPECT_EQ(tokens_of(*cluster_, [&] { one->Signal(SIGKILL); }), expected);
-  }
 }
 
 // The engine's end of the EngineSteps protocol: reports a step and reads the response.

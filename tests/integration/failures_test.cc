@@ -4,9 +4,7 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <atomic>
 #include <fstream>
-#include <numeric>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -99,28 +97,6 @@ TEST(Failures, LockstepWorkersStepOnWithoutTheirRouter) {
   ExpectTally(cluster.State().requests());
 }
 
-TEST(Failures, RequestsThatEndWithoutARouterAreNotLost) {
-  const std::string log = absl::StrCat(TestDirectory(), "/without_router.csv");
-  ClusterOptions options = Options(1);  // 8 slots
-  options.worker_flags.push_back(absl::StrCat("--step_log=", log));
-  Cluster cluster(options);
-  ASSERT_TRUE(cluster.ok());
-  TokenClients clients(cluster.address(), ResumableRequests(8, 200));
-  ASSERT_TRUE(clients.AwaitEach(5));
-  cluster.KillRouter();
-  ASSERT_TRUE(Eventually([&] {
-    const std::vector<int64_t> finished = StepLogColumn(log, "finished");
-    return std::accumulate(finished.begin(), finished.end(), int64_t{0}) == 8;
-  }));
-  cluster.StartRouterAgain();
-  ExpectUndisturbed(clients, 200);
-  const v1::ClusterState state = cluster.State();
-  EXPECT_EQ(state.requests().recovered(), 8u);
-  EXPECT_EQ(state.requests().completed(), 8u);
-  EXPECT_EQ(state.steps().generated_tokens(), 0u) << "nothing was left to do, or done again";
-  ExpectTally(state.requests());
-}
-
 // The rank is stopped in the middle of a step and continued in a later epoch of the others, with requests of
 // its own whose tokens others now generate. Whom a group removes is tested in tests/unit/router/group.
 TEST(Failures, ReportsOfAResumedRankAreIgnored) {
@@ -155,7 +131,7 @@ TEST(Failures, ReportsOfAResumedRankAreIgnored) {
 
 constexpr char kModel[] = "tests/golden/qwen3";
 
-ClusterOptions CpuOptions(int workers, const std::string& barrier = "star") {
+ClusterOptions CpuOptions(int workers, const std::string& barrier) {
   ClusterOptions options = Options(workers, {absl::StrCat("--step_timeout=", 5 * kSlowdown, "s")});
   options.worker_flags = {"--engine=cpu",      absl::StrCat("--model=", kModel),
                           "--slots=4",         "--kv_tokens=4096",
@@ -189,41 +165,29 @@ std::vector<v1::GenerateRequest> Requests(int count, uint32_t output) {
   return requests;
 }
 
-TEST(Failures, AWorkerThatIsKilledMidwayChangesNoTokenOfAModel) {
-  const auto requests = Requests(24, 300);
+TEST(Failures, WorkersAndRoutersThatAreKilledMidwayChangeNoTokenOfAModel) {
+  auto requests = Requests(24, 300);
   const auto alone = TokensAlone(kModel, requests);
+  for (size_t i = 0; i < requests.size(); ++i) requests[i].set_request_id(absl::StrCat("r", i));
   for (const auto& [workers, barrier] : {std::pair(4, "star"), {3, "star_tls"}}) {
     SCOPED_TRACE(barrier);
     Cluster cluster(CpuOptions(workers, barrier));
     ASSERT_TRUE(cluster.ok());
-    std::atomic<bool> killed = false;
-    TokenClients clients(cluster, requests, [&](int seen) {
-      if (seen >= 100 && !killed.exchange(true)) cluster.workers()[0].Signal(SIGKILL);
-    });
+    TokenClients clients(cluster.address(), requests);
+    clients.AwaitTokens(100);
+    cluster.workers()[0].Signal(SIGKILL);
     ASSERT_TRUE(cluster.WaitFor("the router to notice",
                                 [](const v1::ClusterState& s) { return s.requests().replayed() > 0; }));
     cluster.StartWorker();
+    cluster.KillRouter();
+    cluster.StartRouterAgain();
+    ASSERT_TRUE(cluster.WaitFor("the requests to be back",
+                                [](const v1::ClusterState& s) { return s.requests().resumed() > 0; }));
+    // Now also another worker, so that the prompts must be sent again.
+    cluster.workers()[1].Signal(SIGKILL);
     clients.ExpectTokens(alone);
+    ExpectTally(cluster.State().requests());
   }
-}
-
-TEST(Failures, ARouterThatIsKilledMidwayChangesNoTokenOfAModel) {
-  auto requests = Requests(24, 300);
-  const auto alone = TokensAlone(kModel, requests);
-  Cluster cluster(CpuOptions(2));
-  ASSERT_TRUE(cluster.ok());
-  for (size_t i = 0; i < requests.size(); ++i) requests[i].set_request_id(absl::StrCat("r", i));
-  TokenClients clients(cluster.address(), requests);
-  clients.AwaitTokens(1);
-  cluster.KillRouter();
-  cluster.StartRouterAgain();
-  ASSERT_TRUE(cluster.WaitFor("the requests to be back",
-                              [](const v1::ClusterState& s) { return s.requests().resumed() > 0; }));
-  // Now also the worker, so that the prompts must be sent again.
-  cluster.workers()[0].Signal(SIGKILL);
-  clients.ExpectTokens(alone);
-  const v1::RequestTotals totals = cluster.State().requests();
-  EXPECT_EQ(totals.tokens_lost() + totals.tokens_duplicated(), 0u);
 }
 
 }  // namespace

@@ -3,8 +3,6 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include <map>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -12,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/cluster.h"
-#include "tests/testing/scripted_worker.h"
 #include "tests/testing/token_clients.h"
 
 namespace bfio::testing {
@@ -75,28 +72,6 @@ TEST(Membership, JoinsAndDrainsDisturbNoRequest) {
   EXPECT_EQ(cluster.State().requests().completed(), 32u);
 }
 
-// Unknown fields are not counted; they would be kept, and sent to workers, as long as the request.
-TEST(Membership, AWorkerGetsNoUnknownFieldsOfARequest) {
-  Cluster cluster(Options(0, {"--workers=1"}));
-  ASSERT_TRUE(cluster.ok());
-  ScriptedWorker worker(cluster.address(), "w");
-  ASSERT_TRUE(worker.Join());
-  v1::GenerateRequest request = SyntheticRequest(10, 3);
-  request.set_resumable(true);
-  request.set_request_id("r");
-  for (google::protobuf::Message* message :
-       std::initializer_list<google::protobuf::Message*>{&request, request.mutable_sampling()}) {
-    message->GetReflection()->MutableUnknownFields(message)->AddLengthDelimited(9999,
-                                                                                std::string(100'000, 'x'));
-  }
-  const RequestStream stream(cluster.inference(), request);
-  v1::RouterMessage plan;
-  ASSERT_TRUE(worker.ReadUntil(v1::RouterMessage::kPlan, plan));
-  ASSERT_EQ(plan.plan().assignments_size(), 1);
-  EXPECT_NE(plan.plan().assignments(0).origin(), "");
-  EXPECT_LT(plan.ByteSizeLong(), 10'000u);
-}
-
 // --- several groups in one router ---
 
 ClusterOptions TwoGroups(std::vector<std::string> router_flags = {}) {
@@ -119,31 +94,6 @@ uint32_t ActiveIn(const v1::ClusterState& state, const std::string& group) {
     if (worker.group() == group) active += worker.active_requests();
   }
   return active;
-}
-
-TEST(Groups, WorkersWithoutAGroupNameAreDistributedAndFindTheirGroupsAgain) {
-  Cluster cluster(TwoGroups());
-  ASSERT_TRUE(cluster.ok());
-  const auto groups = [&] {
-    std::map<std::string, std::set<std::string>> workers;
-    const v1::ClusterState state = cluster.State();
-    for (const v1::WorkerState& worker : state.workers()) workers[worker.group()].insert(worker.worker_id());
-    return workers;
-  };
-  const auto before = groups();
-  ASSERT_EQ(before.size(), 2u);
-  EXPECT_EQ(before.at("0").size(), 2u);
-  EXPECT_EQ(before.at("1").size(), 2u);
-  TokenClients clients(cluster, SeededRequests(16, 40));
-  ASSERT_TRUE(cluster.WaitFor("both groups to work", [](const v1::ClusterState& s) {
-    return ActiveIn(s, "0") > 0 && ActiveIn(s, "1") > 0;
-  }));
-  ExpectWhole(clients.Join(), 40);
-  cluster.KillRouter();
-  cluster.StartRouterAgain();
-  ASSERT_TRUE(cluster.WaitFor("both groups", [](const v1::ClusterState& s) { return Serving(s) == 4; }));
-  EXPECT_EQ(groups(), before);
-  cluster.StopCleanly();
 }
 
 // The steps of a group, as epoch and step, that WatchSteps reports until the stream is cancelled.

@@ -421,18 +421,6 @@ TEST_F(PickerHandOffTest, ClientsThatLeaveWhileTheirPromptsAreComputedFreeTheirS
   EXPECT_EQ(used(), 2 * kSlots);
 }
 
-TEST_F(PickerHandOffTest, ClientsHandNothingOver) {
-  for (const char* path : {"/v1/completions", "/inference/v1/generate"}) {
-    Call call(*stub_, ext_proc::BUFFERED, path,
-              Body(1, R"(,"kv_transfer_params":{"do_remote_prefill":true})"));
-    EXPECT_EQ(call.Place(), "");
-    EXPECT_EQ(call.answer.immediate_response().status().code(), 400u);
-    EXPECT_EQ(call.answer.immediate_response().body(),
-              R"({"error":{"message":"kv_transfer_params of a client: only the router hands prompts over",)"
-              R"("type":"invalid_argument","code":400}})");
-  }
-}
-
 // All calls to engines: health, metrics and prompts. CA and token are replaced while the router runs.
 TEST_F(PickerTest, APodThatTerminatesEndsItsRequestsAndGetsNoMore) {
   HttpEngine one;

@@ -28,9 +28,15 @@ inline std::map<worker::Handle, Stream> RunSteps(worker::Engine& engine, int ste
   std::map<worker::Handle, Stream> streams;
   worker::StepOutput out;
   for (int step = 0; step < steps && engine.active() > 0; ++step) {
+    std::map<worker::Handle, worker::ResidentSequence> before;
+    for (const worker::ResidentSequence& one : engine.resident()) before[one.handle] = one;
     const absl::Status status = engine.Step(out);
     EXPECT_TRUE(status.ok()) << status;
     if (!status.ok()) return streams;
+    for (const worker::Handle handle : out.preempted) before.erase(handle);
+    int64_t load = 0;
+    for (const auto& [handle, one] : before) load += one.kv_tokens;
+    EXPECT_EQ(out.load_tokens, load);
     if (preempted != nullptr) {
       preempted->insert(preempted->end(), out.preempted.begin(), out.preempted.end());
     } else {

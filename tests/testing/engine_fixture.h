@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -72,6 +73,26 @@ class EnginesOf : public ::testing::Test {
     ServeEngines(ranks, std::move(flags));
   }
   v1::Inference::Stub& stub() { return cluster_->inference(); }
+  // Sends so many requests and expects the tokens of an undisturbed engine. `one`: every tenth asks for one.
+  void ExpectRightTokens(
+      int count, const std::function<void()>& meanwhile = [] {}, bool one = false) {
+    const auto prompt = [](int i) {
+      return Tokens(5 + static_cast<size_t>(i) % 7, 2'000 + static_cast<uint32_t>(i));
+    };
+    const auto length = [&](int i) { return static_cast<uint32_t>(one && i % 10 == 0 ? 1 : 20 + i % 20); };
+    std::vector<std::unique_ptr<RequestStream>> streams;
+    for (int i = 0; i < count; ++i)
+      streams.push_back(std::make_unique<RequestStream>(stub(), Request(prompt(i), length(i))));
+    meanwhile();
+    for (int i = 0; i < count; ++i) {
+      const GenerateResult& result = streams[i]->End();
+      EXPECT_TRUE(result.status.ok()) << i << ": " << result.status.error_message();
+      EXPECT_TRUE(result.contiguous) << i;
+      EXPECT_EQ(result.tokens, TokensAfter(prompt(i), length(i))) << i;
+      EXPECT_EQ(result.finishes, 1) << i;
+      EXPECT_EQ(result.finish.usage().completion_tokens(), length(i)) << i;
+    }
+  }
   // The router's API for gateways.
   typename P::Service::Stub& gateway() {
     if (gateway_ == nullptr) gateway_ = StubOf<P>(cluster_->address());

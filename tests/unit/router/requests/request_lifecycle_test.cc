@@ -267,6 +267,29 @@ TEST_F(RequestLifecycleTest, AParentsDeadlineBoundsItsCalls) {
   EXPECT_TRUE(Arrive(call).open());
 }
 
+TEST_F(RequestLifecycleTest, TheNextCallOfAnAgentIsAsOldAsTheAgent) {
+  OpenEpoch();
+  Arrive(Request("holder"));
+  ClientRequest call = Request("a", 2);
+  call.parent_id = "agent";
+  Client& first = Arrive(call);
+  for (int step = 0; step < 20; ++step) {
+    Place();
+    if (step == 0) Tokens(first, {1, 2});
+    if (step == 1) Finish(first);
+  }
+  call.stage = 1;
+  const auto seniority = [&](const std::string& name, const std::string& tenant) {
+    call.request_id = name;
+    call.tenant = tenant;
+    return WaitingSpec(Arrive(call)).seniority;
+  };
+  EXPECT_EQ(seniority("other", "another"), 0) << "another tenant's agent of that name";
+  EXPECT_GT(seniority("b", ""), 10);
+  EXPECT_EQ(WaitingSpec(Arrive(Request("plain"))).seniority, 0);
+  EXPECT_EQ(totals().agent_calls, 3);
+}
+
 TEST_F(RequestLifecycleTest, ADrainRefusesNewRequestsAndEndsTheRest) {
   Client& early = Arrive(ComeBack("early", 0));
   OpenEpoch();

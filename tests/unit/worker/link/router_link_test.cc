@@ -1,14 +1,10 @@
 // The rank's stream against a small router of test code, over a real loopback connection.
 #include "worker/link/router_link.h"
 
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <chrono>
 #include <future>
 #include <thread>
 
-#include "absl/time/clock.h"
 #include "bfio/v1/worker.grpc.pb.h"
 #include "common/base/mutex.h"
 #include "common/base/router_instance.h"
@@ -16,8 +12,6 @@
 #include "gmock/gmock.h"
 #include "google/protobuf/text_format.h"
 #include "grpcpp/grpcpp.h"
-#include "tests/testing/sockets.h"
-#include "tests/testing/wall_clock/wall_clock.h"
 #include "worker/barrier/star/star_endpoint.h"
 #include "worker/engine/sim/sim_engine.h"
 #include "worker/link/convert.h"
@@ -34,10 +28,9 @@ class FakeRouter final : public v1::WorkerLink::Service {
  public:
   using Script = std::function<grpc::Status(int number, Stream& stream)>;
 
-  explicit FakeRouter(Script script, const std::string& address = "127.0.0.1:0")
-      : script_(std::move(script)) {
+  explicit FakeRouter(Script script) : script_(std::move(script)) {
     grpc::ServerBuilder builder;
-    builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port_);
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
     builder.RegisterService(this);
     ConfigureServer(builder);
     server_ = builder.BuildAndStart();
@@ -241,76 +234,6 @@ TEST(RouterLinkTest, ARouterThatDoesNotReadDoesNotDelayTheStop) {
   });
   EXPECT_TRUE(status.ok()) << status;
   over.set_value();
-}
-
-// A port where every connection is closed at once. Threads: its own accepts; seen() from any.
-class ClosingListener {
- public:
-  explicit ClosingListener(const std::string& address) : fd_(testing::BoundTo(address)) {
-    EXPECT_EQ(listen(fd_, 16), 0);
-    thread_ = std::thread([this] {
-      for (int peer; (peer = accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC)) >= 0; ++seen_) close(peer);
-    });
-  }
-  ~ClosingListener() {
-    shutdown(fd_, SHUT_RDWR);
-    thread_.join();
-    close(fd_);
-  }
-  int seen() const { return seen_; }
-
- private:
-  const int fd_;
-  std::atomic<int> seen_ = 0;
-  std::thread thread_;
-};
-
-// A rank that loses its router and whose machine's clock is set back while it looks for another. It must go
-// on looking; then `then` happens to it.
-void LoseTheRouterAndSetTheClockBack(testing::WallClock& clock, const std::string& address,
-                                     const std::function<void(RouterLink&)>& then) {
-  std::promise<void> greeted;
-  auto router = std::make_unique<FakeRouter>(
-      [&](int, Stream& stream) {
-        ReadHello(stream);
-        greeted.set_value();
-        v1::WorkerMessage in;
-        EXPECT_FALSE(stream.Read(&in));
-        return grpc::Status::OK;
-      },
-      address);
-  const absl::Status status = RunRank(address, [&](RouterLink& link) {
-    greeted.get_future().wait();
-    router.reset();
-    {
-      const ClosingListener listener(address);
-      const auto seen = [&](int count) {
-        const absl::Time deadline = MonotonicNow() + absl::Seconds(60);
-        while (listener.seen() < count && MonotonicNow() < deadline) absl::SleepFor(absl::Milliseconds(5));
-        return listener.seen() >= count;
-      };
-      EXPECT_TRUE(seen(1));
-      clock.Jump(-absl::Hours(6));
-      EXPECT_TRUE(seen(listener.seen() + 2)) << "the rank looks for no router any more";
-    }
-    then(link);
-  });
-  EXPECT_TRUE(status.ok()) << status;
-}
-
-TEST(RouterLinkTest, TheNextRouterIsFoundThoughTheClockIsSetBack) {
-  const std::unique_ptr<testing::WallClock> clock = testing::WallClockOfTest();
-  if (clock == nullptr) return;
-  const testing::HeldPort port;
-  std::unique_ptr<FakeRouter> next;
-  LoseTheRouterAndSetTheClockBack(*clock, port.address(), [&](RouterLink&) {
-    next = std::make_unique<FakeRouter>(
-        [](int, Stream& stream) {
-          ReadHello(stream);
-          return ShutDown(stream);
-        },
-        port.address());
-  });
 }
 
 // --- the messages ---

@@ -183,45 +183,5 @@ TEST_F(StepLoopTest, AnEpochThatDoesNotFormIsAnsweredWithTheReason) {
   EXPECT_THAT(ranks_[0]->link.Next<EpochReady>().error, HasSubstr("missing rank 1"));
 }
 
-// Many steps at full speed on several ranks with plans at arbitrary times: every token is reported exactly
-// once.
-TEST_F(StepLoopTest, EveryTokenOfEveryRequestIsReportedOnce) {
-  constexpr int kRanks = 3, kRequests = 60;
-  Start(kRanks, false, 100);
-  OpenEpoch(1, PlanMode::kPipelined);
-  std::vector<int> tokens(kRequests + 1), finished(kRequests + 1);
-  int done = 0, next = 1;
-  int64_t planned = 0;
-  std::vector<bool> idle(kRanks, true);
-  std::vector<int64_t> reported(kRanks, 0);
-  const auto plan = [&](int64_t step) {
-    planned = step;
-    for (auto& rank : ranks_) {
-      std::vector<SequenceRequest> some;
-      if (next <= kRequests) some.push_back(Request(next, 1 + next % 5, 1 + next % 7)), ++next;
-      rank->inbox().OnPlan(MakePlan(1, step, std::move(some)));
-    }
-  };
-  plan(1);
-  while (done < kRequests) {
-    bool all_idle = true;
-    for (int i = 0; i < kRanks; ++i) {
-      const auto report = Report(i);
-      reported[i] = report.step;
-      all_idle = all_idle && report.group_idle;
-      for (const auto& token : report.output.tokens) ++tokens[token.handle];
-      for (const auto& finish : report.output.finished) ++finished[finish.handle], ++done;
-      ASSERT_EQ(report.barrier_error, "");
-    }
-    EXPECT_EQ(*std::min_element(reported.begin(), reported.end()),
-              *std::max_element(reported.begin(), reported.end()));
-    plan(std::max(planned + 1, reported[0] + (all_idle ? 1 : 2)));
-  }
-  for (int i = 1; i <= kRequests; ++i) {
-    EXPECT_EQ(tokens[i], 1 + i % 7) << i;
-    EXPECT_EQ(finished[i], 1) << i;
-  }
-}
-
 }  // namespace
 }  // namespace bfio::worker

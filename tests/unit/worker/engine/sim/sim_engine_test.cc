@@ -1,6 +1,5 @@
 #include "worker/engine/sim/sim_engine.h"
 
-#include "common/base/rng.h"
 #include "gmock/gmock.h"
 #include "tests/testing/decode_schedule.h"
 
@@ -152,66 +151,6 @@ TEST_F(SimEngineTest, KvCapacityTakesNoMemoryAndAnyTokenIdIsAccepted) {
   request.prompt = {4'000'000'000, 1};
   ASSERT_TRUE(engine->Admit(request).ok());
   EXPECT_EQ(RunToEnd(*engine).size(), 5u);
-}
-
-// A simple model that must agree with the engine under random admissions, cancellations and steps.
-class Model {
- public:
-  struct Entry {
-    int64_t prompt, output, generated;
-  };
-  bool Fits(int64_t prompt, int64_t output) const {
-    return entries_.size() < 4 && Used() + prompt + output - 1 <= 1000;
-  }
-  int64_t Used() const {
-    int64_t used = 0;
-    for (const auto& [handle, entry] : entries_) used += entry.prompt + entry.output - 1;
-    return used;
-  }
-  std::map<Handle, Entry> entries_;
-};
-
-TEST_F(SimEngineTest, RandomOperationsAgreeWithASimpleModel) {
-  auto engine = Make(Options());
-  Model model;
-  Rng rng(3);
-  Handle next = 1;
-  StepOutput out;
-  for (int i = 0; i < 5000; ++i) {
-    const uint64_t action = rng.Below(3);
-    if (action == 0) {
-      const auto prompt = static_cast<int64_t>(1 + rng.Below(300)),
-                 output = static_cast<int64_t>(1 + rng.Below(40));
-      const bool fits = model.Fits(prompt, output);
-      ASSERT_EQ(engine->Admit(Request(next, prompt, output)).ok(), fits);
-      if (fits) model.entries_[next] = {prompt, output, 0};
-      ++next;
-    } else if (action == 1 && rng.Below(8) == 0) {
-      const Handle handle = 1 + rng.Below(next);
-      ASSERT_EQ(engine->Cancel(handle), model.entries_.erase(handle) > 0);
-    } else {
-      int64_t load = 0;
-      for (const auto& [handle, entry] : model.entries_) load += entry.prompt + entry.generated;
-      const size_t active = model.entries_.size();
-      ASSERT_TRUE(engine->Step(out).ok());
-      ASSERT_EQ(out.load_tokens, load);
-      ASSERT_EQ(out.tokens.size(), active);
-      size_t finished = 0;
-      for (auto it = model.entries_.begin(); it != model.entries_.end();) {
-        const bool done = ++it->second.generated == it->second.output;
-        finished += done;
-        it = done ? model.entries_.erase(it) : std::next(it);
-      }
-      ASSERT_EQ(out.finished.size(), finished);
-    }
-    ASSERT_EQ(engine->free_kv_tokens(), 1000 - model.Used());
-    ASSERT_EQ(engine->active(), static_cast<int32_t>(model.entries_.size()));
-    for (const auto& sequence : engine->resident()) {
-      const auto& entry = model.entries_.at(sequence.handle);
-      ASSERT_EQ(sequence.generated_tokens, entry.generated);
-      ASSERT_EQ(sequence.kv_tokens, entry.prompt + entry.generated);
-    }
-  }
 }
 
 }  // namespace
