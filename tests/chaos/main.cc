@@ -19,7 +19,6 @@ ABSL_FLAG(bool, pools, false, "--engine=cpu: a third of the workers compute prom
 ABSL_FLAG(absl::Duration, step_timeout, absl::Seconds(1), "the router's --step_timeout");
 ABSL_FLAG(std::vector<std::string>, faults, {},
           "kinds of faults to inject, separated by commas, as the schedule prints them; empty: all");
-ABSL_FLAG(int32_t, repeats, 5, "recovery: number of repeats");
 ABSL_FLAG(int32_t, peers, 3, "greedy: number of greedy peers");
 ABSL_FLAG(std::string, memory_csv, "", "CSV file for memory samples, one per second");
 
@@ -29,7 +28,6 @@ constexpr char kUsage[] =
     R"(bfio_chaos runs a router, workers and clients, injects faults and checks every request.
 
   bfio_chaos --minutes=30 --seed=7     random faults from a seed, then an audit of every request and token
-  bfio_chaos recovery --repeats=20     how long the group pauses when a worker dies, hangs or returns
   bfio_chaos greedy --minutes=1        what peers that take all they can do to the others
 )";
 
@@ -67,12 +65,6 @@ int main(int argc, char** argv) {
   const std::vector<char*> words = absl::ParseCommandLine(argc, argv);
   const std::string command = words.size() > 1 ? words[1] : "";
   if (command.empty()) return RunFaults();
-  if (command == "recovery") {
-    bfio::chaos::RecoveryOptions options = {.workers = absl::GetFlag(FLAGS_workers),
-                                            .repeats = absl::GetFlag(FLAGS_repeats),
-                                            .step_timeout = absl::GetFlag(FLAGS_step_timeout)};
-    return bfio::chaos::MeasureRecovery(options);
-  }
   if (command == "greedy") {
     bfio::chaos::GreedyOptions options;
     options.seed = absl::GetFlag(FLAGS_seed);
@@ -80,6 +72,6 @@ int main(int argc, char** argv) {
     options.duration = absl::Minutes(absl::GetFlag(FLAGS_minutes));
     return bfio::chaos::MeasureGreedyPeers(options);
   }
-  std::fprintf(stderr, "unknown command '%s'; choose recovery or greedy\n", command.c_str());
+  std::fprintf(stderr, "unknown command '%s'; choose greedy\n", command.c_str());
   return 2;
 }

@@ -38,20 +38,6 @@ struct RunOptions {
 // Load, faults, memory samples and an audit. Prints the schedule first and the table last.
 int RunChaos(const RunOptions& options);
 
-struct RecoveryOptions {
-  int workers = 8;
-  int repeats = 5;
-  absl::Duration step_timeout = absl::Seconds(1);
-  // How long throughput is measured, each time.
-  absl::Duration measure = absl::Seconds(4);
-};
-
-// Under saturating load: kill -9 of a worker and its return; SIGSTOP of a worker, SIGCONT and its return;
-// each `repeats` times. Prints the time from the signal to the first step of the group without the worker,
-// the longest pause of the others when it returns, and throughput before and after. Bounds of the medians:
-// 300 ms after a kill, step_timeout + 300 ms after a stop.
-int MeasureRecovery(const RecoveryOptions& options);
-
 struct GreedyOptions {
   uint64_t seed = 1;
   int workers = 4;
