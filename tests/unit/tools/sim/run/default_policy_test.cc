@@ -1,7 +1,7 @@
 // What the default policy guarantees on a built-in profile: far better balance than the baselines', with
 // waits like first come, first served; and why the paper's literal objective is not the default. That the
 // rule of placement which it chooses suits the traffic better than another:
-// tests/unit/tools/sim/replay/driven_replay_test.cc.
+// tests/unit/tools/sim/replay/session_replay_test.cc.
 #include <gtest/gtest.h>
 
 #include <cmath>
