@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <functional>
 #include <utility>
 
@@ -26,14 +25,6 @@ constexpr size_t kMostOpen = 400;
 constexpr int kConnectionsPerRound = 4;
 constexpr uint64_t kEpochsTried = 4;
 constexpr absl::Duration kAttempt = absl::Milliseconds(100), kPause = absl::Milliseconds(50);
-
-// More connections than the router accepts without an authenticated call (ConnectionListener::Limits).
-constexpr size_t kSilent = 160, kCalling = 16;
-constexpr int kCallsPerConnection = 50;
-constexpr uint32_t kMessageBytes = 1 << 20;
-constexpr absl::Duration kCallPatience = absl::Milliseconds(10), kRoundPause = absl::Milliseconds(40);
-constexpr const char* kMethods[] = {"/bfio.v1.Inference/Generate", "/bfio.v1.Inference/GetLoads",
-                                    "/grpc.health.v1.Health/Watch", "/bfio.v1.WorkerLink/Attach"};
 
 // Something that is undone at the end.
 class Undone final : public Attack {
@@ -81,13 +72,6 @@ BarrierIntruder::Options IntruderOptions(ChaosGroup& group) {
   return options;
 }
 
-// Whether the peer has closed or reset the connection.
-bool HasEnded(int fd) {
-  char byte = 0;
-  const ssize_t got = recv(fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK);
-  return got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
-}
-
 }  // namespace
 
 std::unique_ptr<Attack> MakeAttack(const Fault& fault, ChaosGroup& group) {
@@ -103,7 +87,6 @@ std::unique_ptr<Attack> MakeAttack(const Fault& fault, ChaosGroup& group) {
       return std::make_unique<Undone>([&group] { group.etcd_link()->Delay(absl::ZeroDuration()); });
     case FaultKind::kWrongModel: return std::make_unique<WrongModel>(group, fault.detail);
     case FaultKind::kBarrierIntruder: return std::make_unique<BarrierIntruder>(IntruderOptions(group));
-    case FaultKind::kFlood: return std::make_unique<Flood>(group.address());
     case FaultKind::kGreedyPeer:
       return std::make_unique<GreedyPeer>(
           GreedyPeer::Options{.ports = group.ports(), .seed = static_cast<uint64_t>(fault.detail)});
@@ -153,47 +136,6 @@ void BarrierIntruder::TryToJoin(const std::string& barrier, uint64_t epoch) {
   const auto joined = (*endpoint)->Form(
       {epoch, 1, options_.world_size, absl::StrCat(barrier, "/", std::string(64, '0'))}, kAttempt, {});
   if (joined.ok()) ++joined_;
-}
-
-Flood::Flood(std::string address) : address_(std::move(address)) {
-  thread_ = std::thread([this] { Run(); });
-}
-
-Flood::~Flood() {
-  stop_ = true;
-  thread_.join();
-  for (const int fd : silent_) close(fd);
-}
-
-void Flood::Run() {
-  for (int round = 0; !stop_; ++round) {
-    KeepConnections();
-    BeginCalls(round);
-    absl::SleepFor(kRoundPause);
-  }
-}
-
-void Flood::KeepConnections() {
-  std::erase_if(silent_, [](int fd) {
-    if (!HasEnded(fd)) return false;
-    close(fd);
-    return true;
-  });
-  while (silent_.size() < kSilent) {
-    const int fd = testing::ConnectTo(address_, "", SOCK_NONBLOCK);
-    if (fd < 0) return;
-    ++connections_;
-    silent_.push_back(fd);
-  }
-}
-
-void Flood::BeginCalls(int round) {
-  auto calls = std::make_unique<testing::UnfinishedCalls>(address_);
-  const char* const method = kMethods[static_cast<size_t>(round) % std::size(kMethods)];
-  if (!calls->Send(method, kCallsPerConnection, kMessageBytes, kCallPatience)) return;
-  ++connections_;
-  calling_.push_back(std::move(calls));
-  if (calling_.size() > kCalling) calling_.pop_front();
 }
 
 }  // namespace bfio::chaos

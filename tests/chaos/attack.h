@@ -14,7 +14,6 @@
 
 #include "bfio/v1/admin.pb.h"
 #include "tests/chaos/schedule.h"
-#include "tests/testing/unfinished_calls.h"
 
 namespace bfio::chaos {
 
@@ -65,32 +64,6 @@ class BarrierIntruder final : public Attack {
   std::atomic<int> joined_{0}, connections_{0};
   // Open connections, the oldest first; used only by its thread.
   std::deque<int> open_;
-  std::thread thread_;
-};
-
-// Callers without a token, as many as the router accepts: connections that never call, and calls whose
-// messages never end, opened again whenever the router closes them.
-class Flood final : public Attack {
- public:
-  // HOST:PORT of the client API, an IPv4 address.
-  explicit Flood(std::string address);
-  ~Flood() override;
-
-  // Number of connections opened so far.
-  int connections() const { return connections_; }
-
- private:
-  void Run();
-  // One round of each.
-  void KeepConnections();
-  void BeginCalls(int round);
-
-  const std::string address_;
-  std::atomic<bool> stop_{false};
-  std::atomic<int> connections_{0};
-  // Used only by its thread.
-  std::vector<int> silent_;
-  std::deque<std::unique_ptr<testing::UnfinishedCalls>> calling_;
   std::thread thread_;
 };
 

@@ -66,7 +66,8 @@ class ChaosGroup {
   const std::string& admin_address() const { return admin_port_.address(); }
   Ports ports() const {
     const std::string picker = options_.engine.empty() ? "" : picker_port_.address();
-    return {address(), address(), worker_address(), admin_address(), picker, picker, http_port_.address()};
+    return {address(), address(), worker_address(),     admin_address(),
+            picker,    picker,    http_port_.address(), address()};
   }
   int workers() const { return options_.workers; }
   pid_t router_pid() const { return router_->pid(); }

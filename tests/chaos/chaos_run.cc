@@ -145,10 +145,10 @@ class Director {
   }
 
   // Called after the fault has been carried out, because starting a router takes time. A harmless fault must
-  // have no effect, except that a connection attempt may have to wait during a flood.
+  // have no effect, except that a connection attempt may have to wait beside a greedy peer.
   void Disturb(FaultKind kind) {
     const absl::Time now = MonotonicNow();
-    const bool flooded = group_.IsUnderWay(FaultKind::kFlood);
+    const bool flooded = group_.IsUnderWay(FaultKind::kGreedyPeer);
     const bool connecting = flooded && !disturbances_.empty() && disturbances_.back().at + allowed_ > now;
     if (IsHarmless(kind) && !connecting) return;
     disturbances_.push_back({now, allowed_ + (flooded ? kCrowdedPatience : absl::ZeroDuration())});

@@ -116,7 +116,7 @@ bool IsShared(Port port) {
 }
 
 void Authenticate(Port port, const std::string& tenant, grpc::ClientContext& context) {
-  if (port == kWorkerPort || port == kAdminPort) return;
+  if (port == kWorkerPort || port == kAdminPort || port == kStrangerPort) return;
   context.AddMetadata("authorization", absl::StrCat("Bearer ", TokenOf(IsShared(port) ? kGateway : tenant)));
   if (port == kGatewayPort) context.AddMetadata("bfio-tenant", tenant);
 }
@@ -171,7 +171,8 @@ class GreedyPeer::Call final
 };
 
 GreedyPeer::GreedyPeer(Options options) : options_(std::move(options)), rng_(options_.seed) {
-  for (const Port port : {kClientPort, kGatewayPort, kWorkerPort, kAdminPort, kPickerPort, kEnvoyPort}) {
+  for (const Port port :
+       {kClientPort, kGatewayPort, kWorkerPort, kAdminPort, kPickerPort, kEnvoyPort, kStrangerPort}) {
     if (options_.ports[port].empty()) continue;
     if (!IsShared(port))
       proxies_.push_back(std::make_unique<TcpProxy>("127.0.0.1", options_.ports[port], options_.address));
@@ -204,6 +205,9 @@ std::vector<GreedyPeer::Habit> GreedyPeer::Habits() {
                       WorkerMessages(absl::StrCat("greedy-", options_.seed, "-", i), rng_)});
   }
   habits.push_back({kWorkerPort, "/bfio.v1.WorkerLink/Attach", 20, {}});
+  for (const char* method : {"/bfio.v1.Inference/Generate", "/bfio.v1.Inference/GetLoads",
+                             "/grpc.health.v1.Health/Watch", "/bfio.v1.WorkerLink/Attach"})
+    habits.push_back({kStrangerPort, method, 50, {}});
   habits.push_back({kAdminPort, "/bfio.v1.Admin/GetClusterState", 20, nothing});
   habits.push_back({kAdminPort, "/bfio.v1.Admin/GetClusterState", 40, {}});
   habits.push_back({kAdminPort, "/bfio.v1.Admin/WatchSteps", 20, nothing});
@@ -245,10 +249,11 @@ void GreedyPeer::Connect(int connections) {
                                   "POST /policy HTTP/1.1\r\nHost: x\r\nContent-Length: 65536\r\n\r\n{",
                                   "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"};
   for (int i = 0; i < connections; ++i) {
-    const int fd = testing::ConnectTo(options_.ports[kHttpPort], options_.address);
+    const std::string& request = requests[rng_.Below(std::size(requests))];
+    const Port port = request.empty() ? kStrangerPort : kHttpPort;
+    const int fd = testing::ConnectTo(options_.ports[port], options_.address);
     if (fd < 0) return;
     ++calls_;
-    const std::string& request = requests[rng_.Below(std::size(requests))];
     send(fd, request.data(), request.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     connections_.push_back(fd);
     if (connections_.size() <= kMostConnections) continue;

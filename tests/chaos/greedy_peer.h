@@ -1,8 +1,8 @@
 // Peers that take as much as the protocols let them: a tenant with a token, one behind a gateway, one behind
-// Envoy, a worker, and strangers at each port. They begin calls and send nothing, ask for streams and read
-// nothing, want outputs whole, attach and report nonsense, and cancel calls as fast as they begin them; an
-// engine behind Envoy counts wrongly. Every other peer must be served as without them. Threads: one of its
-// own; gRPC's for the calls.
+// Envoy, a worker, and strangers at each port, who have no token. They begin calls and send nothing, ask for
+// streams and read nothing, want outputs whole, attach and report nonsense, and cancel calls as fast as they
+// begin them; an engine behind Envoy counts wrongly. Every other peer must be served as without them.
+// Threads: one of its own; gRPC's for the calls.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -30,7 +30,18 @@ namespace bfio::chaos {
 // HOST:PORT of a router's ports, by number; empty: it has none.
 // kGatewayPort and kEnvoyPort are the connections of a gateway and of Envoy, with the calls of all their
 // tenants.
-enum Port { kClientPort, kGatewayPort, kWorkerPort, kAdminPort, kPickerPort, kEnvoyPort, kHttpPort, kPorts };
+// kStrangerPort is the client port again, for callers without a token.
+enum Port {
+  kClientPort,
+  kGatewayPort,
+  kWorkerPort,
+  kAdminPort,
+  kPickerPort,
+  kEnvoyPort,
+  kHttpPort,
+  kStrangerPort,
+  kPorts
+};
 using Ports = std::array<std::string, kPorts>;
 
 class GreedyPeer final : public Attack {
@@ -65,7 +76,7 @@ class GreedyPeer final : public Attack {
   std::array<std::shared_ptr<grpc::Channel>, kPorts> channels_;
   std::atomic<bool> stop_{false};
   std::atomic<int64_t> calls_{0};
-  // Open calls and HTTP connections, the oldest first; used only by its thread.
+  // Open calls and silent or HTTP connections, the oldest first; used only by its thread.
   std::deque<std::unique_ptr<Call>> open_;
   std::deque<int> connections_;
   std::thread thread_;

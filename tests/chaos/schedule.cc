@@ -46,8 +46,7 @@ constexpr KindRow kKinds[] = {
     {"poisoned-request", 2, 1, 1, Unit::kSeconds, true},
     {"wrong-model", 2, 2, 8, Unit::kSeconds, true},
     {"barrier-intruder", 2, 2, 8, Unit::kSeconds, true},
-    // docs/guides/security.md states both bounds of memory.
-    {"flood", 2, 2, 8, Unit::kSeconds, true, 64 << 10},
+    // docs/guides/security.md states the bound of memory.
     {"greedy-peer", 2, 2, 8, Unit::kSeconds, true, 256 << 10},
 };
 
@@ -133,7 +132,6 @@ std::string TargetOf(const Fault& fault) {
     case FaultKind::kPoisonedRequest:
     case FaultKind::kWrongModel:
     case FaultKind::kBarrierIntruder:
-    case FaultKind::kFlood:
     case FaultKind::kGreedyPeer: return "";
     case FaultKind::kJumpClock: {
       const ClockJump jump = JumpOf(fault);

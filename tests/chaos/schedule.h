@@ -33,7 +33,6 @@ enum class FaultKind {
   kPoisonedRequest,  // requests whose logits are not finite
   kWrongModel,       // a worker with another model attaches
   kBarrierIntruder,  // unauthenticated connections to the workers' barriers
-  kFlood,            // connections and calls without a token
   kGreedyPeer,       // a tenant, a worker and strangers at each port take all that the protocols allow
 };
 

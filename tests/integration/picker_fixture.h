@@ -37,16 +37,18 @@ class PickerTest : public ::testing::Test {
     }
     return "--config=" + WriteFile("picker.yaml", config);
   }
+  // Without engines, `flags` name one.
   void Serve(const std::vector<const HttpEngine*>& engines, std::vector<std::string> flags = {},
              const std::vector<std::string>& roles = {}, const std::vector<std::string>& settings = {}) {
     ClusterOptions options;
     options.worker_processes = 0;
-    options.ranks = static_cast<int>(engines.size() - std::count(roles.begin(), roles.end(), "prefill"));
+    options.ranks = std::max<int>(
+        1, static_cast<int>(engines.size() - std::count(roles.begin(), roles.end(), "prefill")));
     options.router_flags = std::move(flags);
     options.router_flags.push_back("--picker_listen=" + port_.address());
     std::vector<std::string> addresses;
     for (const HttpEngine* engine : engines) addresses.push_back(engine->address());
-    options.router_flags.push_back(Config(addresses, roles, "", settings));
+    if (!engines.empty()) options.router_flags.push_back(Config(addresses, roles, "", settings));
     cluster_ = std::make_unique<Cluster>(options);
     ASSERT_TRUE(cluster_->ok());
     channel_ = grpc::CreateChannel(port_.address(), grpc::InsecureChannelCredentials());

@@ -428,16 +428,8 @@ TEST_F(PickerTest, APodThatTerminatesEndsItsRequestsAndGetsNoMore) {
   api.ListPools({ApiServer::Pool({one.port()})});
   const auto pod = ApiServer::Pod("one", "127.0.0.1");
   api.ListPods({pod});
-  ClusterOptions options;
-  options.worker_processes = 0;
-  options.ranks = 1;
-  options.router_flags = {"--picker_listen=" + port_.address(),
-                          "--config=" + WriteFile("pool.yaml", absl::StrCat("engines:\n- {", api.settings(),
-                                                                            ", slots: ", kSlots, "}\n"))};
-  cluster_ = std::make_unique<Cluster>(options);
-  ASSERT_TRUE(cluster_->ok());
-  stub_ = ext_proc::ExternalProcessor::NewStub(
-      grpc::CreateChannel(port_.address(), grpc::InsecureChannelCredentials()));
+  Serve({}, {"--config=" + WriteFile("pool.yaml", absl::StrCat("engines:\n- {", api.settings(),
+                                                               ", slots: ", kSlots, "}\n"))});
   Call call(*stub_, ext_proc::BUFFERED);
   EXPECT_EQ(call.Place(), one.address());
   while (api.watches().empty()) absl::SleepFor(absl::Milliseconds(2));

@@ -2,7 +2,6 @@
 //
 // The other ends use gRPC's own SSL credentials with PEM texts instead of the code under test.
 #include <gmock/gmock.h>
-#include <grpcpp/generic/generic_stub.h>
 #include <signal.h>
 #include <sys/stat.h>
 
@@ -20,6 +19,7 @@
 #include "bfio/v1/worker.grpc.pb.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/cluster.h"
+#include "tests/testing/gateway_calls.h"
 #include "tests/testing/sockets.h"
 
 namespace bfio::testing {
@@ -129,35 +129,17 @@ class Security : public ::testing::Test {
     return grpc::CreateCustomChannel(address, credentials, args);
   }
 
-  // Calls any method with an empty request; for a stream, waits for the first message.
+  // Calls any method, by default with an empty request.
   static grpc::Status Call(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
-                           const std::string& token, const grpc::protobuf::Message* request = nullptr) {
-    grpc::GenericStub stub(channel);
-    grpc::CompletionQueue queue;
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20 * kSlowdown));
-    if (!token.empty()) context.AddMetadata("authorization", "Bearer " + token);
-    grpc::ByteBuffer out, in;
-    const std::string bytes = request == nullptr ? "" : request->SerializeAsString();
-    const grpc::Slice slice(bytes);
-    out = grpc::ByteBuffer(&slice, 1);
-    const auto call = stub.PrepareUnaryCall(&context, method, out, &queue);
-    call->StartCall();
-    grpc::Status status;
-    call->Finish(&in, &status, &context);
-    void* tag = nullptr;
-    bool ok = false;
-    queue.Next(&tag, &ok);
-    queue.Shutdown();
-    while (queue.Next(&tag, &ok)) {
-    }
-    return status;
+                           const std::string& token, const std::string& request = "") {
+    return RawCall(channel, method, request, 1 << 20, GRPC_COMPRESS_NONE, token).second;
   }
 
   grpc::Status Abort(const std::string& token, const std::string& id = "x") {
     v1::AbortRequest request;
     request.set_request_id(id);
-    return Call(Connect(client_, "client-ca", "client"), "/bfio.v1.Inference/Abort", token, &request);
+    return Call(Connect(client_, "client-ca", "client"), "/bfio.v1.Inference/Abort", token,
+                request.SerializeAsString());
   }
 
   std::string folder_, client_, worker_, admin_;
@@ -257,7 +239,7 @@ TEST_F(Security, EveryMethodRequiresAToken) {
   EXPECT_TRUE(Call(client, "/bfio.v1.Inference/Abort", kAcme).ok());
   v1::GenerateRequest foreign = SyntheticRequest(10, 3);
   foreign.set_tenant("zeta");
-  EXPECT_EQ(Call(client, "/bfio.v1.Inference/Generate", kAcme, &foreign).error_code(),
+  EXPECT_EQ(Call(client, "/bfio.v1.Inference/Generate", kAcme, foreign.SerializeAsString()).error_code(),
             grpc::StatusCode::PERMISSION_DENIED);
   const std::string log = LogOfEnded(*router_);
   for (const char* api : {"client API", "admin API"}) {
@@ -286,8 +268,8 @@ TEST_F(Security, RoleReadMayNotOperate) {
           << method;
     }
   }
-  EXPECT_TRUE(Call(admin, "/bfio.v1.Admin/SetPolicy", kOperator, &policy).ok());
-  EXPECT_EQ(Call(admin, "/bfio.v1.Admin/UndrainWorker", kOperator, &undrain).error_code(),
+  EXPECT_TRUE(Call(admin, "/bfio.v1.Admin/SetPolicy", kOperator, policy.SerializeAsString()).ok());
+  EXPECT_EQ(Call(admin, "/bfio.v1.Admin/UndrainWorker", kOperator, undrain.SerializeAsString()).error_code(),
             grpc::StatusCode::NOT_FOUND);
   const std::string log = LogOfEnded(*router_);
   EXPECT_EQ(CountOf(log, "operator root: set policy lpt: done"), 1u) << log;
@@ -408,17 +390,18 @@ TEST_F(Security, OversizedMessagesAreRefused) {
   const auto client = Connect(client_, "client-ca", "client");
   v1::GenerateRequest request = SyntheticRequest(10, 3);
   for (int i = 0; i < 200'000; ++i) request.mutable_token_ids()->add_ids(70'000);
-  EXPECT_EQ(Call(client, "/bfio.v1.Inference/Generate", kAcme, &request).error_code(),
+  EXPECT_EQ(Call(client, "/bfio.v1.Inference/Generate", kAcme, request.SerializeAsString()).error_code(),
             grpc::StatusCode::RESOURCE_EXHAUSTED);
   v1::GenerateRequest resume = SyntheticRequest(10, 3);
   resume.set_resume_from_index(60'000);
   for (int i = 0; i < 60'000; ++i) resume.add_received_token_ids(70'000);
-  EXPECT_EQ(Call(client, "/bfio.v1.Inference/Generate", kAcme, &resume).error_code(),
+  EXPECT_EQ(Call(client, "/bfio.v1.Inference/Generate", kAcme, resume.SerializeAsString()).error_code(),
             grpc::StatusCode::INVALID_ARGUMENT)
       << "a message has space for the tokens that came before; what is wrong here is their number";
   v1::DrainWorkerRequest drain;
   drain.set_worker_id(std::string(100'000, 'w'));
-  EXPECT_EQ(Call(Connect(admin_, "admin-ca", "admin"), "/bfio.v1.Admin/DrainWorker", kOperator, &drain)
+  EXPECT_EQ(Call(Connect(admin_, "admin-ca", "admin"), "/bfio.v1.Admin/DrainWorker", kOperator,
+                 drain.SerializeAsString())
                 .error_code(),
             grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_FALSE(Call(client, "/bfio.v1.Inference/Abort", std::string(20'000, 't')).ok());

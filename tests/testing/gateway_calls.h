@@ -39,13 +39,16 @@ inline std::string NumbersTokenizer() {
   return folder;
 }
 
-// Sends arbitrary bytes to any method. Returns the response messages and the status.
+// Sends arbitrary bytes to any method, with a bearer token if there is one. Returns the response messages and
+// the status.
 inline std::pair<std::vector<std::string>, grpc::Status> RawCall(
     const std::shared_ptr<grpc::Channel>& channel, const std::string& method, const std::string& bytes,
-    int messages_at_most = 1 << 20, grpc_compression_algorithm compression = GRPC_COMPRESS_NONE) {
+    int messages_at_most = 1 << 20, grpc_compression_algorithm compression = GRPC_COMPRESS_NONE,
+    const std::string& token = "") {
   grpc::GenericStub stub(channel);
   grpc::ClientContext context;
   context.set_compression_algorithm(compression);
+  if (!token.empty()) context.AddMetadata("authorization", "Bearer " + token);
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
   grpc::CompletionQueue queue;
   const auto call = stub.PrepareCall(&context, method, &queue);
