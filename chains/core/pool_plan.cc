@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "chains/core/server_pool.h"
 
 namespace bfio::core {
 namespace {

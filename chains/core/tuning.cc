@@ -1,10 +1,8 @@
 #include "chains/core/tuning.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_format.h"
 

@@ -1,7 +1,6 @@
 // bfio_plan: distributes a model that is too large for one server over a pool of unequal servers.
 #include <iostream>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"

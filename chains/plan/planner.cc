@@ -1,7 +1,5 @@
 #include "chains/plan/planner.h"
 
-#include <utility>
-
 namespace bfio::plan {
 
 absl::StatusOr<Plan> MakePlan(const Problem& problem, const std::function<bool()>& go_on) {

@@ -2,12 +2,9 @@
 
 #include <deque>
 #include <functional>
-#include <memory>
 #include <thread>
-#include <utility>
 #include <variant>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"

@@ -6,8 +6,6 @@
 #include <optional>
 #include <tuple>
 #include <type_traits>
-#include <utility>
-#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"

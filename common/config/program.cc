@@ -12,7 +12,6 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "common/config/options.h"
 
 namespace bfio {
 namespace {

@@ -10,7 +10,6 @@
 #include <cstring>
 
 #include "common/base/clock.h"
-#include "common/http/tls_session.h"
 
 namespace bfio {
 namespace {

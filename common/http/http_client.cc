@@ -13,8 +13,6 @@
 #include <array>
 #include <cerrno>
 #include <climits>
-#include <cstdint>
-#include <memory>
 #include <optional>
 #include <utility>
 

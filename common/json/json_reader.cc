@@ -8,7 +8,6 @@
 #include "common/base/byte_order_mark.h"
 #include "common/base/quote.h"
 #include "common/base/status_macros.h"
-#include "nlohmann/json.hpp"
 
 namespace bfio {
 namespace {

@@ -1,13 +1,11 @@
 #include "common/net/authenticator.h"
 
 #include <algorithm>
-#include <functional>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/address.h"
-#include "common/base/clock.h"
 #include "common/base/status_macros.h"
 #include "common/net/tls.h"
 

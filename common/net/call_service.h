@@ -14,7 +14,6 @@
 #include <utility>
 
 #include "absl/functional/any_invocable.h"
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/net/first_messages.h"
 #include "common/net/server_call.h"

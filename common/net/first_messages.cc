@@ -1,7 +1,6 @@
 #include "common/net/first_messages.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "common/base/clock.h"
 

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "common/net/call_service.h"
 #include "common/net/server_call.h"
 
 namespace bfio {

@@ -11,7 +11,6 @@
 #include <memory>
 #include <utility>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/fair_share.h"
 #include "common/net/any_message.h"

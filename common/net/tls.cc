@@ -15,7 +15,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/auth/token_file.h"
-#include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/base/read_file.h"
 #include "common/base/spdlog.h"

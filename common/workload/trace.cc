@@ -6,7 +6,6 @@
 #include <cmath>
 #include <filesystem>
 #include <iterator>
-#include <memory>
 #include <optional>
 #include <streambuf>
 #include <system_error>

@@ -3,7 +3,6 @@
 #include <pthread.h>
 
 #include <memory>
-#include <utility>
 #include <vector>
 
 namespace bfio::router {

@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <functional>
 #include <iterator>
-#include <map>
 #include <utility>
 #include <variant>
 

@@ -14,7 +14,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/address.h"
-#include "common/base/clock.h"
 #include "common/base/router_instance.h"
 #include "common/base/spdlog.h"
 #include "common/base/status_macros.h"

@@ -1,6 +1,5 @@
 #include "router/engine_link/engine_barrier.h"
 
-#include <algorithm>
 #include "absl/strings/str_cat.h"
 
 namespace bfio::router {

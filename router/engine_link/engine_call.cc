@@ -1,7 +1,6 @@
 #include "router/engine_link/engine_call.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"

@@ -1,7 +1,6 @@
 #include "router/engine_link/engine_rank.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/container/flat_hash_set.h"
 #include "common/base/retry_delay.h"

@@ -1,10 +1,8 @@
 #include "router/engine_link/engine_server.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/clock.h"
 #include "common/base/peer_text.h"
 #include "common/base/spdlog.h"
 #include "router/engine_link/engine_channel.h"

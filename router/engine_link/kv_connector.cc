@@ -1,7 +1,5 @@
 #include "router/engine_link/kv_connector.h"
 
-#include <utility>
-
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"

@@ -1,6 +1,5 @@
 #include "router/engine_link/placed_rank.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace bfio::router {

@@ -1,12 +1,8 @@
 #include "router/frontend/inference_service.h"
 
 #include <algorithm>
-#include <cstdint>
-#include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "common/auth/bearer_tokens.h"
 #include "common/base/out_of_range.h"
 #include "common/base/status_macros.h"

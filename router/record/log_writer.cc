@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <limits>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"

@@ -1,6 +1,5 @@
 #include "router/record/recorder.h"
 
-#include <algorithm>
 #include <utility>
 #include <variant>
 

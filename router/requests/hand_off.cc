@@ -2,7 +2,6 @@
 #include "router/requests/hand_off.h"
 
 #include <algorithm>
-#include <utility>
 #include <vector>
 
 #include "router/requests/request_lifecycle.h"

@@ -17,7 +17,6 @@
 #include "absl/hash/hash.h"
 #include "absl/status/status.h"
 #include "absl/strings/cord.h"
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
 namespace bfio::router {

@@ -7,7 +7,6 @@
 // passed in (MonotonicNow).
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <map>

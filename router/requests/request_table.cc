@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/telemetry/trace_context.h"
-#include "router/core/agents/parents.h"
 #include "router/requests/resume_rights.h"
 
 namespace bfio::router {

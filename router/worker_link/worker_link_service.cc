@@ -1,8 +1,5 @@
 #include "router/worker_link/worker_link_service.h"
 
-#include <memory>
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/peer_text.h"
@@ -12,7 +9,6 @@
 #include "common/telemetry/log_fields.h"
 #include "router/worker_link/held_request.h"
 #include "router/worker_link/wire.h"
-#include "router/worker_link/worker_session.h"
 
 namespace bfio::router {
 

@@ -2,8 +2,6 @@
 
 #include <grpc/grpc.h>
 
-#include <utility>
-
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"

@@ -1,7 +1,6 @@
 #include "tools/loadgen/client_stream.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/net/wire_time.h"

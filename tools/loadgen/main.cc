@@ -1,7 +1,6 @@
 // bfio_loadgen: sends requests to a router, checks every stream, measures latencies.
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <memory>

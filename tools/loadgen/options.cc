@@ -1,7 +1,6 @@
 #include "tools/loadgen/options.h"
 
 #include <fstream>
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -1,7 +1,5 @@
 #include "tools/loadgen/report.h"
 
-#include <optional>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 

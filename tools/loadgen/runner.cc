@@ -1,7 +1,6 @@
 #include "tools/loadgen/runner.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"

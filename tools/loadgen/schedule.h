@@ -6,8 +6,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <utility>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/workload/arrivals.h"

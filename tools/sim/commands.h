@@ -17,6 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/config/options.h"
+#include "common/cost/batch_time.h"
 #include "common/workload/trace.h"
 #include "nlohmann/json_fwd.hpp"
 #include "tools/sim/run/options.h"
@@ -98,6 +99,9 @@ void AddNumbers(OptionTable& table, absl::string_view name, std::vector<T>* numb
   };
   table.AddParsed(name, numbers, absl::StrJoin(*numbers, ","), help, parse);
 }
+
+// Of C,A,B0,K1,K2 or C,A,B0,K1,K2,GRANULE. INVALID_ARGUMENT naming --cost.
+absl::StatusOr<BatchCost> CostOf(const std::vector<double>& numbers);
 
 // Prints the object on standard output as one line. NaN becomes null; names that are not UTF-8 are repaired.
 void PrintJson(const nlohmann::ordered_json& json);

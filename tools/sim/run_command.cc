@@ -64,7 +64,8 @@ absl::Status RunPolicies(const ReadOptions& read) {
   bool json = false;
   OptionTable table;
   AddRunOptions(table, options);
-  table.Add("ranks|workers", &options.workers, "G, number of ranks that meet in one barrier");
+  table.Add("ranks|workers", &options.workers, Within(1, 65536),
+            "G, number of ranks that meet in one barrier");
   AddWorkload(table, workload);
   AddJson(table, json);
   table.Add("policy", &policies, "one or more policies, separated by commas");

@@ -44,23 +44,28 @@ void AddRunOptions(OptionTable& table, SimOptions& options) {
   table.Add("dispatch", &options.dispatch,
             "pool: requests wait in the router; instant: each request goes to a worker's queue on arrival");
   table.Add("plan_mode", &options.plan_mode, "lockstep, or pipelined (a plan takes effect one step later)");
-  table.Add("report_delay", &options.report_delay, "delay of the workers' reports, in steps");
+  table.Add("report_delay", &options.report_delay, Within(0, 10'000),
+            "delay of the workers' reports, in steps");
   table.Add("mode", &options.mode,
             "overload (keeps --reveal requests waiting), arrivals (timed by the trace) or closed (keeps "
             "--concurrency requests in the system)");
-  table.Add("reveal", &options.reveal, "overload mode: number of requests kept waiting in the pool");
-  table.Add("concurrency", &options.concurrency, "closed mode: number of requests kept waiting or running");
-  table.Add("time_scale|load", &options.load, "arrivals mode: divides the trace's arrival times");
+  table.Add("reveal", &options.reveal, Within(1, 1 << 20),
+            "overload mode: number of requests kept waiting in the pool");
+  table.Add("concurrency", &options.concurrency, Within(0, 1 << 20),
+            "closed mode: number of requests kept waiting or running");
+  table.Add("time_scale|load", &options.load, Within(1e-9, 1e9),
+            "arrivals mode: divides the trace's arrival times");
   table.Add("warmup", &options.warmup, Within(0, 1e9),
             "warm-up steps, which are not counted; 0 by default with --requests");
-  table.Add("steps", &options.steps,
+  table.Add("steps", &options.steps, Within(0, 1e9),
             "steps to count; 0 (the default with --requests): until --requests requests are complete");
-  table.Add("requests", &options.requests,
+  table.Add("requests", &options.requests, Within(0, 1e12),
             "ends the run when this many requests are complete; 0: ends after --steps");
   table.Add("count_drain", &options.count_drain,
             "with --requests: also counts the steps after the last admission, while the group empties");
-  table.Add("slots|batch", &options.batch, "B, slots per rank (vLLM: max_num_seqs)");
-  table.Add("kv_tokens", &options.kv_tokens, "KV cache capacity per worker, in tokens; 0: no limit");
+  table.Add("slots|batch", &options.batch, Within(1, 1 << 20), "B, slots per rank (vLLM: max_num_seqs)");
+  table.Add("kv_tokens", &options.kv_tokens, Within(0, 1e15),
+            "KV cache capacity per worker, in tokens; 0: no limit");
   table.Add("admission", &options.admission,
             "KV admission of a worker: none (a request reserves all KV that it may need), kv_feasible "
             "(admits while memory suffices at every future time with probability 0.99, predicted by "
@@ -68,29 +73,30 @@ void AddRunOptions(OptionTable& table, SimOptions& options) {
             "at most the share 1 - A is in use). Also, alone or joined with +, the rule by which requests "
             "leave the pool: wait or nested_wait (:tokens=N,most=K)");
   table.Add(
-      "max_new_tokens", &options.max_new_tokens,
+      "max_new_tokens", &options.max_new_tokens, Within(0, 1e9),
       "max_new_tokens of every request; longer outputs are truncated; 0: the longest output of the workload");
-  table.Add("c", &options.cost.c_s, "step time: fixed part C, in seconds");
-  table.Add("tl", &options.cost.tl_s_per_token, "step time: t_l, seconds per resident KV token of a worker");
-  table.Add("prefill", &options.cost.prefill_s_per_token,
+  table.Add("c", &options.cost.c_s, Within(1e-9, 1e6), "step time: fixed part C, in seconds");
+  table.Add("tl", &options.cost.tl_s_per_token, Within(0, 1e6),
+            "step time: t_l, seconds per resident KV token of a worker");
+  table.Add("prefill", &options.cost.prefill_s_per_token, Within(0, 1e6),
             "step time: seconds per prompt token of the requests that a worker admits");
-  table.Add("overhead", &options.overhead_s,
+  table.Add("overhead", &options.overhead_s, Within(0, 1e6),
             "seconds added to every step for the barrier and the gap between steps");
   AddNumbers(
       table, "speeds", &options.speeds, Within(1e-3, 1e3),
       "relative speeds of the workers (1: nominal), separated by commas; repeated if there are more workers");
   table.Add("tell_speeds", &options.tell_speeds, "the policy plans with the workers' speeds");
-  table.Add("jitter", &options.jitter,
+  table.Add("jitter", &options.jitter, Within(0, 10),
             "standard deviation of the logarithm of a random factor on each worker's local time");
   table.Add("drift", &options.drift,
             "how a request's load grows: growth (one token per step), constant, "
             "speculative:DRAFT:PROBABILITY, throttled:SHARE, "
             "sequence:A,B,..");
-  table.Add("prediction_error", &options.prediction_error,
+  table.Add("prediction_error", &options.prediction_error, Within(0, 1),
             "--lookahead=oracle: x, lengths get a random error factor between 1 - x and 1 + x");
-  table.Add("hint_lead", &options.hint_lead,
+  table.Add("hint_lead", &options.hint_lead, Within(1e-3, 1e6),
             "--lookahead=hint: scale of the hints, in tokens before the end of a request");
-  table.Add("hint_noise", &options.hint_noise,
+  table.Add("hint_noise", &options.hint_noise, Within(0, 100),
             "--lookahead=hint: standard deviation of the logarithm of the hints");
 }
 

@@ -43,7 +43,8 @@ absl::Status RunWorkloadCommand(const ReadOptions& read) {
   bool json = false;
   OptionTable table;
   AddRunOptions(table, options);
-  table.Add("ranks|workers", &options.workers, "G, number of ranks that meet in one barrier");
+  table.Add("ranks|workers", &options.workers, Within(1, 65536),
+            "G, number of ranks that meet in one barrier");
   AddWorkload(table, workload);
   AddJson(table, json);
   read(table);

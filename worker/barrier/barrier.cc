@@ -1,7 +1,5 @@
 #include "worker/barrier/barrier.h"
 
-#include <string>
-
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"

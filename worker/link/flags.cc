@@ -4,9 +4,7 @@
 
 #include <limits>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 
 namespace bfio::worker {
 namespace {

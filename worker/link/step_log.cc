@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <filesystem>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/append_file.h"

@@ -9,7 +9,6 @@
 #include "common/base/spdlog.h"
 #include "common/base/status_macros.h"
 #include "common/telemetry/log_fields.h"
-#include "worker/barrier/barrier.h"
 #include "worker/scheduler/batch.h"
 
 namespace bfio::worker {

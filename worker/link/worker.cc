@@ -2,13 +2,8 @@
 
 #include <functional>
 #include <map>
-#include <memory>
-#include <string>
 #include <utility>
-#include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -29,7 +24,6 @@
 #include "worker/engine/cpu/part_memory.h"
 #include "worker/engine/cuda/device_weights.h"
 #include "worker/engine/decode/kv_fit.h"
-#include "worker/engine/engine.h"
 #include "worker/kv/page_table.h"
 #include "worker/link/rank.h"
 #include "worker/link/rank_recorder.h"

@@ -1,6 +1,5 @@
 #include "router/core/admission/mc_sf.h"
 
-#include <algorithm>
 #include <limits>
 
 namespace bfio::core {

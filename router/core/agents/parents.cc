@@ -1,6 +1,5 @@
 #include "router/core/agents/parents.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace bfio::core {

@@ -1,6 +1,5 @@
 #include "router/core/choice/rule_chooser.h"
 
-#include <algorithm>
 #include <limits>
 #include <utility>
 

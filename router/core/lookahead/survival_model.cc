@@ -1,7 +1,5 @@
 #include "router/core/lookahead/survival_model.h"
 
-#include <bit>
-
 namespace bfio::core {
 namespace {
 

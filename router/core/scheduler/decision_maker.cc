@@ -1,13 +1,9 @@
 #include "router/core/scheduler/decision_maker.h"
 
-#include <algorithm>
 #include <cstddef>
-#include <cstdint>
 #include <limits>
 
 #include "router/core/policy/place_in_order.h"
-#include "router/core/prefill/prefill_view.h"
-#include "router/core/scheduler/group_accounts.h"
 
 namespace bfio::core {
 

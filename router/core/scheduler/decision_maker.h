@@ -4,7 +4,6 @@
 // Threads: one.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>

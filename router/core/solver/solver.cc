@@ -7,9 +7,6 @@
 #include <numeric>
 #include <utility>
 
-#include "router/core/solver/paper_pricing.h"
-#include "router/core/solver/square_pricing.h"
-
 namespace bfio::core {
 namespace {
 

@@ -1,19 +1,13 @@
 #include "router/engine_link/http/http_engine.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "common/auth/token_file.h"
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
-#include "common/http/http_client.h"
 #include "common/http/reloaded_tls.h"
 #include "common/json/json_reader.h"
 #include "common/telemetry/metrics/engine_metrics.h"

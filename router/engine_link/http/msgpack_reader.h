@@ -2,7 +2,6 @@
 // The base of what engines publish (rank_messages.h). Pure. Threads: one.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>

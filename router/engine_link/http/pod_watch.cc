@@ -10,7 +10,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "absl/strings/str_split.h"
 #include "common/base/clock.h"
 #include "common/base/peer_text.h"
 #include "common/base/status_macros.h"

@@ -1,7 +1,6 @@
 #include "router/engine_link/http/step_metrics.h"
 
 #include <algorithm>
-#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "router/engine_link/http/msgpack_reader.h"

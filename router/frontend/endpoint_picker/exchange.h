@@ -11,7 +11,6 @@
 // picker has ended. Wire types end here. Threads: one at a time.
 #pragma once
 
-#include <cstdint>
 #include <deque>
 #include <optional>
 #include <string>
@@ -21,7 +20,6 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "envoy/ext_proc.pb.h"
 #include "router/requests/placed_request.h"

@@ -1,18 +1,14 @@
 #include "router/frontend/gateway/gateway_service.h"
 
 #include <algorithm>
-#include <optional>
-#include <string>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "common/base/out_of_range.h"
 #include "common/base/status_macros.h"
 #include "common/net/server_call.h"
-#include "common/net/status.h"
 #include "engines/smg_common.pb.h"
 #include "google/protobuf/empty.pb.h"
 #include "router/requests/check_request.h"

@@ -5,11 +5,38 @@
 
 namespace bfio::router::gateway {
 
-absl::Status CheckNoUnknownFields(const google::protobuf::Message& message) {
-  const google::protobuf::UnknownFieldSet& unknown = message.GetReflection()->GetUnknownFields(message);
-  if (unknown.empty()) return absl::OkStatus();
-  return NotSupported(absl::StrCat("unknown field ", unknown.field(0).number(), " of ",
-                                   std::string(message.GetDescriptor()->name())));
+absl::string_view FieldSetIn(const google::protobuf::Message& message, FieldNames names) {
+  const google::protobuf::Reflection& read = *message.GetReflection();
+  for (const absl::string_view name : names) {
+    const auto* const field = message.GetDescriptor()->FindFieldByName(std::string(name));
+    if (field->is_repeated() ? read.FieldSize(message, field) > 0 : read.HasField(message, field))
+      return name;
+  }
+  return "";
+}
+
+absl::Status CheckSampling(const google::protobuf::Message& sampling, FieldNames of_protocol) {
+  static constexpr absl::string_view kOfAll[] = {"min_p", "frequency_penalty", "presence_penalty",
+                                                 "logit_bias"};
+  const google::protobuf::Reflection& read = *sampling.GetReflection();
+  const google::protobuf::Descriptor& fields = *sampling.GetDescriptor();
+  std::string name(FieldSetIn(sampling, kOfAll));
+  if (name.empty()) name = std::string(FieldSetIn(sampling, of_protocol));
+  const float repetition = read.GetFloat(sampling, fields.FindFieldByName("repetition_penalty"));
+  if (repetition != 0 && repetition != 1) name = "repetition_penalty";
+  const auto* const constraint = read.GetOneofFieldDescriptor(sampling, fields.FindOneofByName("constraint"));
+  if (constraint != nullptr) name = constraint->name();
+  return name.empty() ? absl::OkStatus() : NotSupported(absl::StrCat("sampling_params.", name));
+}
+
+absl::Status CheckNoUnknownFields(std::initializer_list<const google::protobuf::Message*> messages) {
+  for (const google::protobuf::Message* message : messages) {
+    const google::protobuf::UnknownFieldSet& unknown = message->GetReflection()->GetUnknownFields(*message);
+    if (unknown.empty()) continue;
+    return NotSupported(absl::StrCat("unknown field ", unknown.field(0).number(), " of ",
+                                     std::string(message->GetDescriptor()->name())));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status NotSupported(absl::string_view field) {

@@ -56,9 +56,20 @@ struct ConvertedRequest {
   bool special_text = false;
 };
 
+using FieldNames = absl::Span<const absl::string_view>;
+// The first of these fields of `message` that has a value other than its default; empty: none.
+absl::string_view FieldSetIn(const google::protobuf::Message& message, FieldNames names);
+// INVALID_ARGUMENT naming the field of SamplingParams that changes what an engine computes, in all protocols
+// or, for those `of_protocol`, in this one.
+absl::Status CheckSampling(const google::protobuf::Message& sampling, FieldNames of_protocol);
 // INVALID_ARGUMENT, with the field's number, for a set field that this version does not declare: it may
 // change the output.
-absl::Status CheckNoUnknownFields(const google::protobuf::Message& message);
+absl::Status CheckNoUnknownFields(std::initializer_list<const google::protobuf::Message*> messages);
+// Of a request with its prompt and parameters.
+template <typename GenerateRequest>
+absl::Status CheckAllKnown(const GenerateRequest& from) {
+  return CheckNoUnknownFields({&from, &from.tokenized(), &from.sampling_params()});
+}
 // INVALID_ARGUMENT naming the field.
 absl::Status NotSupported(absl::string_view field);
 absl::Status CheckStops(absl::Span<const std::string> stops, const RequestContext& context);
@@ -76,32 +87,13 @@ absl::StatusOr<uint32_t> MaxNewTokens(const OutputLimit& limit, size_t prompt_to
 // An error of CheckRequest with the names of these protocols' fields.
 absl::Status InFieldsOfGateways(const absl::Status& status, const OutputLimit& limit);
 
-// Fields that change what an engine computes; they must have their default values. NaN is not 0, so it is
-// refused, too.
-template <typename SamplingParams>
-absl::Status CheckUnsupportedSampling(const SamplingParams& sampling) {
-  const auto refused = [](const char* field) {
-    return NotSupported(absl::StrCat("sampling_params.", field));
-  };
-  if (sampling.min_p() != 0) return refused("min_p");
-  if (sampling.frequency_penalty() != 0) return refused("frequency_penalty");
-  if (sampling.presence_penalty() != 0) return refused("presence_penalty");
-  if (sampling.repetition_penalty() != 0 && sampling.repetition_penalty() != 1)
-    return refused("repetition_penalty");
-  if (!sampling.logit_bias().empty()) return refused("logit_bias");
-  return absl::OkStatus();
-}
-
 // INVALID_ARGUMENT naming field, value and limit; UNAVAILABLE as of MaxNewTokens.
 template <typename GenerateRequest>
 absl::StatusOr<ConvertedRequest> ConvertFields(const GenerateRequest& from, std::string tenant,
                                                const OutputLimit& limit, Sampling how,
                                                const RequestContext& context) {
   const auto& sampling = from.sampling_params();
-  for (const google::protobuf::Message* message :
-       std::initializer_list<const google::protobuf::Message*>{&from, &from.tokenized(), &sampling}) {
-    BFIO_RETURN_IF_ERROR(CheckNoUnknownFields(*message));
-  }
+  BFIO_RETURN_IF_ERROR(CheckAllKnown(from));
   ConvertedRequest to;
   to.stops.assign(sampling.stop().begin(), sampling.stop().end());
   BFIO_RETURN_IF_ERROR(CheckStops(to.stops, context));
@@ -176,12 +168,6 @@ absl::StatusOr<ConvertedRequest> PassFields(const GenerateRequest& from, std::st
   request.passed.on = true;
   BFIO_RETURN_IF_ERROR(InFieldsOfGateways(CheckRequest(request, context.limits), limit));
   return to;
-}
-
-// Whether it has only fields that this version declares.
-template <typename Message>
-bool AllKnown(const Message& message) {
-  return message.GetReflection()->GetUnknownFields(message).empty();
 }
 
 }  // namespace bfio::router::gateway

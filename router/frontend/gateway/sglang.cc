@@ -16,27 +16,17 @@ namespace {
 
 namespace pb = ::sglang::grpc::scheduler;
 
-const char* ConstraintName(const pb::SamplingParams& sampling) {
-  switch (sampling.constraint_case()) {
-    case pb::SamplingParams::kRegex: return "regex";
-    case pb::SamplingParams::kJsonSchema: return "json_schema";
-    case pb::SamplingParams::kEbnfGrammar: return "ebnf_grammar";
-    case pb::SamplingParams::kStructuralTag: return "structural_tag";
-    case pb::SamplingParams::CONSTRAINT_NOT_SET: return nullptr;
-  }
-  return nullptr;
-}
+// What a prompt may have beside its tokens.
+constexpr absl::string_view kBesideTokens[] = {
+    "mm_inputs", "input_embeds", "return_hidden_states", "disaggregated_params", "custom_logit_processor",
+    "lora_id"};
+constexpr absl::string_view kUnsupportedSampling[] = {"min_new_tokens", "custom_params"};
 
-absl::Status CheckUnsupportedSampling(const pb::SamplingParams& sampling) {
-  const auto refused = [](const char* field) {
-    return NotSupported(absl::StrCat("sampling_params.", field));
-  };
-  BFIO_RETURN_IF_ERROR(gateway::CheckUnsupportedSampling(sampling));
-  if (sampling.min_new_tokens() != 0) return refused("min_new_tokens");
+absl::Status CheckSampling(const pb::SamplingParams& sampling) {
+  BFIO_RETURN_IF_ERROR(gateway::CheckSampling(sampling, kUnsupportedSampling));
   // Only an interval of 1 is supported: tokens are sent as they arrive.
-  if (sampling.has_stream_interval() && sampling.stream_interval() != 1) return refused("stream_interval");
-  if (sampling.has_custom_params()) return refused("custom_params");
-  if (const char* constraint = ConstraintName(sampling); constraint != nullptr) return refused(constraint);
+  if (sampling.has_stream_interval() && sampling.stream_interval() != 1)
+    return NotSupported("sampling_params.stream_interval");
   // -1: all tokens.
   if (sampling.top_k() < -1)
     return OutOfRange("sampling_params.top_k", sampling.top_k(), "-1 (all tokens), 0 (not set) or above");
@@ -61,14 +51,9 @@ absl::Status CheckLogprobs(const pb::GenerateRequest& request) {
 }
 
 absl::Status CheckUnsupported(const pb::GenerateRequest& request) {
-  if (request.has_mm_inputs()) return NotSupported("mm_inputs");
-  if (request.input_embeds_size() > 0) return NotSupported("input_embeds");
-  if (request.return_hidden_states()) return NotSupported("return_hidden_states");
-  if (request.has_disaggregated_params()) return NotSupported("disaggregated_params");
-  if (!request.custom_logit_processor().empty()) return NotSupported("custom_logit_processor");
-  if (!request.lora_id().empty()) return NotSupported("lora_id");
+  if (const auto field = FieldSetIn(request, kBesideTokens); !field.empty()) return NotSupported(field);
   BFIO_RETURN_IF_ERROR(CheckLogprobs(request));
-  return CheckUnsupportedSampling(request.sampling_params());
+  return CheckSampling(request.sampling_params());
 }
 
 // proto3's 0 is "not set" for top_p and top_k, and a temperature of 0 is greedy.
@@ -82,14 +67,9 @@ Sampling ToSampling(const pb::GenerateRequest& request) {
   return sampling;
 }
 
+// Unknown fields may contain anything.
 bool OnlyTokens(const pb::GenerateRequest& from) {
-  return !from.has_mm_inputs() && from.input_embeds().empty() && !from.return_hidden_states() &&
-         !from.has_disaggregated_params() && from.custom_logit_processor().empty() && from.lora_id().empty();
-}
-
-bool AllKnown(const pb::GenerateRequest& from) {
-  return gateway::AllKnown(from) && gateway::AllKnown(from.tokenized()) &&
-         gateway::AllKnown(from.sampling_params());
+  return FieldSetIn(from, kBesideTokens).empty() && CheckAllKnown(from).ok();
 }
 
 // Whether another engine can continue the output: the next tokens depend only on the prompt and the tokens so
@@ -101,10 +81,11 @@ bool Continues(const pb::GenerateRequest& from, bool may_resample) {
   const bool penalties = sampling.frequency_penalty() != 0 || sampling.presence_penalty() != 0 ||
                          (sampling.repetition_penalty() != 0 && sampling.repetition_penalty() != 1);
   // A stop text may begin in tokens of the first engine and end in tokens of another one.
-  const bool plain = ConstraintName(sampling) == nullptr && sampling.stop().empty() &&
-                     !sampling.has_custom_params() && from.token_ids_logprob().empty() &&
+  const bool plain = sampling.constraint_case() == pb::SamplingParams::CONSTRAINT_NOT_SET &&
+                     sampling.stop().empty() && !sampling.has_custom_params() &&
+                     from.token_ids_logprob().empty() &&
                      (!from.return_logprob() || from.logprob_start_len() < 0);
-  return ((greedy && !penalties) || may_resample) && plain && OnlyTokens(from) && AllKnown(from);
+  return ((greedy && !penalties) || may_resample) && plain && OnlyTokens(from);
 }
 
 absl::StatusOr<ConvertedRequest> Pass(pb::GenerateRequest&& from, std::string tenant,
@@ -119,7 +100,7 @@ absl::StatusOr<ConvertedRequest> Pass(pb::GenerateRequest&& from, std::string te
   // Unknown fields may contain a cache salt. For log-probabilities of the prompt, SGLang computes the prompt
   // from logprob_start_len on.
   const bool computes_all = from.return_logprob() && from.logprob_start_len() >= 0;
-  const bool only_ids = OnlyTokens(from) && AllKnown(from);
+  const bool only_ids = OnlyTokens(from);
   if (only_ids) TakeIds(from.tokenized(), to->request);
   if (only_ids && !computes_all) to->request.prefix = PrefixOf(from.tokenized());
   passed.message = PassedMessage<pb::GenerateRequest>::Make(std::move(from));

@@ -43,41 +43,17 @@ absl::StatusOr<HandOffPtr> HandOffOf(const pb::GenerateRequest& request, uint32_
   return hand_off;
 }
 
-const char* ConstraintName(const pb::SamplingParams& sampling) {
-  switch (sampling.constraint_case()) {
-    case pb::SamplingParams::kJsonSchema: return "json_schema";
-    case pb::SamplingParams::kRegex: return "regex";
-    case pb::SamplingParams::kGrammar: return "grammar";
-    case pb::SamplingParams::kStructuralTag: return "structural_tag";
-    case pb::SamplingParams::kJsonObject: return "json_object";
-    case pb::SamplingParams::kChoice: return "choice";
-    case pb::SamplingParams::CONSTRAINT_NOT_SET: return nullptr;
-  }
-  return nullptr;
-}
-
-absl::Status CheckUnsupportedSampling(const pb::SamplingParams& sampling) {
-  const auto refused = [](const char* field) {
-    return NotSupported(absl::StrCat("sampling_params.", field));
-  };
-  BFIO_RETURN_IF_ERROR(gateway::CheckUnsupportedSampling(sampling));
-  if (sampling.min_tokens() != 0) return refused("min_tokens");
-  if (sampling.has_prompt_logprobs()) return refused("prompt_logprobs");
-  if (sampling.has_truncate_prompt_tokens()) return refused("truncate_prompt_tokens");
-  if (const char* constraint = ConstraintName(sampling); constraint != nullptr) return refused(constraint);
-  if (sampling.grammar_from_first_token()) return refused("grammar_from_first_token");
-  return absl::OkStatus();
-}
+// What a prompt may have beside its tokens.
+constexpr absl::string_view kBesideTokens[] = {"mm_inputs", "extra_mm_inputs", "media_refs",
+                                               "kv_transfer_params", "kv_transfer_params_json"};
+constexpr absl::string_view kUnsupportedSampling[] = {"min_tokens", "prompt_logprobs",
+                                                      "truncate_prompt_tokens", "grammar_from_first_token"};
 
 absl::Status CheckUnsupported(const pb::GenerateRequest& request) {
   if (request.input_case() == pb::GenerateRequest::kText)
     return NotSupported("text (a prompt that is not tokenized)");
-  if (request.has_mm_inputs()) return NotSupported("mm_inputs");
-  if (request.extra_mm_inputs_size() > 0) return NotSupported("extra_mm_inputs");
-  if (request.has_media_refs()) return NotSupported("media_refs");
-  if (request.has_kv_transfer_params()) return NotSupported("kv_transfer_params");
-  if (request.has_kv_transfer_params_json()) return NotSupported("kv_transfer_params_json");
-  return CheckUnsupportedSampling(request.sampling_params());
+  if (const auto field = FieldSetIn(request, kBesideTokens); !field.empty()) return NotSupported(field);
+  return CheckSampling(request.sampling_params(), kUnsupportedSampling);
 }
 
 // CheckRequest checks the upper bound.
@@ -103,21 +79,14 @@ Sampling ToSampling(const pb::SamplingParams& from) {
 }
 
 bool OnlyTokens(const pb::GenerateRequest& from) {
-  return from.has_tokenized() && !from.has_mm_inputs() && from.extra_mm_inputs().empty() &&
-         !from.has_media_refs() && !from.has_kv_transfer_params() && !from.has_kv_transfer_params_json();
-}
-
-bool AllKnown(const pb::GenerateRequest& from) {
-  return gateway::AllKnown(from) && gateway::AllKnown(from.tokenized()) &&
-         gateway::AllKnown(from.sampling_params());
+  return from.has_tokenized() && FieldSetIn(from, kBesideTokens).empty() && CheckAllKnown(from).ok();
 }
 
 // Unknown fields may contain a cache salt or an adapter. For log-probabilities of the prompt, vLLM computes
 // the whole prompt.
 bool SharesPrefixes(const pb::GenerateRequest& from) {
   const pb::SamplingParams& sampling = from.sampling_params();
-  return OnlyTokens(from) && AllKnown(from) && !sampling.has_prompt_logprobs() &&
-         !sampling.has_truncate_prompt_tokens();
+  return OnlyTokens(from) && !sampling.has_prompt_logprobs() && !sampling.has_truncate_prompt_tokens();
 }
 
 // Whether another engine can continue the output: the next tokens depend only on the prompt and the tokens so
@@ -132,7 +101,7 @@ bool Continues(const pb::GenerateRequest& from, bool may_resample) {
   const bool plain = sampling.constraint_case() == pb::SamplingParams::CONSTRAINT_NOT_SET &&
                      sampling.stop().empty() && !sampling.has_prompt_logprobs() &&
                      !sampling.has_truncate_prompt_tokens();
-  return ((greedy && !penalties) || may_resample) && plain && OnlyTokens(from) && AllKnown(from);
+  return ((greedy && !penalties) || may_resample) && plain && OnlyTokens(from);
 }
 
 absl::StatusOr<ConvertedRequest> Pass(pb::GenerateRequest&& from, std::string tenant,

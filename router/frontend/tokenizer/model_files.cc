@@ -8,7 +8,6 @@
 #include <iterator>
 #include <limits>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <iterator>
 #include <mutex>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/types/span.h"
 #include "common/base/status_macros.h"
 #include "router/core/policy/policy.h"
 #include "tools/sim/rank/shared.h"
@@ -17,8 +17,8 @@
 
 namespace bfio::sim {
 
-BFIO_JSON_OF(RunMeasurements, steps, step_s_mean, idle_fraction, throughput_tokens_per_s, wait_steps_p50,
-             wait_steps_p99, wait_steps_max)
+BFIO_JSON_OF(RunMeasurements, steps, step_s_mean, idle_fraction, throughput_tokens_per_s, wait_steps_p99,
+             wait_steps_max)
 
 namespace {
 
@@ -28,10 +28,10 @@ constexpr int64_t kProfileRequests = 20'000;
 // The maximum factor by which a low load lengthens a run.
 constexpr double kMostStretch = 4;
 
-int64_t StepsFor(const DominanceCell& cell, int64_t steps) {
-  const double divisor = cell.workers >= 256 ? 4 : cell.workers >= 64 ? 2 : 1;
+int64_t StepsFor(const DominanceSetting& setting, int64_t steps) {
+  const double divisor = setting.workers >= 256 ? 4 : setting.workers >= 64 ? 2 : 1;
   const double stretch =
-      cell.mode == "arrivals" ? std::clamp(kSaturationLoad / cell.level, 1.0, kMostStretch) : 1;
+      setting.mode == "arrivals" ? std::clamp(kSaturationLoad / setting.level, 1.0, kMostStretch) : 1;
   return std::max<int64_t>(1, std::llround(static_cast<double>(steps) * stretch / divisor));
 }
 
@@ -51,9 +51,42 @@ absl::Status CheckLists(const DominanceOptions& options) {
   if (options.loads.empty() && options.depths.empty()) return empty("level (--loads or --depths)");
   if (options.seeds < 1) return empty("seed (--seeds)");
   if (options.threads < 1) return empty("thread (--threads)");
-  for (const double level : options.loads) BFIO_RETURN_IF_ERROR(CheckBounds({{"loads", level, 1e-9, 1e9}}));
-  for (const double level : options.depths) BFIO_RETURN_IF_ERROR(CheckBounds({{"depths", level, 1e-9, 1e9}}));
   return absl::OkStatus();
+}
+
+// Quantiles of Student's t with 1, 2, ... degrees of freedom: 95 % lie within +-.
+constexpr double kStudentWithin[] = {12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26};
+
+// Relative excess of the candidate's step time over a baseline's: the mean over the seeds, and the half width
+// of its 95 % confidence interval, which is undefined for one seed.
+std::pair<double, std::optional<double>> ExcessOver(const std::vector<RunMeasurements>& ours,
+                                                    const std::vector<RunMeasurements>& theirs) {
+  const auto n = static_cast<double>(ours.size());
+  double sum = 0, squares = 0;
+  for (size_t i = 0; i < ours.size(); ++i) {
+    const double excess = ours[i].step_s_mean / theirs[i].step_s_mean - 1;
+    sum += excess;
+    squares += excess * excess;
+  }
+  const double mean = sum / n;
+  if (ours.size() < 2) return {mean, std::nullopt};
+  const double error = std::sqrt(std::max(0.0, squares / n - mean * mean) / (n - 1));
+  return {mean, error * kStudentWithin[std::min(ours.size() - 1, std::size(kStudentWithin)) - 1]};
+}
+
+RunMeasurements MeanOf(const std::vector<RunMeasurements>& seeds) {
+  const auto n = static_cast<double>(seeds.size());
+  RunMeasurements mean{.steps = seeds[0].steps};
+  double wait = 0;
+  for (const RunMeasurements& run : seeds) {
+    mean.step_s_mean += run.step_s_mean / n;
+    mean.idle_fraction += run.idle_fraction / n;
+    mean.throughput_tokens_per_s += run.throughput_tokens_per_s / n;
+    wait += static_cast<double>(run.wait_steps_p99) / n;
+    mean.wait_steps_max = std::max(mean.wait_steps_max, run.wait_steps_max);
+  }
+  mean.wait_steps_p99 = std::llround(wait);
+  return mean;
 }
 
 }  // namespace
@@ -85,7 +118,7 @@ absl::StatusOr<Dominance> Dominance::Create(DominanceOptions options) {
     }
   }
   const auto fcfs = std::find(result.policies_.begin(), result.policies_.end(), "fcfs");
-  result.fcfs_ = static_cast<int32_t>(fcfs - result.policies_.begin());
+  result.fcfs_ = static_cast<size_t>(fcfs - result.policies_.begin());
   if (fcfs == result.policies_.end()) result.policies_.push_back("fcfs");
   if (result.policies_.size() < 2) {
     return absl::InvalidArgumentError("dominance: --policy must have a baseline other than --candidate");
@@ -97,9 +130,16 @@ absl::StatusOr<Dominance> Dominance::Create(DominanceOptions options) {
     BFIO_RETURN_IF_ERROR(core::MakePolicy(setting.name, setting.options).status());
   }
   BFIO_RETURN_IF_ERROR(result.PrepareTraces());
-  result.MakeCells();
-  for (const DominanceCell& cell : result.cells_) {
-    BFIO_RETURN_IF_ERROR(Validate(result.OptionsOf(cell, "fcfs")));
+  for (int32_t w = 0; w < std::ssize(result.options_.workloads); ++w) {
+    for (const int32_t workers : result.options_.groups) {
+      for (const double load : result.options_.loads)
+        result.settings_.push_back({w, workers, "arrivals", load});
+      for (const double depth : result.options_.depths)
+        result.settings_.push_back({w, workers, "overload", depth});
+    }
+  }
+  for (const DominanceSetting& setting : result.settings_) {
+    BFIO_RETURN_IF_ERROR(Validate(result.OptionsOf(setting, 1, "fcfs")));
   }
   return result;
 }
@@ -124,258 +164,135 @@ absl::Status Dominance::PrepareTraces() {
   return absl::OkStatus();
 }
 
-void Dominance::MakeCells() {
-  for (int32_t w = 0; w < static_cast<int32_t>(options_.workloads.size()); ++w) {
-    for (int32_t workers : options_.groups) {
-      const auto add = [&](const char* mode, double level) {
-        for (uint64_t seed = 1; seed <= static_cast<uint64_t>(options_.seeds); ++seed) {
-          DominanceCell cell{w, workers, mode, level, 0, seed, {}};
-          const double free = MeanFreeSlots(PreparedTrace(cell), workers, BatchOf(cell));
-          if (cell.mode == "overload") cell.reveal = std::max<int64_t>(1, std::llround(level * free));
-          cell.runs.resize(policies_.size());
-          cells_.push_back(std::move(cell));
-        }
-      };
-      for (double load : options_.loads) add("arrivals", load);
-      for (double depth : options_.depths) add("overload", depth);
-    }
-  }
+const Trace& Dominance::PreparedTrace(const DominanceSetting& setting, uint64_t seed) const {
+  return traces_[static_cast<size_t>(setting.workload)][seed - 1];
 }
 
-const Trace& Dominance::PreparedTrace(const DominanceCell& cell) const {
-  return traces_[static_cast<size_t>(cell.workload)][cell.seed - 1];
-}
-
-int32_t Dominance::BatchOf(const DominanceCell& cell) const {
-  const int32_t batch = options_.workloads[static_cast<size_t>(cell.workload)].batch;
+int32_t Dominance::BatchOf(const DominanceSetting& setting) const {
+  const int32_t batch = options_.workloads[static_cast<size_t>(setting.workload)].batch;
   return batch > 0 ? batch : options_.base.batch;
 }
 
-SimOptions Dominance::OptionsOf(const DominanceCell& cell, const std::string& policy) const {
+int64_t Dominance::RevealOf(const DominanceSetting& setting, uint64_t seed) const {
+  const double free = MeanFreeSlots(PreparedTrace(setting, seed), setting.workers, BatchOf(setting));
+  return std::max<int64_t>(1, std::llround(setting.level * free));
+}
+
+SimOptions Dominance::OptionsOf(const DominanceSetting& setting, uint64_t seed,
+                                const std::string& policy) const {
   SimOptions result = options_.base;
-  const DominanceWorkload& workload = options_.workloads[static_cast<size_t>(cell.workload)];
-  result.batch = BatchOf(cell);
+  const DominanceWorkload& workload = options_.workloads[static_cast<size_t>(setting.workload)];
+  const Trace& trace = PreparedTrace(setting, seed);
+  result.batch = BatchOf(setting);
   result.classes = workload.classes;
   result.tenants = workload.tenants;
   if (workload.kv_share > 0) {
-    result.kv_tokens = std::llround(workload.kv_share * result.batch * MeanReserve(PreparedTrace(cell)));
+    result.kv_tokens = std::llround(workload.kv_share * result.batch * MeanReserve(trace));
   }
   result.policy = policy;
-  result.workers = cell.workers;
-  result.mode = cell.mode;
-  result.seed = cell.seed;
-  result.steps = StepsFor(cell, result.steps);
-  if (cell.mode == "overload") {
-    result.reveal = cell.reveal;
+  result.workers = setting.workers;
+  result.mode = setting.mode;
+  result.seed = seed;
+  result.steps = StepsFor(setting, result.steps);
+  if (setting.mode == "overload") {
+    result.reveal = RevealOf(setting, seed);
     return result;
   }
-  const Trace& trace = PreparedTrace(cell);
   const double output = MeanOutputTokens(trace);
   result.warmup = std::max({result.warmup, LongestOutput(trace), std::lround(kWarmupOutputs * output)});
   result.steps = std::max<int64_t>(result.steps, std::lround(kCountedOutputs * output));
-  result.load = cell.level / kSaturationLoad *
-                FullSlotRequestRate(trace, cell.workers, result.batch, result.cost) / ArrivalRate(trace);
+  result.load = setting.level / kSaturationLoad *
+                FullSlotRequestRate(trace, setting.workers, result.batch, result.cost) / ArrivalRate(trace);
   return result;
 }
 
-absl::StatusOr<RunMeasurements> Dominance::RunOne(const DominanceCell& cell, const std::string& policy,
+absl::StatusOr<RunMeasurements> Dominance::RunOne(const DominanceSetting& setting, uint64_t seed,
+                                                  const std::string& policy,
                                                   const std::function<bool()>& go_on) const {
   BFIO_ASSIGN_OR_RETURN(std::unique_ptr<Simulation> simulation,
-                        Simulation::Create(OptionsOf(cell, policy), PreparedTrace(cell)));
+                        Simulation::Create(OptionsOf(setting, seed, policy), PreparedTrace(setting, seed)));
   BFIO_ASSIGN_OR_RETURN(const nlohmann::ordered_json run,
                         simulation->Run([&](int64_t done) { return done % 64 != 0 || go_on(); }));
   return run.get<RunMeasurements>();
 }
 
-absl::Status Dominance::Run(const std::function<void(const DominanceCell& cell, size_t index)>& done,
+absl::Status Dominance::Run(const std::function<void(size_t setting)>& done,
                             const std::function<bool()>& go_on) {
-  const size_t policies = policies_.size();
+  const auto seeds = static_cast<size_t>(options_.seeds), runs = policies_.size() * seeds;
+  for (DominanceSetting& setting : settings_)
+    setting.runs.assign(policies_.size(), std::vector<RunMeasurements>(seeds));
   std::atomic<bool> stop = false;
-  // Guarded by the mutex: the first failure, the runs missing per cell, the number of reported cells.
+  // Guarded by the mutex: the first failure, the runs missing per setting, the number of reported settings.
   std::mutex mutex;
   absl::Status failure;
-  std::vector<size_t> left(cells_.size(), policies);
+  std::vector<size_t> left(settings_.size(), runs);
   size_t told = 0;
-  RunParallel(options_.threads, cells_.size() * policies, [&](size_t task) {
+  RunParallel(options_.threads, settings_.size() * runs, [&](size_t task) {
     if (stop) return;
-    const size_t index = task / policies, policy = task % policies;
+    DominanceSetting& setting = settings_[task / runs];
+    const size_t seed = task % runs / policies_.size(), policy = task % policies_.size();
     const absl::StatusOr<RunMeasurements> measured =
-        RunOne(cells_[index], policies_[policy], [&] { return !stop && go_on(); });
+        RunOne(setting, seed + 1, policies_[policy], [&] { return !stop && go_on(); });
     const std::lock_guard<std::mutex> lock(mutex);
     failure.Update(measured.status());
     stop = !failure.ok();
     if (stop) return;
-    cells_[index].runs[policy] = *measured;
-    --left[index];
-    for (; told < cells_.size() && left[told] == 0; ++told) done(cells_[told], told);
+    setting.runs[policy][seed] = *measured;
+    --left[task / runs];
+    for (; told < settings_.size() && left[told] == 0; ++told) done(told);
   });
   return failure;
 }
 
-Verdict Dominance::Judge(const DominanceCell& cell) const {
-  Verdict verdict;
-  const RunMeasurements &ours = cell.runs[0], &fcfs = cell.runs[static_cast<size_t>(fcfs_)];
-  const auto above = [](const RunMeasurements& run, int64_t reference) {
-    return static_cast<double>(run.wait_steps_p99) > kWaitLossAbove * static_cast<double>(reference);
-  };
-  verdict.wait_p99 = ours.wait_steps_p99;
-  verdict.fcfs_wait_p99 = fcfs.wait_steps_p99;
-  for (int32_t i = 1; i < static_cast<int32_t>(cell.runs.size()); ++i) {
-    const RunMeasurements& run = cell.runs[static_cast<size_t>(i)];
-    const auto better = [&](int32_t best) {
-      return best == 0 || run.step_s_mean < cell.runs[static_cast<size_t>(best)].step_s_mean;
+Rivals BestOf(absl::Span<const RunMeasurements> runs, size_t fcfs) {
+  Rivals rivals;
+  const double fair_wait = kFairWait * static_cast<double>(runs[fcfs].wait_steps_p99);
+  for (size_t i = 1; i < runs.size(); ++i) {
+    const auto take = [&](size_t& best) {
+      if (best == 0 || runs[i].step_s_mean < runs[best].step_s_mean) best = i;
     };
-    if (better(verdict.best)) verdict.best = i;
-    if (!above(run, fcfs.wait_steps_p99) && better(verdict.best_fair)) verdict.best_fair = i;
+    take(rivals.best);
+    if (static_cast<double>(runs[i].wait_steps_p99) <= fair_wait) take(rivals.best_fair);
   }
-  verdict.step_ratio = ours.step_s_mean / cell.runs[static_cast<size_t>(verdict.best)].step_s_mean;
-  verdict.fair_step_ratio = ours.step_s_mean / cell.runs[static_cast<size_t>(verdict.best_fair)].step_s_mean;
-  verdict.step_loss = verdict.step_ratio > kStepLossAbove;
-  verdict.fair_step_loss = verdict.fair_step_ratio > kStepLossAbove;
-  verdict.wait_loss = above(ours, fcfs.wait_steps_p99);
-  return verdict;
+  return rivals;
 }
 
-struct Losses {
-  int64_t cells = 0, lost = 0, step_losses = 0, fair_step_losses = 0, wait_losses = 0;
-
-  void Add(const Verdict& verdict) {
-    ++cells;
-    lost += verdict.step_loss || verdict.wait_loss;
-    step_losses += verdict.step_loss;
-    fair_step_losses += verdict.fair_step_loss;
-    wait_losses += verdict.wait_loss;
-  }
-};
-BFIO_JSON_OF(Losses, cells, lost, step_losses, fair_step_losses, wait_losses)
-
-namespace {
-
-// Quantiles of Student's t with 1, 2, ... degrees of freedom: 95 % lie below, and 95 % within +-.
-constexpr double kStudentBelow[] = {6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.89, 1.86, 1.83};
-constexpr double kStudentWithin[] = {12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26};
-
-double StudentPoint(absl::Span<const double> points, size_t seeds) {
-  return points[std::min(seeds - 1, points.size()) - 1];
-}
-
-// Relative excess of the candidate's step time over that of baseline `run`: the mean over a setting's seeds,
-// and its standard error, which is undefined for one seed.
-struct Excess {
-  double mean = 0;
-  std::optional<double> error;
-};
-Excess ExcessOver(absl::Span<const DominanceCell> seeds, int32_t run) {
-  double sum = 0, squares = 0;
-  for (const DominanceCell& cell : seeds) {
-    const double excess = cell.runs[0].step_s_mean / cell.runs[static_cast<size_t>(run)].step_s_mean - 1;
-    sum += excess;
-    squares += excess * excess;
-  }
-  const double n = static_cast<double>(seeds.size()), mean = sum / n;
-  if (seeds.size() < 2) return {mean, std::nullopt};
-  return {mean, std::sqrt(std::max(0.0, squares / n - mean * mean) / (n - 1))};
-}
-
-// The mean over the seeds of one setting: rounded p99 waits, and the longest wait of any seed.
-DominanceCell SeedMean(absl::Span<const DominanceCell> seeds) {
-  const auto count = static_cast<double>(seeds.size());
-  DominanceCell mean = seeds[0];
-  for (size_t p = 0; p < mean.runs.size(); ++p) {
-    double step_s = 0, wait = 0;
-    for (const DominanceCell& cell : seeds) {
-      step_s += cell.runs[p].step_s_mean;
-      wait += static_cast<double>(cell.runs[p].wait_steps_p99);
-      mean.runs[p].wait_steps_max = std::max(mean.runs[p].wait_steps_max, cell.runs[p].wait_steps_max);
-    }
-    mean.runs[p].step_s_mean = step_s / count;
-    mean.runs[p].wait_steps_p99 = static_cast<int64_t>(wait / count + 0.5);
-  }
-  return mean;
-}
-
-}  // namespace
-
-nlohmann::ordered_json DominanceCellJson(const Dominance& dominance, const DominanceCell& cell) {
-  const Verdict verdict = dominance.Judge(cell);
-  const auto name = [&](int32_t run) { return dominance.policies()[static_cast<size_t>(run)]; };
-  nlohmann::ordered_json json = {
-      {"workload", dominance.options().workloads[static_cast<size_t>(cell.workload)].name},
-      {"workers", cell.workers},
-      {"mode", cell.mode},
-      {cell.mode == "arrivals" ? "load" : "depth", cell.level},
-      {"seed", cell.seed},
-      {"step_s_mean", cell.runs[0].step_s_mean},
-      {"idle_fraction", cell.runs[0].idle_fraction},
-      {"best_baseline", name(verdict.best)},
-      {"step_ratio", verdict.step_ratio},
-      {"best_fair_baseline", name(verdict.best_fair)},
-      {"fair_step_ratio", verdict.fair_step_ratio},
-      {"wait_steps_p99", verdict.wait_p99},
-      {"fcfs_wait_steps_p99", verdict.fcfs_wait_p99},
-      {"step_loss", verdict.step_loss},
-      {"fair_step_loss", verdict.fair_step_loss},
-      {"wait_loss", verdict.wait_loss}};
-  if (cell.mode == "overload") json["reveal"] = cell.reveal;
-  for (size_t p = 0; p < cell.runs.size(); ++p) {
-    json["runs"].push_back({{"policy", dominance.policies()[p]}});
-    json["runs"].back().update(nlohmann::ordered_json(cell.runs[p]));
+nlohmann::ordered_json Dominance::Json(const DominanceSetting& setting) const {
+  std::vector<RunMeasurements> means;
+  for (const std::vector<RunMeasurements>& seeds : setting.runs) means.push_back(MeanOf(seeds));
+  const auto [best, best_fair] = BestOf(means, fcfs_);
+  const auto [loss, within] = ExcessOver(setting.runs[0], setting.runs[best_fair]);
+  nlohmann::ordered_json json = {{"workload", options_.workloads[static_cast<size_t>(setting.workload)].name},
+                                 {"workers", setting.workers},
+                                 {"mode", setting.mode},
+                                 {"level", setting.level},
+                                 {"step_ms", 1e3 * means[0].step_s_mean},
+                                 {"idle_fraction", means[0].idle_fraction},
+                                 {"best", policies_[best]},
+                                 {"step_loss", ExcessOver(setting.runs[0], setting.runs[best]).first},
+                                 {"best_fair", policies_[best_fair]},
+                                 // As a share of that baseline's step.
+                                 {"fair_step_loss", loss},
+                                 {"wait_steps_p99", means[0].wait_steps_p99},
+                                 {"fcfs_wait_steps_p99", means[fcfs_].wait_steps_p99},
+                                 {"wait_steps_max", means[0].wait_steps_max},
+                                 {"fcfs_wait_steps_max", means[fcfs_].wait_steps_max}};
+  if (within) json["fair_step_loss_within_95"] = *within;
+  for (size_t p = 0; p < means.size(); ++p) {
+    json["runs"].push_back({{"policy", policies_[p]}});
+    json["runs"].back().update(nlohmann::ordered_json(means[p]));
   }
   return json;
 }
 
-nlohmann::ordered_json DominanceJson(const Dominance& dominance) {
-  const SimOptions& base = dominance.options().base;
-  const auto seeds = static_cast<size_t>(dominance.options().seeds);
-  Losses by_cell, by_mean;
-  // Losses of means that are larger than the spread over the seeds explains.
-  int64_t clear = 0;
-  nlohmann::ordered_json settings = nlohmann::ordered_json::array(), cells = settings;
-  for (const DominanceCell& cell : dominance.cells()) {
-    by_cell.Add(dominance.Judge(cell));
-    cells.push_back(DominanceCellJson(dominance, cell));
-  }
-  // Cells of the same setting are adjacent; their measurements are averaged before the verdict.
-  for (size_t first = 0; first < dominance.cells().size(); first += seeds) {
-    const auto of = absl::MakeConstSpan(dominance.cells()).subspan(first, seeds);
-    const DominanceCell mean = SeedMean(of);
-    const Verdict verdict = dominance.Judge(mean);
-    by_mean.Add(verdict);
-    const Excess excess = ExcessOver(of, verdict.best), fair = ExcessOver(of, verdict.best_fair);
-    clear +=
-        verdict.step_loss && excess.error && excess.mean > StudentPoint(kStudentBelow, seeds) * *excess.error;
-    // The loss against the best fair baseline as a share of its step.
-    settings.push_back(
-        {{"workload", dominance.options().workloads[static_cast<size_t>(mean.workload)].name},
-         {"workers", mean.workers},
-         {"mode", mean.mode},
-         {"level", mean.level},
-         {"step_ms", 1e3 * mean.runs[0].step_s_mean},
-         {"best_fair", dominance.policies()[static_cast<size_t>(verdict.best_fair)]},
-         {"fair_step_loss", fair.mean},
-         {"wait_steps_p99", verdict.wait_p99},
-         {"fcfs_wait_steps_p99", verdict.fcfs_wait_p99},
-         {"wait_steps_max", mean.runs[0].wait_steps_max},
-         {"fcfs_wait_steps_max", mean.runs[static_cast<size_t>(dominance.fcfs())].wait_steps_max}});
-    if (fair.error)
-      settings.back()["fair_step_loss_within_95"] = StudentPoint(kStudentWithin, seeds) * *fair.error;
-  }
-  nlohmann::ordered_json json = {{"candidate", dominance.policies()[0]},
-                                 {"batch", base.batch},
-                                 {"objective", base.objective},
-                                 {"horizon", base.horizon},
-                                 {"lookahead", base.lookahead},
-                                 {"plan_mode", base.plan_mode},
-                                 {"wait_ratio", base.wait_ratio},
-                                 {"warmup", base.warmup},
-                                 {"steps", base.steps},
-                                 {"seeds", seeds},
-                                 {"by_cell", by_cell},
-                                 {"by_seed_mean", by_mean},
-                                 {"settings", settings},
-                                 {"cells", cells}};
-  json["by_seed_mean"]["clear_step_losses"] = clear;
-  return json;
+nlohmann::ordered_json Dominance::Json() const {
+  const SimOptions& base = options_.base;
+  nlohmann::ordered_json settings = nlohmann::ordered_json::array();
+  for (const DominanceSetting& setting : settings_) settings.push_back(Json(setting));
+  return {{"candidate", policies_[0]},     {"batch", base.batch},         {"objective", base.objective},
+          {"horizon", base.horizon},       {"lookahead", base.lookahead}, {"plan_mode", base.plan_mode},
+          {"wait_ratio", base.wait_ratio}, {"warmup", base.warmup},       {"steps", base.steps},
+          {"seeds", options_.seeds},       {"settings", settings}};
 }
 
 }  // namespace bfio::sim

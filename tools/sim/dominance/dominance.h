@@ -1,5 +1,5 @@
-// Compares one policy with all others on every cell of workloads x group sizes x (arrival loads, reveal
-// depths) x seeds. `load` means the same utilisation everywhere: arrivals come at load / 72 of
+// Compares one policy with all others on workloads x group sizes x (arrival loads, reveal depths), each over
+// several seeds. `load` means the same utilisation everywhere: arrivals come at load / 72 of
 // FullSlotRequestRate (workload.h); arrival times of a trace are stretched to the rate, a workload without
 // them gets Poisson arrivals. In overload mode the pool is kept at max(1, round(depth x MeanFreeSlots))
 // requests. A seed rotates a trace (Rotated) or samples a profile again, and changes the policies' random
@@ -10,20 +10,21 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "common/workload/trace.h"
 #include "nlohmann/json_fwd.hpp"
 #include "tools/sim/run/options.h"
 
 namespace bfio::sim {
 
-// A cell is lost when the mean step is more than this share above the best baseline's ...
-inline constexpr double kStepLossAbove = 1.005;
-// ... or the p99 wait is more than this share above FCFS's.
-inline constexpr double kWaitLossAbove = 1.2;
+// A baseline is fair if its p99 wait is at most this multiple of FCFS's: a rule that starves large requests
+// would keep its steps short with them.
+inline constexpr double kFairWait = 1.2;
 // Arrivals mode: minimum number of steps before counting, and of counted steps, in mean output lengths.
 inline constexpr double kWarmupOutputs = 5;
 inline constexpr double kCountedOutputs = 10;
@@ -62,93 +63,80 @@ struct DominanceOptions {
   std::vector<std::string> baselines;
   // Batch, cost, objective, horizon, lookahead, plan mode, steps and warm-up of every run. G = 64 counts half
   // as many steps, G = 256 and above a quarter. A load below saturation counts 72 / load times as many, at
-  // most four times, because a cell's noise depends on its number of requests. In arrivals mode counting
+  // most four times, because a setting's noise depends on its number of requests. In arrivals mode counting
   // starts after the longest output and kWarmupOutputs mean outputs, when the group is full, and lasts at
   // least kCountedOutputs mean outputs, because a choice by replay takes several mean request lifetimes.
   SimOptions base;
   int32_t threads = 1;
 };
 
-// The measurements of one run that determine the verdict.
+// Of one run, or means over seeds: then the p99 wait is rounded, and the longest wait is that of any seed.
 struct RunMeasurements {
   // Number of counted steps.
   int64_t steps = 0;
   double step_s_mean = 0;
   double idle_fraction = 0;
   double throughput_tokens_per_s = 0;
-  int64_t wait_steps_p50 = 0;
   int64_t wait_steps_p99 = 0;
   int64_t wait_steps_max = 0;
 };
 
-struct DominanceCell {
+// What is run with every policy and every seed.
+struct DominanceSetting {
   int32_t workload = 0;
   int32_t workers = 0;
-  // "arrivals" with a load, or "overload" with a depth and the reveal target computed from it.
+  // "arrivals" with a load, or "overload" with a depth.
   std::string mode;
   double level = 0;
-  int64_t reveal = 0;
-  uint64_t seed = 0;
-  // The candidate's run first, then those of the baselines.
-  std::vector<RunMeasurements> runs;
+  // By policy, and by seed from 1.
+  std::vector<std::vector<RunMeasurements>> runs = {};
 };
 
-// A cell's verdict. Indices into DominanceCell::runs.
-struct Verdict {
-  int32_t best = 0;
-  double step_ratio = 0;
-  // The best baseline among those whose p99 wait is within kWaitLossAbove of FCFS's. A rule that starves
-  // large requests would keep its steps short with them.
-  int32_t best_fair = 0;
-  double fair_step_ratio = 0;
-  int64_t wait_p99 = 0;
-  int64_t fcfs_wait_p99 = 0;
-  bool step_loss = false;
-  bool fair_step_loss = false;
-  bool wait_loss = false;
+// The baselines with the shortest steps: of all, and of the fair ones (0: there is none). REQUIRES: `runs`
+// has the candidate first, and FCFS at `fcfs`.
+struct Rivals {
+  size_t best = 0, best_fair = 0;
 };
+Rivals BestOf(absl::Span<const RunMeasurements> runs, size_t fcfs);
 
 class Dominance {
  public:
   // INVALID_ARGUMENT for an empty list, an unknown policy or a setting out of range.
   static absl::StatusOr<Dominance> Create(DominanceOptions options);
 
-  // The cells in the order of the report, without results.
-  const std::vector<DominanceCell>& cells() const { return cells_; }
+  // In the order of the report; results are empty before Run.
+  const std::vector<DominanceSetting>& settings() const { return settings_; }
   // policies()[0] is the candidate.
   const std::vector<std::string>& policies() const { return policies_; }
-  // Index of FCFS in policies().
-  int32_t fcfs() const { return fcfs_; }
-  const DominanceOptions& options() const { return options_; }
+  // The pool of overload mode.
+  int64_t RevealOf(const DominanceSetting& setting, uint64_t seed) const;
 
-  // Runs all cells. Calls `done(i)` after cell i, in order, and `go_on` from time to time; when either
+  // Runs all settings. Calls `done(i)` after setting i, in order, and `go_on` from time to time; when that
   // returns false, the run ends with CANCELLED. Call once.
-  absl::Status Run(const std::function<void(const DominanceCell& cell, size_t index)>& done,
-                   const std::function<bool()>& go_on);
+  absl::Status Run(const std::function<void(size_t setting)>& done, const std::function<bool()>& go_on);
 
-  Verdict Judge(const DominanceCell& cell) const;
+  // A setting's results: ratios to the best baselines, waits, and the means of all policies.
+  nlohmann::ordered_json Json(const DominanceSetting& setting) const;
+  // What all settings have in common, and the settings.
+  nlohmann::ordered_json Json() const;
 
  private:
   explicit Dominance(DominanceOptions options) : options_(std::move(options)) {}
-  void MakeCells();
+
   // Traces by workload and seed, prepared for both modes.
   absl::Status PrepareTraces();
-  const Trace& PreparedTrace(const DominanceCell& cell) const;
-  int32_t BatchOf(const DominanceCell& cell) const;
-  SimOptions OptionsOf(const DominanceCell& cell, const std::string& policy) const;
-  absl::StatusOr<RunMeasurements> RunOne(const DominanceCell& cell, const std::string& policy,
-                                         const std::function<bool()>& go_on) const;
+  const Trace& PreparedTrace(const DominanceSetting& setting, uint64_t seed) const;
+  int32_t BatchOf(const DominanceSetting& setting) const;
+  SimOptions OptionsOf(const DominanceSetting& setting, uint64_t seed, const std::string& policy) const;
+  absl::StatusOr<RunMeasurements> RunOne(const DominanceSetting& setting, uint64_t seed,
+                                         const std::string& policy, const std::function<bool()>& go_on) const;
 
   DominanceOptions options_;
   std::vector<std::string> policies_;
-  int32_t fcfs_ = 0;
+  // Index of FCFS in policies_.
+  size_t fcfs_ = 0;
   std::vector<std::vector<Trace>> traces_;
-  std::vector<DominanceCell> cells_;
+  std::vector<DominanceSetting> settings_;
 };
-
-// A cell with its verdict and its runs.
-nlohmann::ordered_json DominanceCellJson(const Dominance& dominance, const DominanceCell& cell);
-// The settings of the grid; losses of cells, and of means over seeds; all means over seeds and all cells.
-nlohmann::ordered_json DominanceJson(const Dominance& dominance);
 
 }  // namespace bfio::sim

@@ -21,9 +21,8 @@ namespace bfio::sim {
 namespace {
 
 constexpr char kDominanceColumns[] =
-    "workload:-14 workers:4 load:5 depth:5.1 seed:4 step_s_mean:9.4m idle_fraction:6.2% best_baseline:-15 "
-    "step_ratio:7.4 best_fair_baseline:-15 fair_step_ratio:7.4 wait_steps_p99:6 fcfs_wait_steps_p99:6 "
-    "step_loss:5 fair_step_loss:5 wait_loss:5";
+    "workload:-14 workers:4 mode:-8 level:5.1 step_ms:9.4 idle_fraction:6.2% best:-15 step_loss:6.2% "
+    "best_fair:-15 fair_step_loss:6.2% fair_step_loss_within_95:6.2% wait_steps_p99:6 fcfs_wait_steps_p99:6";
 constexpr absl::Duration kDominanceProgress = absl::Seconds(10);
 
 bool Wanted(const std::string& name, const std::vector<std::string>& filter) {
@@ -71,10 +70,10 @@ absl::Status RunDominanceCommand(const ReadOptions& read) {
   AddNumbers(table, "ranks|groups", &options.groups, Within(1, 65536),
              "numbers of ranks, separated by commas");
   AddNumbers(table, "loads", &options.loads, Within(1e-9, 1e9),
-             "loads of arrivals mode, separated by commas, as slots in use of 72; none: no such cells");
+             "loads of arrivals mode, separated by commas, as slots in use of 72; none: not run");
   AddNumbers(table, "depths", &options.depths, Within(1e-9, 1e9),
              "pool depths of overload mode, separated by commas, in multiples of the mean free slots per "
-             "step; none: no such cells");
+             "step; none: not run");
   table.Add("seeds", &options.seeds, Within(1, 1e6), "number of seeds, from 1 up");
   AddThreads(table, threads);
   AddJson(table, json);
@@ -89,18 +88,14 @@ absl::Status RunDominanceCommand(const ReadOptions& read) {
   BFIO_ASSIGN_OR_RETURN(Dominance dominance, Dominance::Create(std::move(options)));
   if (!json) PrintHead(kDominanceColumns);
   absl::Time next = MonotonicNow() + kDominanceProgress;
-  const auto done = [&](const DominanceCell& cell, size_t index) {
-    if (!json) PrintRow(kDominanceColumns, DominanceCellJson(dominance, cell));
+  const auto done = [&](size_t index) {
+    if (!json) PrintRow(kDominanceColumns, dominance.Json(dominance.settings()[index]));
     if (MonotonicNow() < next) return;
-    std::cerr << "dominance: " << index + 1 << " of " << dominance.cells().size() << " cells\n";
+    std::cerr << "dominance: " << index + 1 << " of " << dominance.settings().size() << " settings\n";
     next = MonotonicNow() + kDominanceProgress;
   };
   BFIO_RETURN_IF_ERROR(dominance.Run(done, [] { return !ShutdownSignal::Requested(); }));
-  nlohmann::ordered_json result = DominanceJson(dominance);
-  if (!json) {
-    for (const char* rows : {"settings", "cells"}) result.erase(rows);
-  }
-  PrintResult(result, json);
+  if (json) PrintJson(dominance.Json());
   return absl::OkStatus();
 }
 

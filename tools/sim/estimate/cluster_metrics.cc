@@ -2,10 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
-#include <limits>
 #include <numeric>
-#include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"

@@ -1,7 +1,6 @@
 #include "tools/sim/estimate/estimate.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <numeric>
 #include <utility>
@@ -9,8 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
-#include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "tools/sim/rank/shared.h"
 #include "tools/sim/serve/serve_run.h"
@@ -68,6 +65,13 @@ ServeOptions RunOf(const ClusterMeasurements& measured, const EstimateOptions& o
   run.load = run.closed ? (running + OfAllRanks(measured.waiting)) / slots
                         : std::clamp(measured.requests_per_s / capacity.requests_per_s, 1e-6, 10.0);
   return run;
+}
+
+// Odd metrics lead to runs that would take forever.
+bool IsPlausible(const ServeOptions& run) {
+  const BatchCost& cost = run.cost.batch;
+  return run.load > 0 && run.load <= 10 && run.tokens_per_step >= 1 && run.tokens_per_step <= 64 &&
+         cost.c_s > 0 && cost.a_s_per_token > 0 && cost.b0_tokens <= 1'000'000'000;
 }
 
 Json Figures(const ServeResult& result) {
@@ -160,6 +164,7 @@ absl::StatusOr<Json> Estimate(const ClusterMeasurements& measured, const Estimat
     if (!fitted) continue;
     ServeOptions run = RunOf(measured, options, fitted->cost, trace);
     run.seed = seed;
+    if (!IsPlausible(run)) continue;
     if (json["cost"].is_null()) {
       json["cost"] = {{"c_s", fitted->cost.c_s},
                       {"a_s_per_token", fitted->cost.a_s_per_token},

@@ -3,7 +3,6 @@
 
 #include <fstream>
 #include <iostream>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,7 +12,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/synchronization/notification.h"
@@ -248,13 +246,7 @@ absl::Status RunEstimateCommand(const ReadOptions& read) {
   read(table);
   if (metrics.empty()) return absl::InvalidArgumentError("estimate needs --metrics=http://HOST:PORT,..");
   if (!cost.empty()) {
-    if (cost.size() != 5 || cost[0] <= 0 || cost[1] <= 0)
-      return absl::InvalidArgumentError("--cost must be C,A,B0,K1,K2");
-    options.cost = BatchCost{.c_s = cost[0],
-                             .a_s_per_token = cost[1],
-                             .b0_tokens = static_cast<int64_t>(cost[2]),
-                             .k1_s_per_pair = cost[3],
-                             .k2_s_per_token = cost[4]};
+    BFIO_ASSIGN_OR_RETURN(options.cost, CostOf(cost));
   }
   BFIO_RETURN_IF_ERROR(MakeServeRule(options.rule, options.budget).status());
   if (!workload.trace.empty() || !workload.profile.empty()) {

@@ -1,7 +1,6 @@
 #include "tools/sim/rank/cluster_dispatcher.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"

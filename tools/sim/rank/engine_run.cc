@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"

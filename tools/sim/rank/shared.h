@@ -1,4 +1,4 @@
-// What several simulations need: bounds of settings, runs in parallel, results as JSON.
+// What several simulations need: runs in parallel, results as JSON.
 #pragma once
 
 #include <algorithm>
@@ -6,12 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <initializer_list>
 #include <thread>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "common/workload/trace.h"
 #include "nlohmann/json.hpp"
 
@@ -25,23 +22,6 @@
   }
 
 namespace bfio::sim {
-
-struct Bound {
-  template <typename T>
-  Bound(const char* of, T is, double from, double to)
-      : flag(of), value(static_cast<double>(is)), least(from), most(to) {}
-  const char* flag;
-  double value, least, most;
-};
-// INVALID_ARGUMENT, naming the flag, for the first value that is not within its bounds.
-inline absl::Status CheckBounds(std::initializer_list<Bound> bounds) {
-  for (const Bound& of : bounds) {
-    if (of.value >= of.least && of.value <= of.most) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("--", of.flag, "=", of.value, ": must be within ", of.least, "..", of.most));
-  }
-  return absl::OkStatus();
-}
 
 // Calls work(0) .. work(count - 1), each once, in `threads` threads.
 inline void RunParallel(int32_t threads, size_t count, const std::function<void(size_t)>& work) {

@@ -1,8 +1,6 @@
 #include "tools/sim/replay/session_replay.h"
 
 #include <algorithm>
-#include <optional>
-#include <utility>
 #include <variant>
 
 #include "absl/container/flat_hash_map.h"

@@ -53,27 +53,6 @@ absl::Status Validate(const SimOptions& options) {
   reject(memory && absl::StartsWith(options.drift, "sequence"),
          "--kv_tokens cannot be used with --drift=sequence, because a request could exceed the KV that it "
          "reserves");
-  for (const double speed : options.speeds) status.Update(CheckBounds({{"speeds", speed, 1e-3, 1e3}}));
-  status.Update(CheckBounds({{"ranks", options.workers, 1, 65536},
-                             {"slots", options.batch, 1, 1 << 20},
-                             {"classes", options.classes, 1, 5},
-                             {"tenants", options.tenants, 1, 5},
-                             {"reveal", options.reveal, 1, 1 << 20},
-                             {"concurrency", options.concurrency, 0, 1 << 20},
-                             {"report_delay", options.report_delay, 0, 10'000},
-                             {"max_new_tokens", options.max_new_tokens, 0, 1e9},
-                             {"kv_tokens", options.kv_tokens, 0, 1e15},
-                             {"steps", options.steps, 0, 1e9},
-                             {"requests", options.requests, 0, 1e12},
-                             {"time_scale", options.load, 1e-9, 1e9},
-                             {"c", options.cost.c_s, 1e-9, 1e6},
-                             {"tl", options.cost.tl_s_per_token, 0, 1e6},
-                             {"prefill", options.cost.prefill_s_per_token, 0, 1e6},
-                             {"overhead", options.overhead_s, 0, 1e6},
-                             {"jitter", options.jitter, 0, 10},
-                             {"prediction_error", options.prediction_error, 0, 1},
-                             {"hint_lead", options.hint_lead, 1e-3, 1e6},
-                             {"hint_noise", options.hint_noise, 0, 100}}));
   return status;
 }
 

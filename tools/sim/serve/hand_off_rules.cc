@@ -1,6 +1,5 @@
 #include "tools/sim/serve/hand_off_rules.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"

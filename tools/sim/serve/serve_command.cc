@@ -24,27 +24,28 @@
 #include "tools/sim/serve/serve_run.h"
 
 namespace bfio::sim {
+
+absl::StatusOr<BatchCost> CostOf(const std::vector<double>& numbers) {
+  if (numbers.size() < 5 || numbers.size() > 6 || numbers[0] <= 0 || numbers[1] <= 0 ||
+      (numbers.size() == 6 && numbers[5] < 1)) {
+    return absl::InvalidArgumentError(
+        "--cost must be C,A,B0,K1,K2 or C,A,B0,K1,K2,GRANULE, with C and A above 0 and GRANULE at least 1");
+  }
+  BatchCost cost{.c_s = numbers[0],
+                 .a_s_per_token = numbers[1],
+                 .b0_tokens = static_cast<int64_t>(numbers[2]),
+                 .k1_s_per_pair = numbers[3],
+                 .k2_s_per_token = numbers[4]};
+  if (numbers.size() == 6) cost.granule_tokens = static_cast<int64_t>(numbers[5]);
+  return cost;
+}
+
 namespace {
 
 // The lag of a pipelined router.
 constexpr int32_t kDefaultLag = 2;
 constexpr int64_t kGridRows = 20'000;
 constexpr uint64_t kGridRowsSeed = 7;
-
-absl::StatusOr<BatchCost> CostOf(const std::vector<double>& numbers) {
-  if (numbers.size() < 5 || numbers.size() > 6 || (numbers.size() == 6 && numbers[5] < 1)) {
-    return absl::InvalidArgumentError(
-        "--cost must be C,A,B0,K1,K2 or C,A,B0,K1,K2,GRANULE, with GRANULE at least 1");
-  }
-  BatchCost cost;
-  cost.c_s = numbers[0];
-  cost.a_s_per_token = numbers[1];
-  cost.b0_tokens = static_cast<int64_t>(numbers[2]);
-  cost.k1_s_per_pair = numbers[3];
-  cost.k2_s_per_token = numbers[4];
-  if (numbers.size() == 6) cost.granule_tokens = static_cast<int64_t>(numbers[5]);
-  return cost;
-}
 
 // --padded without a value leaves the largest captured size as it is.
 void AddPadded(OptionTable& table, GroupTerms& terms) {
@@ -74,10 +75,10 @@ void AddServeOptions(OptionTable& table, ServeOptions& options, bool& json) {
             "seconds that a step takes longer on all ranks if any rank has more than S rows (--padded=S)");
   table.Add("rule", &options.rule,
             "rule that places requests and prompts; bfio_sim --help lists the rules of serve");
-  table.Add("lag", &options.lag,
+  table.Add("lag", &options.lag, Within(0, 2),
             "steps from the reports that a plan of bfio is made from to the step that it applies to: 2 for a "
             "pipelined router, 0 or 1 for lockstep; engines' own rules decide when a step begins");
-  table.Add("jitter", &options.jitter,
+  table.Add("jitter", &options.jitter, Within(0, 1),
             "standard deviation of the logarithm of a random factor on each rank's local time");
   table.Add("closed", &options.closed,
             "closed loop: a request arrives whenever one ends, and --load is the number of requests in the "
@@ -106,9 +107,8 @@ absl::StatusOr<std::vector<ServeWorkload>> GridWorkloads(const std::vector<std::
 // Target in every cell: TTFT p99 at most this multiple of the best other rule's.
 constexpr double kLongTail = 1.5;
 
-// Ratios to the best run of all other rules (the lowest E2E, chosen in hindsight), and to the lowest of each
-// figure. equal_tpot: to the lowest TPOT of the runs whose TTFT p50 is not higher, if there are any. floor:
-// lower bound of E2E, of a perfectly balanced group in which no request waits and no row is wasted.
+// Ratios to the best run of all other rules (the lowest E2E, chosen in hindsight). floor: lower bound of E2E,
+// of a perfectly balanced group in which no request waits and no row is wasted.
 nlohmann::ordered_json Ratios(const ServeCell& cell) {
   const ServeMeasurements &ours = cell.candidate, &best = cell.best;
   nlohmann::ordered_json ratios = {{"workload", cell.workload.substr(0, 24)},
@@ -123,18 +123,15 @@ nlohmann::ordered_json Ratios(const ServeCell& cell) {
                                    {"p99", ours.ttft_p99_s / best.ttft_p99_s},
                                    {"late", ours.ttft_p99_s > kLongTail * best.ttft_p99_s ? 1 : 0},
                                    {"tpot", ours.tpot_s / best.tpot_s},
-                                   {"least_ttft", ours.ttft_p50_s / cell.least_ttft_p50_s},
-                                   {"least_p99", ours.ttft_p99_s / cell.least_ttft_p99_s},
                                    {"idle", ours.idle_prefill_fraction},
                                    {"tokens", ours.throughput_tokens_per_s / best.throughput_tokens_per_s}};
-  if (cell.least_tpot_at_ttft_s > 0) ratios["equal_tpot"] = ours.tpot_s / cell.least_tpot_at_ttft_s;
   if (cell.floor) ratios["floor"] = cell.floor->e2e_s / best.e2e_s;
   return ratios;
 }
 
 constexpr char kGridColumns[] =
     "workload:-24 engine:-6 price_ms:5.1 ranks:3 load:5.2 rule:-15 budget:6 e2e:6.3 longer:5.2 ttft:5.2 "
-    "p99:5.2 late:5.2 tpot:6.3 least_ttft:5.2 least_p99:5.2 equal_tpot:5.2 idle:6.2% tokens:8.3 floor:6.3";
+    "p99:5.2 late:5.2 tpot:6.3 idle:6.2% tokens:8.3 floor:6.3";
 
 // The means and the largest of the ratios, by price, number of ranks and load.
 void PrintSummary(const std::vector<nlohmann::ordered_json>& cells) {
@@ -212,14 +209,15 @@ absl::Status RunServeCommand(const ReadOptions& read) {
   AddServeOptions(table, options, json);
   table.Add("prompt_price", &options.cost.terms.prompt_s, Within(0, 1), kPromptPriceHelp);
   AddWorkload(table, workload);
-  table.Add("ranks|workers", &options.workers, "number of ranks that meet in one barrier");
-  table.Add("slots", &options.slots, "slots per rank (max_num_seqs)");
-  table.Add("token_budget|budget", &options.budget,
+  table.Add("ranks|workers", &options.workers, Within(1, 1024), "number of ranks that meet in one barrier");
+  table.Add("slots", &options.slots, Within(1, 65536), "slots per rank (max_num_seqs)");
+  table.Add("token_budget|budget", &options.budget, Within(1, 1e18),
             "token budget of a step per rank (max_num_batched_tokens), for rules that have one");
-  table.Add("load", &options.load, "arrival rate as a share of the capacity of a perfectly balanced group");
-  table.Add("ttft_objective", &options.ttft_objective_s,
+  table.Add("load", &options.load, Within(1e-9, 10),
+            "arrival rate as a share of the capacity of a perfectly balanced group");
+  table.Add("ttft_objective", &options.ttft_objective_s, Within(0, 3600),
             "objective for the time to first token of every request, in seconds; 0: none");
-  table.Add("tokens_per_step", &options.tokens_per_step,
+  table.Add("tokens_per_step", &options.tokens_per_step, Within(1, 64),
             "tokens that a decode generates per step on average (speculative decoding), with as many rows; "
             "--load remains that of one token per step");
   table.Add("seed", &options.seed, "seed of arrivals and step times");

@@ -59,24 +59,18 @@ absl::Status Judge(const std::vector<ServeOptions>& runs,
   constexpr double kNone = std::numeric_limits<double>::infinity();
   if (figures.front().ok()) cell.candidate = *figures.front();
   std::set<std::string> ran;
-  cell.best.e2e_s = cell.least_ttft_p50_s = cell.least_ttft_p99_s = kNone;
-  double least_tpot = kNone;
+  cell.best.e2e_s = kNone;
   for (size_t i = 1; i < figures.size(); ++i) {
     if (absl::IsResourceExhausted(figures[i].status())) continue;
     if (!figures[i].ok()) return figures[i].status();
     ran.insert(runs[i].rule);
-    const ServeMeasurements& other = *figures[i];
-    if (other.e2e_s < cell.best.e2e_s) cell.best = other;
-    cell.least_ttft_p50_s = std::min(cell.least_ttft_p50_s, other.ttft_p50_s);
-    cell.least_ttft_p99_s = std::min(cell.least_ttft_p99_s, other.ttft_p99_s);
-    if (other.ttft_p50_s <= cell.candidate.ttft_p50_s) least_tpot = std::min(least_tpot, other.tpot_s);
+    if (figures[i]->e2e_s < cell.best.e2e_s) cell.best = *figures[i];
   }
   for (size_t i = 1; i < figures.size(); ++i) {
     if (ran.insert(runs[i].rule).second) cell.cannot_run.push_back(runs[i].rule);
   }
   if (cell.best.e2e_s == kNone)
     return absl::NotFoundError("all other rules are overloaded in a cell; use lower --loads");
-  cell.least_tpot_at_ttft_s = least_tpot == kNone ? 0 : least_tpot;
   return figures.front().status();
 }
 
@@ -107,8 +101,7 @@ std::string NameOf(const ServeCell& cell) {
 BFIO_JSON_OF(ServeMeasurements, rule, budget, e2e_s, ttft_p50_s, ttft_p99_s, tpot_s, idle_prefill_fraction,
              throughput_tokens_per_s)
 BFIO_JSON_OF(ServeFloor, e2e_s, ttft_s, tpot_s)
-BFIO_JSON_OF(ServeCell, workload, engine, workers, load, candidate, best, least_ttft_p50_s, least_ttft_p99_s,
-             least_tpot_at_ttft_s, cannot_run)
+BFIO_JSON_OF(ServeCell, workload, engine, workers, load, candidate, best, cannot_run)
 
 const std::vector<ServeEngine>& ServeEngines() {
   static const auto* const engines = new std::vector<ServeEngine>{{"paper", LongContextLlama70B(), 72},

@@ -64,9 +64,6 @@ struct ServeCell {
   // The candidate's budget.
   int64_t budget = 0;
   ServeMeasurements candidate, best;
-  // The minimum of each over the other rules' runs, possibly from different runs. least_tpot_at_ttft_s: over
-  // the runs whose TTFT p50 is no higher than the candidate's; 0 when there is none.
-  double least_ttft_p50_s = 0, least_ttft_p99_s = 0, least_tpot_at_ttft_s = 0;
   // Mean times of a perfectly balanced group; absent in a closed loop.
   std::optional<ServeFloor> floor;
   // Rules that keep up with none of their budgets; `best` is chosen among the other rules.

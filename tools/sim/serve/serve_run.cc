@@ -8,7 +8,6 @@
 #include <numeric>
 #include <ranges>
 #include <utility>
-#include <vector>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
@@ -37,8 +36,6 @@ constexpr double kCountedLives = 4;
 constexpr double kPatience = 3;
 // Steps between updates of a fitted cost, as in workers' reports.
 constexpr int64_t kFitSteps = 64;
-// Maximum objective in seconds, as in the router.
-constexpr double kMostObjective = 3600;
 // Token budget of ranks that have a level instead.
 constexpr int64_t kUnlimitedTokens = int64_t{1} << 40;
 // A rule that leaves more requests waiting does not keep up: twice the router's default for its pool. In a
@@ -311,20 +308,6 @@ class Run final : public Traffic {
 };
 
 absl::Status Check(const ServeOptions& options, const Trace& trace) {
-  const BatchCost& cost = options.cost.batch;
-  BFIO_RETURN_IF_ERROR(CheckBounds({{"ranks", options.workers, 1, 1024},
-                                    {"slots", options.slots, 1, 65536},
-                                    {"token_budget", options.budget, 1, 1e18},
-                                    {"load", options.load, 1e-9, 10},
-                                    {"lag", options.lag, 0, 2},
-                                    {"ttft_objective", options.ttft_objective_s, 0, kMostObjective},
-                                    {"jitter", options.jitter, 0, 1},
-                                    {"tokens_per_step", options.tokens_per_step, 1, 64},
-                                    {"cost (C)", cost.c_s, 1e-12, 1e9},
-                                    {"cost (A)", cost.a_s_per_token, 1e-12, 1e9},
-                                    {"cost (B0)", cost.b0_tokens, 0, 1e9},
-                                    {"cost (K1)", cost.k1_s_per_pair, 0, 1e9},
-                                    {"cost (K2)", cost.k2_s_per_token, 0, 1e9}}));
   const auto bad = [&](const char* why) {
     return absl::InvalidArgumentError(absl::StrCat(trace.source, ": ", why));
   };

@@ -3,7 +3,6 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstring>
@@ -15,7 +14,6 @@
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
-#include "worker/barrier/barrier.h"
 
 namespace bfio::worker {
 namespace {

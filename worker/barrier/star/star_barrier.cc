@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
-#include "worker/barrier/barrier.h"
 
 namespace bfio::worker {
 namespace {

@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "worker/barrier/barrier.h"
 #include "worker/barrier/star/rendezvous.h"
 #include "worker/barrier/star/star_barrier.h"
 

@@ -1,6 +1,5 @@
 #include "worker/engine/cpu/cpu_engine.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

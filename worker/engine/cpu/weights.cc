@@ -3,9 +3,6 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
-
 namespace bfio::worker::cpu {
 namespace {
 

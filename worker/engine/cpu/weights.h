@@ -12,8 +12,6 @@
 #include <new>
 #include <vector>
 
-#include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "worker/engine/decode/model_part.h"
 #include "worker/engine/model/element.h"
 #include "worker/engine/model/model.h"

@@ -6,11 +6,8 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
-#include <memory>
 #include <set>
-#include <utility>
 
-#include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -22,7 +19,6 @@
 #include "common/json/json_reader.h"
 #include "worker/engine/model/layout.h"
 #include "worker/engine/model/mapped_file.h"
-#include "worker/engine/model/model_config.h"
 
 namespace bfio::worker {
 

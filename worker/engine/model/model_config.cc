@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/quote.h"
 #include "common/base/status_macros.h"
-#include "common/json/json_fields.h"
 #include "common/json/json_reader.h"
 #include "worker/engine/model/rope.h"
 

@@ -241,10 +241,6 @@ TEST(OptionsTest, EndlessAndInvalidOptionsAreRefused) {
            [](SimOptions& o) { o.steps = 0; }, [](SimOptions& o) { o.mode = "closed"; },
            [](SimOptions& o) { o.mode = "open"; }, [](SimOptions& o) { o.dispatch = "push"; },
            [](SimOptions& o) { o.plan_mode = "async"; },
-           [](SimOptions& o) {
-             o.speeds = {1, 0};
-           },
-           [](SimOptions& o) { o.jitter = -1; }, [](SimOptions& o) { o.prediction_error = 1.5; },
            [](SimOptions& o) { o.kv_tokens = 1000, o.drift = "sequence:5"; },
            [](SimOptions& o) { o.dispatch = "instant", o.plan_mode = "pipelined"; },
            [](SimOptions& o) { o.dispatch = "instant", o.kv_tokens = 1000; }}) {
