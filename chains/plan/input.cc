@@ -7,6 +7,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/annotated.h"
 #include "common/base/quote.h"
 #include "common/base/status_macros.h"
 #include "common/json/json_fields.h"
@@ -71,8 +72,7 @@ absl::StatusOr<std::vector<core::ChainServer>> ParsePool(absl::string_view text,
       }
     }
   }
-  const absl::Status checked = core::CheckPool(servers, model);
-  if (!checked.ok()) return absl::InvalidArgumentError(absl::StrCat(source, ": ", checked.message()));
+  BFIO_RETURN_IF_ERROR(Annotated(source, core::CheckPool(servers, model)));
   return servers;
 }
 

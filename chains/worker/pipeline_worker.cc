@@ -11,11 +11,13 @@
 #include "bfio/v1/pipeline.grpc.pb.h"
 #include "chains/pipeline/stage.h"
 #include "common/base/address.h"
+#include "common/base/annotated.h"
 #include "common/base/backoff.h"
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/base/shutdown.h"
 #include "common/base/spdlog.h"
+#include "common/base/status_macros.h"
 #include "common/net/channel.h"
 #include "common/net/connection_listener.h"
 #include "common/net/connection_wait.h"
@@ -297,20 +299,17 @@ class Member {
 }  // namespace
 
 absl::Status PipelineWorker::Check(const WorkerOptions& options) const {
-  const auto address = ParseAddress(pipeline_.listen, /*port_may_be_0=*/true);
-  if (!address.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("--pipeline_listen: ", address.status().message()));
-  }
-  if (pipeline_.address.empty() && (address->host == "0.0.0.0" || address->host == "::")) {
+  BFIO_ASSIGN_OR_RETURN(
+      const Address address,
+      Annotated("--pipeline_listen", ParseAddress(pipeline_.listen, /*port_may_be_0=*/true)));
+  if (pipeline_.address.empty() && (address.host == "0.0.0.0" || address.host == "::")) {
     return absl::InvalidArgumentError(absl::StrCat("--pipeline_listen=", pipeline_.listen,
                                                    " is a wildcard address; add address=HOST:PORT, at which "
                                                    "other servers reach this one"));
   }
   if (!pipeline_.address.empty()) {
-    if (auto other = ParseAddress(pipeline_.address); !other.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--pipeline_listen: address: ", other.status().message()));
-    }
+    const auto other = Annotated("--pipeline_listen: address", ParseAddress(pipeline_.address));
+    if (!other.ok()) return other.status();
   }
   if (options.engine.name != "cpu" && options.engine.name != "cuda") {
     return absl::InvalidArgumentError("--pipeline_listen requires --engine=cpu or --engine=cuda");
@@ -323,47 +322,38 @@ absl::Status PipelineWorker::Check(const WorkerOptions& options) const {
         "--pipeline_listen requires --memory_limit_mb, the memory that weights and KV cache may use");
   }
   for (const TlsEnd end : {TlsEnd::kServer, TlsEnd::kClient}) {
-    if (absl::Status status = CheckTlsFiles(pipeline_.tls, "pipeline_tls", end); !status.ok()) return status;
+    BFIO_RETURN_IF_ERROR(CheckTlsFiles(pipeline_.tls, "pipeline_tls", end));
   }
   if (options.insecure) return absl::OkStatus();
-  return CheckExposure(*address, {"pipeline_listen", "pipeline_tls", "--pipeline_tls=ca=FILE",
-                                  pipeline_.tls.enabled(), !pipeline_.tls.ca.empty()});
+  return CheckExposure(address, {"pipeline_listen", "pipeline_tls", "--pipeline_tls=ca=FILE",
+                                 pipeline_.tls.enabled(), !pipeline_.tls.ca.empty()});
 }
 
 absl::Status PipelineWorker::Run(const WorkerOptions& options, std::shared_ptr<grpc::Channel> router,
                                  MakePartRank make_rank) const {
   if (options.engine.name == "cuda") {
     // Checked before the model is loaded, which takes minutes.
-    if (absl::Status status = CheckCudaDevice(options.engine.cuda.device); !status.ok()) {
-      return absl::Status(status.code(), absl::StrCat("--engine=cuda: ", status.message()));
-    }
+    BFIO_RETURN_IF_ERROR(Annotated("--engine=cuda", CheckCudaDevice(options.engine.cuda.device)));
   }
-  auto model = LoadModel(options.engine.model);
-  if (!model.ok()) {
-    return absl::Status(model.status().code(), absl::StrCat("--model: ", model.status().message()));
-  }
-  auto address = ParseAddress(pipeline_.listen, /*port_may_be_0=*/true);
-  auto listener = ConnectionListener::Bind(*address);
-  if (!listener.ok()) {
-    return absl::Status(listener.status().code(),
-                        absl::StrCat("--pipeline_listen: ", listener.status().message()));
-  }
+  BFIO_ASSIGN_OR_RETURN(auto model, Annotated("--model", LoadModel(options.engine.model)));
+  BFIO_ASSIGN_OR_RETURN(Address address, ParseAddress(pipeline_.listen, /*port_may_be_0=*/true));
+  BFIO_ASSIGN_OR_RETURN(auto listener, Annotated("--pipeline_listen", ConnectionListener::Bind(address)));
   PassService service;
-  service.set_on_accepted([raw = listener->get()](const std::string& peer) { raw->Authenticated(peer); });
+  service.set_on_accepted([raw = listener.get()](const std::string& peer) { raw->Authenticated(peer); });
   service.first_messages()->set_received(
-      [raw = listener->get()](const std::string& peer) { return raw->Received(peer); });
+      [raw = listener.get()](const std::string& peer) { return raw->Received(peer); });
   grpc::ServerBuilder builder;
   ConfigureServer(builder, kMostCalls);
   builder.SetMaxReceiveMessageSize(kMaxPassBytes);
   builder.SetResourceQuota(grpc::ResourceQuota(pipeline_.listen).Resize(kMostUnreadBytes));
-  (*listener)->AddTo(builder, ServerCredentials(pipeline_.tls));
+  listener->AddTo(builder, ServerCredentials(pipeline_.tls));
   builder.RegisterService(&service);
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr) return absl::InternalError("the gRPC server failed to start");
-  address->port = (*listener)->port();
-  const std::string reached = pipeline_.address.empty() ? address->ToString() : pipeline_.address;
+  address.port = listener->port();
+  const std::string reached = pipeline_.address.empty() ? address.ToString() : pipeline_.address;
   spdlog::info("{}: listening for chains at {}", options.worker_id, reached);
-  const std::shared_ptr<const Model> shared = *std::move(model);
+  const std::shared_ptr<const Model> shared = std::move(model);
   auto source = SourceOf(options.engine, shared);
   if (!source.ok()) return source.status();
   auto time = MeasureBlock(**source, options.engine.cpu.decode, kTrial);
@@ -371,7 +361,7 @@ absl::Status PipelineWorker::Run(const WorkerOptions& options, std::shared_ptr<g
   spdlog::info("{}: measured time of a block: {:.3g} ms per step plus {:.3g} ms per further row",
                options.worker_id, 1e3 * time->step_s, 1e3 * time->row_s);
   // From here on every path must stop the listener again.
-  (*listener)->Serve();
+  listener->Serve();
   absl::Status status;
   {
     const std::string digest = DigestOf(options.engine, *shared).Hex();
@@ -382,7 +372,7 @@ absl::Status PipelineWorker::Run(const WorkerOptions& options, std::shared_ptr<g
                   make_head);
     status = member.Run();
   }
-  (*listener)->Stop();
+  listener->Stop();
   server->Shutdown(absl::ToChronoTime(absl::Now() + absl::Seconds(1)));
   return status;
 }

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/auth/token_file.h"
+#include "common/base/annotated.h"
 #include "common/base/status_macros.h"
 #include "common/net/exposure.h"
 
@@ -23,13 +24,9 @@ absl::StatusOr<Login> MakeLogin(const std::string& address, absl::string_view ap
       return absl::InvalidArgumentError(absl::StrCat("--", api, "_token_file: the token would go to ",
                                                      address, " unencrypted; give --", tls_flag, "=ca=FILE"));
     }
-    absl::StatusOr<std::string> token = ReadTokenFile(token_file);
-    if (!token.ok()) {
-      return absl::Status(token.status().code(),
-                          absl::StrCat("--", api, "_token_file: ", token.status().message()));
-    }
+    BFIO_ASSIGN_OR_RETURN(login.token,
+                          Annotated(absl::StrCat("--", api, "_token_file"), ReadTokenFile(token_file)));
     WarnIfWorldReadable(token_file);
-    login.token = *std::move(token);
   }
   login.credentials = ChannelCredentials(tls);
   return login;

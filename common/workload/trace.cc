@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "common/base/annotated.h"
 #include "common/base/byte_order_mark.h"
 #include "common/base/rng.h"
 #include "common/base/status_macros.h"
@@ -166,8 +167,7 @@ absl::StatusOr<Trace> ReadFolder(const std::string& path, const TraceOptions& op
     if (read.ok() && buffer.failed()) read = absl::InvalidArgumentError("reading failed");
     if (!read.ok()) DropRow(trace, std::filesystem::path(file).filename().string(), read.message());
   }
-  if (const absl::Status filled = CheckNotEmpty(trace); !filled.ok())
-    return absl::InvalidArgumentError(absl::StrCat(path, ": ", filled.message()));
+  BFIO_RETURN_IF_ERROR(Annotated(path, CheckNotEmpty(trace)));
   return trace;
 }
 

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/auth/token_file.h"
+#include "common/base/annotated.h"
 #include "common/base/mutex.h"
 #include "common/base/peer_text.h"
 #include "common/base/status_macros.h"
@@ -81,8 +82,7 @@ absl::Status CheckLogins(const std::vector<EngineAddress>& engines) {
   for (const EngineAddress& engine : engines) {
     BFIO_RETURN_IF_ERROR(CheckTlsFiles(engine.tls, "engines", TlsEnd::kClient));
     if (engine.token_file.empty()) continue;
-    if (const auto token = ReadTokenFile(engine.token_file); !token.ok())
-      return absl::Status(token.status().code(), absl::StrCat("--engines: ", token.status().message()));
+    BFIO_RETURN_IF_ERROR(Annotated("--engines", ReadTokenFile(engine.token_file).status()));
     WarnIfWorldReadable(engine.token_file);
   }
   return absl::OkStatus();

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/annotated.h"
 #include "common/base/shutdown.h"
 #include "common/base/spdlog.h"
 #include "common/base/version.h"
@@ -54,8 +55,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> OpenStandbyPort(const RouterOptions&
     std::fflush(stdout);
     return web;
   }
-  if (!options.http_may_fail)
-    return absl::Status(web.status().code(), absl::StrCat("--http_listen: ", web.status().message()));
+  if (!options.http_may_fail) return Annotated("--http_listen", web.status());
   spdlog::warn("no probes on standby: {} (--http_listen sets another port)",
                std::string(web.status().message()));
   return nullptr;
@@ -86,9 +86,7 @@ absl::StatusOr<bool> Lead(Election& election, RouterOptions& options) {
 // Null without --election_etcd.
 absl::StatusOr<std::unique_ptr<Election>> MakeElection(const ElectionOptions& options) {
   if (options.etcd.endpoints.empty()) return nullptr;
-  auto election = Election::Create(options);
-  if (election.ok()) return election;
-  return absl::Status(election.status().code(), absl::StrCat("--election_*: ", election.status().message()));
+  return Annotated("--election_*", Election::Create(options));
 }
 
 int PrintCheck(const EngineCheck& check) {

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/address.h"
+#include "common/base/annotated.h"
 #include "common/base/router_instance.h"
 #include "common/base/spdlog.h"
 #include "common/base/status_macros.h"
@@ -94,17 +95,13 @@ absl::StatusOr<Components> Make(const RouterOptions& options) {
   BFIO_ASSIGN_OR_RETURN(components.admin_authenticator,
                         MakeAuthenticator("admin API", options.admin_tokens, "admin_tokens"));
   if (!options.resume_key_file.empty()) {
-    absl::StatusOr<TicketKeys> keys = TicketKeys::Open(options.resume_key_file);
-    if (!keys.ok()) {
-      return absl::Status(keys.status().code(), absl::StrCat("--resume_key_file: ", keys.status().message()));
-    }
-    components.secrets.tickets = ResumeTickets(*std::move(keys), options.client_timeout);
+    BFIO_ASSIGN_OR_RETURN(TicketKeys keys,
+                          Annotated("--resume_key_file", TicketKeys::Open(options.resume_key_file)));
+    components.secrets.tickets = ResumeTickets(std::move(keys), options.client_timeout);
   }
   if (!options.tokenizer.empty()) {
-    absl::StatusOr<ModelFiles> model = LoadModelFiles(options.tokenizer);
-    if (!model.ok())
-      return absl::Status(model.status().code(), absl::StrCat("--tokenizer: ", model.status().message()));
-    components.model = std::make_shared<const ModelFiles>(*std::move(model));
+    BFIO_ASSIGN_OR_RETURN(ModelFiles model, Annotated("--tokenizer", LoadModelFiles(options.tokenizer)));
+    components.model = std::make_shared<const ModelFiles>(std::move(model));
   }
   DecisionThread::Parts& parts = components.parts;
   core::StopSignal stop;
@@ -143,13 +140,11 @@ absl::Status RouterServer::Check(const RouterOptions& options) {
 absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions options) {
   BFIO_ASSIGN_OR_RETURN(Components components, Make(options));
   if (!options.decision_log.empty()) {
-    auto writer = record::LogWriter::Open({options.decision_log, options.decision_log_bytes});
-    if (!writer.ok()) {
-      return absl::Status(writer.status().code(),
-                          absl::StrCat("--decision_log: ", writer.status().message()));
-    }
+    BFIO_ASSIGN_OR_RETURN(
+        auto writer, Annotated("--decision_log",
+                               record::LogWriter::Open({options.decision_log, options.decision_log_bytes})));
     components.parts.recorder = std::make_unique<record::Recorder>(
-        *std::move(writer), record::SessionInfo{options.version, components.parts.first_id},
+        std::move(writer), record::SessionInfo{options.version, components.parts.first_id},
         options.scheduler(), options.policy, options.lookahead);
   }
   // Once per process, before the first server is built.
@@ -205,7 +200,7 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
     if (web.ok()) {
       router->web_ = *std::move(web);
     } else if (!options.http_may_fail) {
-      return absl::Status(web.status().code(), absl::StrCat("--http_listen: ", web.status().message()));
+      return Annotated("--http_listen", web.status());
     } else {
       spdlog::warn("no live page and no /metrics: {} (--http_listen sets another port)",
                    std::string(web.status().message()));
@@ -435,12 +430,9 @@ void RouterServer::Shutdown() {
 namespace {
 
 absl::Status CheckPort(const std::string& listen, const PortSetup& setup, bool insecure) {
-  const absl::StatusOr<Address> address = ParseAddress(listen, /*port_may_be_0=*/true);
-  if (!address.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--", setup.listen_flag, ": ", address.status().message()));
-  }
-  return insecure ? absl::OkStatus() : CheckExposure(*address, setup);
+  BFIO_ASSIGN_OR_RETURN(const Address address, Annotated(absl::StrCat("--", setup.listen_flag),
+                                                         ParseAddress(listen, /*port_may_be_0=*/true)));
+  return insecure ? absl::OkStatus() : CheckExposure(address, setup);
 }
 
 absl::Status CheckWorkerPort(const RouterOptions& options) {
@@ -501,11 +493,8 @@ bool HttpOperates(const RouterOptions& options) {
 absl::StatusOr<std::unique_ptr<Authenticator>> MakeAuthenticator(std::string api, const std::string& tokens,
                                                                  absl::string_view flag) {
   if (tokens.empty()) return std::make_unique<Authenticator>(std::move(api), nullptr);
-  auto file = TokenFile::Open(tokens);
-  if (!file.ok()) {
-    return absl::Status(file.status().code(), absl::StrCat("--", flag, ": ", file.status().message()));
-  }
-  return std::make_unique<Authenticator>(std::move(api), *std::move(file));
+  BFIO_ASSIGN_OR_RETURN(auto file, Annotated(absl::StrCat("--", flag), TokenFile::Open(tokens)));
+  return std::make_unique<Authenticator>(std::move(api), std::move(file));
 }
 
 int MaxClientMessageBytes(const RequestLimits& limits) {

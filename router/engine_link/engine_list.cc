@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/base/annotated.h"
 #include "common/base/spdlog.h"
 #include "common/base/status_macros.h"
 #include "router/engine_link/engine_call.h"
@@ -92,10 +93,8 @@ absl::StatusOr<std::vector<EngineAddress>> ParseUrl(const std::string& text) {
   }
   std::vector<EngineAddress> engines;
   for (const absl::string_view ports : absl::StrSplit(server.substr(colon + 1), ',')) {
-    const auto range = ParsePorts(ports);
-    if (!range.ok())
-      return absl::InvalidArgumentError(absl::StrCat("'", text, "': ", range.status().message()));
-    for (uint32_t port = range->first; port <= range->second && engines.size() <= kMostEngines; ++port) {
+    BFIO_ASSIGN_OR_RETURN(const auto range, Annotated(absl::StrCat("'", text, "'"), ParsePorts(ports)));
+    for (uint32_t port = range.first; port <= range.second && engines.size() <= kMostEngines; ++port) {
       BFIO_ASSIGN_OR_RETURN(engine.server, ParseAddress(absl::StrCat(server.substr(0, colon + 1), port)));
       // Envoy gets addresses, not names.
       engine.by_name = !IsIpAddress(engine.server.host);

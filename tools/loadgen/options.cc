@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/address.h"
+#include "common/base/annotated.h"
 #include "common/base/status_macros.h"
 #include "common/workload/trace.h"
 
@@ -16,9 +17,7 @@ const Within kPerSecond(0, 1e9);
 const Within kTimeout(absl::Milliseconds(1), absl::Hours(24));
 
 absl::Status CheckAddress(const char* flag, const std::string& address) {
-  const auto parsed = ParseTarget(address);
-  return parsed.ok() ? absl::OkStatus()
-                     : absl::InvalidArgumentError(absl::StrCat(flag, ": ", parsed.status().message()));
+  return Annotated(flag, ParseTarget(address).status());
 }
 
 absl::Status CheckWritable(const char* flag, const std::string& path) {

@@ -263,11 +263,11 @@ absl::Status RouterLink::RunStream(Inbox& inbox) {
     state_->done.reset();
   }
   auto call = std::make_unique<Call>(state_, options_.worker_id, inbox, channel_);
-  if (options_.recorder != nullptr) options_.recorder->OnStreamUp();
+  Record([](RankTelemetry& of) { of.connected = true; });
   inbox.OnStreamUp(stream);
   WriteLoop(*call);
   inbox.OnStreamDown(stream);
-  if (options_.recorder != nullptr) options_.recorder->OnStreamDown();
+  Record([](RankTelemetry& of) { of.connected = false; });
   {
     MutexLock lock(&state_->mutex);
     state_->stream = 0;
@@ -340,13 +340,17 @@ void RouterLink::Send(uint64_t stream, OutMessage message) {
 
 void RouterLink::Lose(const OutMessage& message) {
   const auto* report = std::get_if<StepReport>(&message);
-  if (report != nullptr && options_.recorder != nullptr) {
-    options_.recorder->OnUndelivered(report->output.tokens.size());
-  }
+  if (report == nullptr) return;
+  Record(
+      [tokens = std::ssize(report->output.tokens)](RankTelemetry& of) { of.undelivered_tokens += tokens; });
+}
+
+void RouterLink::Record(absl::FunctionRef<void(RankTelemetry&)> change) const {
+  if (options_.recorder != nullptr) options_.recorder->Record(change);
 }
 
 void RouterLink::RequestLeave(std::string reason) {
-  if (options_.recorder != nullptr) options_.recorder->OnLeaving();
+  Record([](RankTelemetry& of) { of.leaving = true; });
   MutexLock lock(&state_->mutex);
   if (state_->leaving.has_value()) return;
   if (state_->stream != 0 && state_->greeted) state_->queue.push_back(Leave{reason});

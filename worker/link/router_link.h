@@ -87,6 +87,7 @@ class RouterLink final : public StepLink {
   absl::Duration PauseAfter(const absl::Status& ended, bool heard);
   // Records a message that no router receives.
   void Lose(const OutMessage& message);
+  void Record(absl::FunctionRef<void(RankTelemetry&)> change) const;
 
   const RouterLinkOptions options_;
   const std::shared_ptr<grpc::Channel> channel_;

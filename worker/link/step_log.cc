@@ -19,19 +19,6 @@ std::string CsvName(absl::string_view worker) {
   return name;
 }
 
-std::string LineOf(const std::string& worker, const StepRow& row) {
-  std::string out = absl::StrCat(worker, ",", row.epoch, ",", row.step, ",");
-  absl::StrAppend(&out, row.rank, ",", row.ranks, ",", row.load_tokens, ",", row.active);
-  absl::StrAppend(&out, ",", row.admitted, ",", row.finished, ",", row.prefill_tokens);
-  absl::StrAppend(&out, ",", row.local_ns, ",", row.barrier_wait_ns, ",");
-  if (row.gap_ns) absl::StrAppend(&out, *row.gap_ns);
-  absl::StrAppend(&out, ",", row.end_ns, ",", row.batch.tokens, ",");
-  // Integers, because StrAppend rounds doubles beyond 6 digits.
-  absl::StrAppend(&out, std::llround(row.batch.prefill_pairs), ",", std::llround(row.batch.decode_context),
-                  "\n");
-  return out;
-}
-
 // PATH and PATH.1, within a bound.
 class BoundedFile {
  public:
@@ -89,8 +76,18 @@ class BoundedFile {
 
 }  // namespace
 
-void StepLog::Rank::Append(const StepRow& row) {
-  writer_->Append(LineOf(worker_, row));
+std::string StepLog::Rank::Row(const StepReport& report, const GroupSpec& group, int32_t admitted,
+                               int64_t end_ns) const {
+  const StepOutput& of = report.output;
+  std::string row = absl::StrCat(worker_, ",", report.epoch, ",", report.step, ",");
+  absl::StrAppend(&row, group.rank, ",", group.world_size, ",", of.load_tokens, ",", of.tokens.size());
+  absl::StrAppend(&row, ",", admitted, ",", of.finished.size(), ",", of.prefill_tokens);
+  absl::StrAppend(&row, ",", report.local_ns, ",", report.barrier_wait_ns, ",");
+  if (report.gap_ns) absl::StrAppend(&row, *report.gap_ns);
+  // Integers, because StrAppend rounds doubles beyond 6 digits.
+  absl::StrAppend(&row, ",", end_ns, ",", of.batch.tokens, ",", std::llround(of.batch.prefill_pairs), ",",
+                  std::llround(of.batch.decode_context), "\n");
+  return row;
 }
 
 absl::StatusOr<std::unique_ptr<StepLog>> StepLog::Open(const std::string& path, int64_t max_bytes) {

@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,35 +14,10 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/base/background_writer.h"
-#include "common/cost/batch_time.h"
+#include "worker/barrier/barrier.h"
+#include "worker/link/messages.h"
 
 namespace bfio::worker {
-
-// One step of one rank. Times in nanoseconds.
-struct StepRow {
-  uint64_t epoch = 0;
-  int64_t step = 0;
-  int32_t rank = 0;
-  // World size.
-  int32_t ranks = 0;
-  // L_g.
-  int64_t load_tokens = 0;
-  // Requests that generated a token, those of them that began with this step, those that ended.
-  int32_t active = 0;
-  int32_t admitted = 0;
-  int32_t finished = 0;
-  // Prompt tokens processed.
-  int64_t prefill_tokens = 0;
-  int64_t local_ns = 0;
-  int64_t barrier_wait_ns = 0;
-  // From the end of the barrier before to the local work. Absent in an epoch's first step and after an idle
-  // wait.
-  std::optional<int64_t> gap_ns;
-  // When the barrier ended, on the machine's monotonic clock.
-  int64_t end_ns = 0;
-  // StepOutput::batch.
-  BatchLoad batch;
-};
 
 class StepLog {
  public:
@@ -58,8 +32,10 @@ class StepLog {
 
   class Rank {
    public:
-    // Costs some microseconds.
-    void Append(const StepRow& row);
+    // The row of a step with its line break, in some microseconds. `admitted`: requests that began with it;
+    // `end_ns`: when its barrier ended, on the machine's monotonic clock.
+    std::string Row(const StepReport& report, const GroupSpec& group, int32_t admitted, int64_t end_ns) const;
+    void Append(absl::string_view row) { writer_->Append(row); }
 
    private:
     friend class StepLog;

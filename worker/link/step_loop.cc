@@ -62,6 +62,10 @@ void StepLoop::Begin(LoopTask task, int64_t step, absl::Duration timeout) const 
   if (options_.recorder != nullptr) options_.recorder->OnTask(task, step, timeout);
 }
 
+void StepLoop::Record(absl::FunctionRef<void(RankTelemetry&)> change) const {
+  if (options_.recorder != nullptr) options_.recorder->Record(change);
+}
+
 absl::Status StepLoop::Greet(uint64_t stream) {
   Hello hello;
   hello.worker_id = options_.worker_id;
@@ -84,7 +88,7 @@ absl::Status StepLoop::Greet(uint64_t stream) {
 
 absl::Status StepLoop::RunEpoch(const Inbox::Enter& enter) {
   for (const Handle handle : enter.epoch.cancellations) Drop(handle);
-  if (options_.recorder != nullptr) options_.recorder->OnFreeKv(engine_->free_kv_tokens());
+  Record([&](RankTelemetry& of) { of.free_kv_tokens = engine_->free_kv_tokens(); });
   held_.set_retain(enter.epoch.retain);
   if (!enter.epoch.group_name.empty()) group_ = enter.epoch.group_name;
   level_.reset();
@@ -96,7 +100,7 @@ absl::Status StepLoop::RunEpoch(const Inbox::Enter& enter) {
   // Aborts at once if the epoch is over already. Destroyed before the barrier.
   const std::stop_callback abort(enter.over, [&] { barrier->Abort(); });
   absl::Status status = RunSteps(enter, *barrier);
-  if (options_.recorder != nullptr) options_.recorder->OnEpochEnd();
+  Record([](RankTelemetry& of) { of.in_epoch = false; });
   return status;
 }
 
@@ -117,9 +121,12 @@ absl::StatusOr<std::unique_ptr<Barrier>> StepLoop::FormGroup(const Inbox::Enter&
   link_.Send(enter.stream, std::move(ready));
   const ScopedLogFields fields{
       {"worker", options_.worker_id}, {"group", group_}, {"epoch", epoch.group.epoch}};
-  if (options_.recorder != nullptr) {
-    options_.recorder->OnEpoch(barrier.ok());
-  }
+  Record([&](RankTelemetry& of) {
+    of.in_epoch = barrier.ok();
+    of.epochs_failed += barrier.ok() ? 0 : 1;
+    // They have been reported to the router.
+    if (barrier.ok()) of.undelivered_tokens = 0;
+  });
   if (barrier.ok()) {
     spdlog::info("{}: epoch {}: rank {} of {}", options_.worker_id, epoch.group.epoch, epoch.group.rank,
                  epoch.group.world_size);
@@ -149,25 +156,29 @@ absl::Status StepLoop::RunSteps(const Inbox::Enter& enter, Barrier& barrier) {
     if (!engine.ok()) return engine;
     if (met.ok()) {
       meter_.Take(report);
-      if (options_.recorder != nullptr && report.cost) options_.recorder->OnCost(*report.cost);
-      if (options_.recorder != nullptr && report.energy)
-        options_.recorder->OnBarrierEnergy(report.energy->sums.barrier_j);
     } else {
       // The tokens in the report are valid nevertheless.
       report.barrier_error = Text(met);
       report.missing_ranks = MissingRanks(met);
     }
-    std::optional<StepRow> row;
-    if (options_.step_log != nullptr && met.ok()) row = RowOf(enter, report);
-    const auto preempted = static_cast<int64_t>(report.output.preempted.size());
-    const auto failed = static_cast<int64_t>(report.output.failed.size());
+    std::string row;
+    if (options_.step_log != nullptr && met.ok())
+      row = options_.step_log->Row(report, enter.epoch.group, admitted_, *barrier_end_ns_);
+    const uint64_t preempted = report.output.preempted.size(), failed = report.output.failed.size();
+    const std::optional<StepCostEstimate> cost = report.cost;
+    const std::optional<EnergyReading> energy = report.energy;
     link_.Send(enter.stream, std::move(report));
     // After the report, which others wait for.
-    if (row) options_.step_log->Append(*row);
-    if (options_.recorder != nullptr) {
-      const auto held = static_cast<int64_t>(held_.size());
-      options_.recorder->OnStep({engine_->free_kv_tokens(), held, preempted, failed}, met.ok());
-    }
+    if (!row.empty()) options_.step_log->Append(row);
+    Record([&](RankTelemetry& of) {
+      of.steps += met.ok() ? 1 : 0;
+      of.preempted_requests += preempted;
+      of.failed_requests += failed;
+      of.free_kv_tokens = engine_->free_kv_tokens();
+      of.held_requests = static_cast<int64_t>(held_.size());
+      if (cost) of.cost = *cost;
+      if (energy) of.barrier_j = energy->sums.barrier_j;
+    });
     if (!met.ok()) {
       const ScopedLogFields fields{{"worker", options_.worker_id},
                                    {"group", group_},
@@ -306,25 +317,6 @@ absl::Status StepLoop::RunLocal(const Inbox::Enter& enter, StepReport& report) {
   EndFailed(report);
   due_.clear();
   return status;
-}
-
-StepRow StepLoop::RowOf(const Inbox::Enter& enter, const StepReport& report) const {
-  StepRow row;
-  row.epoch = report.epoch;
-  row.step = report.step;
-  row.rank = enter.epoch.group.rank;
-  row.ranks = enter.epoch.group.world_size;
-  row.load_tokens = report.output.load_tokens;
-  row.active = static_cast<int32_t>(report.output.tokens.size());
-  row.admitted = admitted_;
-  row.finished = static_cast<int32_t>(report.output.finished.size());
-  row.prefill_tokens = report.output.prefill_tokens;
-  row.local_ns = report.local_ns;
-  row.barrier_wait_ns = report.barrier_wait_ns;
-  row.gap_ns = report.gap_ns;
-  row.end_ns = *barrier_end_ns_;
-  row.batch = report.output.batch;
-  return row;
 }
 
 Contribution StepLoop::ContributionOf(const StepReport& report) const {

@@ -164,6 +164,7 @@ class StepLoop {
   void SetLevel(int64_t step);
   absl::Status Admit(const SequenceRequest& request);
   void Drop(Handle handle);
+  void Record(absl::FunctionRef<void(RankTelemetry&)> change) const;
   // Records the loop's present task.
   void Begin(LoopTask task, int64_t step = 0, absl::Duration timeout = absl::ZeroDuration()) const;
   // Ends the requests that failed in the step, and lists them in the report's `rejected`.
@@ -173,9 +174,6 @@ class StepLoop {
   absl::Status RunLocal(const Inbox::Enter& enter, StepReport& report);
   // Waits for the other ranks in the step's barrier. An error if it or some rank's engine failed.
   absl::Status AwaitBarrier(const Inbox::Enter& enter, Barrier& barrier, bool engine_ok, StepReport& report);
-  // Passes a step to the step log and the recorder, after its report is handed over.
-  // REQUIRES: the barrier succeeded, and the report is complete.
-  StepRow RowOf(const Inbox::Enter& enter, const StepReport& report) const;
   Contribution ContributionOf(const StepReport& report) const;
 
   const StepLoopOptions options_;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/base/address.h"
+#include "common/base/annotated.h"
 #include "common/base/mutex.h"
 #include "common/base/saturate.h"
 #include "common/base/shutdown.h"
@@ -133,10 +134,6 @@ std::string IdOfRank(const WorkerOptions& options, int index) {
   return absl::StrCat(options.worker_id, "#", index);
 }
 
-absl::Status WithFlag(const char* flag, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat("--", flag, ": ", status.message()));
-}
-
 std::vector<RankTelemetry> FiguresOf(const std::vector<const RankRecorder*>& ranks) {
   std::vector<RankTelemetry> telemetry;
   for (const RankRecorder* rank : ranks) telemetry.push_back(rank->telemetry());
@@ -187,15 +184,14 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Open(const WorkerO
     readers.push_back(process->recorders_.back().get());
   }
   if (!options.http_listen.empty()) {
-    auto opened = OpenWorkerWeb(options.http_listen, options.version, std::move(readers));
-    if (!opened.ok()) return WithFlag("http_listen", opened.status());
-    process->web_ = *std::move(opened);
+    BFIO_ASSIGN_OR_RETURN(
+        process->web_,
+        Annotated("--http_listen", OpenWorkerWeb(options.http_listen, options.version, std::move(readers))));
     spdlog::info("metrics and probes on http://{}", process->web_->address());
   }
   if (!options.step_log.empty()) {
-    auto opened = StepLog::Open(options.step_log, kStepLogBytes);
-    if (!opened.ok()) return WithFlag("step_log", opened.status());
-    process->log_ = *std::move(opened);
+    BFIO_ASSIGN_OR_RETURN(process->log_,
+                          Annotated("--step_log", StepLog::Open(options.step_log, kStepLogBytes)));
   }
   return process;
 }
@@ -205,7 +201,10 @@ absl::StatusOr<RankParts> WorkerProcess::MakeRank(std::string id, int index, std
   BFIO_ASSIGN_OR_RETURN(
       auto endpoint, MakeBarrierEndpoint(options_.barrier, {.host = options_.barrier_host,
                                                             .device = options_.engine.cuda.device + index}));
-  recorder(index).OnLimits(engine->limits());
+  // With several heads of chains, those of the one that began last.
+  recorder(index).Record([tokens = engine->limits().kv_tokens](RankTelemetry& of) {
+    of.kv_tokens = of.free_kv_tokens = tokens;
+  });
   RankParts parts;
   parts.energy = MeterEnergy(options_, index);
   StepLoopOptions& loop = parts.loop;
@@ -236,7 +235,7 @@ absl::StatusOr<std::vector<RankParts>> WorkerProcess::MakeRanks() {
   }
   // Bad input has been reported by now, in a separate line.
   spdlog::info("model {}", model);
-  for (const auto& recorder : recorders_) recorder->OnStarted();
+  for (const auto& recorder : recorders_) recorder->Record([](RankTelemetry& of) { of.started = true; });
   return ranks;
 }
 
@@ -278,7 +277,7 @@ std::unique_ptr<Rank> AttachRank(const WorkerOptions& options, RankParts parts,
 // that reported last.
 absl::Status RunParts(const WorkerOptions& options, WorkerProcess& process,
                       const std::shared_ptr<grpc::Channel>& channel) {
-  process.recorder(0).OnStarted();
+  process.recorder(0).Record([](RankTelemetry& of) { of.started = true; });
   return options.parts->Run(
       options, channel,
       [&options, &process, channel](PartRank part) -> absl::StatusOr<std::unique_ptr<Rank>> {
@@ -316,9 +315,9 @@ absl::Status CheckBarrierSecret(const WorkerOptions& options, const Target& rout
 }  // namespace
 
 absl::Status CheckWorkerOptions(const WorkerOptions& options) {
-  const auto router = ParseTarget(options.router, options.tls.enabled());
-  if (!router.ok()) return absl::InvalidArgumentError(absl::StrCat("--router: ", router.status().message()));
-  BFIO_RETURN_IF_ERROR(CheckBarrierSecret(options, *router));
+  BFIO_ASSIGN_OR_RETURN(const Target router,
+                        Annotated("--router", ParseTarget(options.router, options.tls.enabled())));
+  BFIO_RETURN_IF_ERROR(CheckBarrierSecret(options, router));
   BFIO_RETURN_IF_ERROR(CheckTlsFiles(options.tls, "worker_tls", TlsEnd::kClient));
   BFIO_RETURN_IF_ERROR(CheckEngineOptions(options.engine));
   const bool limited =
@@ -407,8 +406,7 @@ absl::StatusOr<int64_t> FitKv(const EngineOptions& options, const Model& model, 
     return *fits;
   }
   if (limited) {
-    const absl::Status status = CheckFits(bytes, whole, all, options.memory_limit_bytes);
-    return absl::Status(status.code(), absl::StrCat("--memory_limit_mb: ", status.message()));
+    return Annotated("--memory_limit_mb", CheckFits(bytes, whole, all, options.memory_limit_bytes));
   }
   return absl::ResourceExhaustedError(absl::StrFormat(
       "--kv_tokens=%d: the KV cache of %s needs up to %.1f MiB in addition to %.1f MiB of weights, and this "
@@ -462,25 +460,17 @@ absl::StatusOr<Engines> Engines::Create(const EngineOptions& options, int32_t ra
   if (options.name == "cuda") {
     // Checked before the model is loaded, which takes minutes. Each rank has its own GPU.
     for (const int32_t device : {options.cuda.device, options.cuda.device + ranks - 1}) {
-      if (absl::Status status = CheckCudaDevice(device); !status.ok())
-        return absl::Status(status.code(), absl::StrCat("--engine=cuda: ", status.message()));
+      BFIO_RETURN_IF_ERROR(Annotated("--engine=cuda", CheckCudaDevice(device)));
     }
-    auto model = LoadModel(options.model);
-    if (!model.ok()) {
-      return absl::Status(model.status().code(), absl::StrCat("--model: ", model.status().message()));
-    }
-    LogWindow(options.model, (*model)->config());
-    engines.digest_ = DigestOf(options, **model);
-    engines.model_ = *std::move(model);
+    BFIO_ASSIGN_OR_RETURN(engines.model_, Annotated("--model", LoadModel(options.model)));
+    LogWindow(options.model, engines.model_->config());
+    engines.digest_ = DigestOf(options, *engines.model_);
     return engines;
   }
-  auto model = LoadModel(options.model);
-  if (!model.ok()) {
-    return absl::Status(model.status().code(), absl::StrCat("--model: ", model.status().message()));
-  }
-  BFIO_ASSIGN_OR_RETURN(engines.options_.cpu.decode.limits.kv_tokens, FitKv(options, **model, ranks));
-  engines.digest_ = DigestOf(options, **model);
-  engines.weights_ = cpu::Weights::Make(*std::move(model), options.weights);
+  BFIO_ASSIGN_OR_RETURN(auto model, Annotated("--model", LoadModel(options.model)));
+  BFIO_ASSIGN_OR_RETURN(engines.options_.cpu.decode.limits.kv_tokens, FitKv(options, *model, ranks));
+  engines.digest_ = DigestOf(options, *model);
+  engines.weights_ = cpu::Weights::Make(std::move(model), options.weights);
   LogModel(options.model, *engines.weights_);
   return engines;
 }

@@ -33,8 +33,11 @@ absl::string_view NameOf(RankPhase phase);
 struct RankTelemetry {
   std::string worker_id;
   RankPhase phase = RankPhase::kStarting;
+  // What the phase follows from: its model is loaded, it has a stream, it is in an epoch, it asked to leave.
+  bool started = false;
   bool connected = false;
   bool in_epoch = false;
+  bool leaving = false;
   uint64_t epochs_failed = 0;
 
   // Steps whose barrier succeeded on all ranks.

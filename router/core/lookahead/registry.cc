@@ -1,4 +1,3 @@
-#include <bit>
 #include <string>
 
 #include "absl/status/status.h"
@@ -40,27 +39,6 @@ constexpr LookaheadEntry kLookaheads[] = {
      }},
 };
 
-absl::Status Check(const LookaheadOptions& options) {
-  // The negated comparisons also catch NaN.
-  const auto wrong = [](const char* field, const auto& value, const char* must) {
-    return absl::InvalidArgumentError(absl::StrCat("lookahead: ", field, " is ", value, "; must be ", must));
-  };
-  if (!(options.memory_requests >= 1)) return wrong("memory_requests", options.memory_requests, "at least 1");
-  if (!(options.prior_mean_tokens >= 1 && options.prior_mean_tokens <= 1e9)) {
-    return wrong("prior_mean_tokens", options.prior_mean_tokens, "within 1..1e9");
-  }
-  if (!(options.prior_requests >= 0)) return wrong("prior_requests", options.prior_requests, "at least 0");
-  if (!(options.pool_requests >= 0)) return wrong("pool_requests", options.pool_requests, "at least 0");
-  if (options.max_groups < 0 || options.max_groups > 4096) {
-    return wrong("max_groups", options.max_groups, "within 0..4096");
-  }
-  if (options.ages_per_octave < 1 || options.ages_per_octave > 65536 ||
-      !std::has_single_bit(static_cast<uint32_t>(options.ages_per_octave))) {
-    return wrong("ages_per_octave", options.ages_per_octave, "a power of two within 1..65536");
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 const std::vector<LookaheadInfo>& RegisteredLookaheads() {
@@ -74,7 +52,6 @@ const std::vector<LookaheadInfo>& RegisteredLookaheads() {
 
 absl::StatusOr<std::unique_ptr<Lookahead>> MakeLookahead(absl::string_view name,
                                                          const LookaheadOptions& options) {
-  if (absl::Status status = Check(options); !status.ok()) return status;
   std::string known;
   for (const LookaheadEntry& lookahead : kLookaheads) {
     if (lookahead.info.name == name) return lookahead.make(options);

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/auth/token_file.h"
+#include "common/base/annotated.h"
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
 #include "common/http/reloaded_tls.h"
@@ -180,8 +181,7 @@ class HttpEngine final : public EngineClient {
       if (answer.ok() && answer->status == 200)
         return done(absl::StatusOr<std::string>(std::move(answer->body)));
       if (answer.ok()) answer = absl::FailedPreconditionError(absl::StrCat("status ", answer->status));
-      done(absl::StatusOr<std::string>(
-          absl::Status(answer.status().code(), absl::StrCat("GET ", path, ": ", answer.status().message()))));
+      done(absl::StatusOr<std::string>(Annotated(absl::StrCat("GET ", path), answer.status())));
     });
   }
 

@@ -117,39 +117,31 @@ void TestEngine::AwaitRequests() {
 void TestEngine::Run(int index) {
   Rank& rank = ranks_[static_cast<size_t>(index)];
   std::vector<std::pair<std::shared_ptr<Mailbox>, Event>> events;
-  std::optional<worker::StepRow> row;
+  // Of the last step, where steps are logged.
+  worker::StepReport report;
+  int32_t admitted = 0;
   for (int64_t step = 1;; ++step) {
     const int64_t arrived_ns = NowNs();
     barrier_.arrive_and_wait();
     const int64_t met_ns = NowNs();
-    if (row) {
+    if (rank.log != nullptr && step > 1) {
       // The wait for the next request is not the barrier's.
-      row->barrier_wait_ns = parked_ ? 0 : met_ns - arrived_ns;
-      row->end_ns = parked_ ? arrived_ns : met_ns;
-      rank.log->Append(*row);
+      report.barrier_wait_ns = parked_ ? 0 : met_ns - arrived_ns;
+      rank.log->Append(rank.log->Row(report,
+                                     {.rank = index, .world_size = static_cast<int32_t>(ranks_.size())},
+                                     admitted, parked_ ? arrived_ns : met_ns));
     }
     for (auto& [mailbox, event] : events) mailbox->Put(std::move(event));
     if (ended_) return;
-    const int32_t admitted = Admit(rank);
+    admitted = Admit(rank);
     const int64_t begin_ns = NowNs();
     const absl::Status status = rank.engine->Step(rank.out);
     const int64_t local_ns = NowNs() - begin_ns;
     if (!status.ok()) std::abort();  // the engine is broken
     events = Follow(index, step);
     if (rank.log == nullptr) continue;
-    const worker::StepOutput& out = rank.out;
-    row = worker::StepRow{.epoch = 1,
-                          .step = step,
-                          .rank = index,
-                          .ranks = static_cast<int32_t>(ranks_.size()),
-                          .load_tokens = out.load_tokens,
-                          .active = static_cast<int32_t>(out.tokens.size()),
-                          .admitted = admitted,
-                          .finished = static_cast<int32_t>(out.finished.size()),
-                          .prefill_tokens = out.prefill_tokens,
-                          .local_ns = local_ns,
-                          .gap_ns = parked_ ? std::nullopt : std::optional(begin_ns - met_ns),
-                          .batch = out.batch};
+    report = {.epoch = 1, .step = step, .output = rank.out, .local_ns = local_ns};
+    if (!parked_) report.gap_ns = begin_ns - met_ns;
   }
 }
 

@@ -1,6 +1,7 @@
 #include <iostream>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/annotated.h"
 #include "common/base/clock.h"
 #include "common/base/shutdown.h"
 #include "common/base/status_macros.h"
@@ -39,9 +40,7 @@ absl::Status TakeAll(record::LogReader& reader, Take take) {
   for (int64_t n = 0; n % kLook != 0 || !ShutdownSignal::Requested(); ++n) {
     BFIO_ASSIGN_OR_RETURN(const bool more, reader.Next(record));
     if (!more) return absl::OkStatus();
-    absl::Status status = take(record);
-    if (!status.ok())
-      return absl::Status(status.code(), absl::StrCat(reader.Where(), ": ", status.message()));
+    BFIO_RETURN_IF_ERROR(Annotated(reader.Where(), take(record)));
   }
   return absl::OkStatus();
 }

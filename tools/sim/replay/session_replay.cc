@@ -6,6 +6,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/annotated.h"
 #include "common/base/status_macros.h"
 #include "router/core/lookahead/lookahead.h"
 #include "router/core/policy/place_in_order.h"
@@ -202,8 +203,7 @@ absl::Status SessionReplay::Take(const record::Record& record) {
     status =
         cluster_ != nullptr ? TakeEvent(*logged) : absl::InvalidArgumentError("an event precedes the header");
   }
-  if (status.ok()) return status;
-  return absl::Status(status.code(), absl::StrCat("record ", counts_.records, ": ", status.message()));
+  return Annotated(absl::StrCat("record ", counts_.records), status);
 }
 
 absl::Status SessionReplay::TakeHeader(const record::LogHeader& header) {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/annotated.h"
 #include "common/base/status_macros.h"
 #include "tools/sim/rank/shared.h"
 #include "tools/sim/serve/serve_rule.h"
@@ -133,7 +134,7 @@ absl::Status RunServeGrid(const ServeGridOptions& options, const std::function<v
       const bool none = !options.against.empty() && absl::IsNotFound(status);
       if (none || !of.cannot_run.empty()) without = of;
       if (none) continue;
-      if (!status.ok()) return absl::Status(status.code(), absl::StrCat(NameOf(of), ": ", status.message()));
+      BFIO_RETURN_IF_ERROR(Annotated(NameOf(of), status));
       any = true;
       done(of);
     }

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/annotated.h"
 #include "common/base/status_macros.h"
 #include "worker/barrier/star/rendezvous.h"
 #include "worker/barrier/star/star_barrier.h"
@@ -18,12 +19,10 @@ absl::StatusOr<std::unique_ptr<StarEndpoint>> StarEndpoint::Create(const StarOpt
     return absl::InvalidArgumentError("the barrier's host must have 1 to 253 characters");
   }
   Address address{options.host, 0};
-  auto listener = Listen(options.host, &address.port);
-  if (!listener.ok()) {
-    return absl::UnavailableError(
-        absl::StrCat("the barrier cannot listen on '", options.host, "': ", listener.status().message()));
-  }
-  return std::unique_ptr<StarEndpoint>(new StarEndpoint(options, *std::move(listener), std::move(address)));
+  BFIO_ASSIGN_OR_RETURN(auto listener,
+                        Annotated(absl::StrCat("the barrier cannot listen on '", options.host, "'"),
+                                  Listen(options.host, &address.port)));
+  return std::unique_ptr<StarEndpoint>(new StarEndpoint(options, std::move(listener), std::move(address)));
 }
 
 absl::StatusOr<std::string> StarEndpoint::Offer() {

@@ -1,6 +1,8 @@
 #include "worker/barrier/star/wire.h"
 
 #include <cstring>
+#include <type_traits>
+#include <utility>
 
 namespace bfio::worker {
 namespace {
@@ -8,19 +10,27 @@ namespace {
 constexpr uint32_t kMagic = 0x42694642;  // "BFiB" in memory
 constexpr uint16_t kVersion = 4;
 
+// Numbers in little-endian order, as `Wire` on the wire.
 class Writer {
  public:
+  static constexpr bool kReads = false;
   explicit Writer(absl::Span<uint8_t> out) : out_(out) {}
 
-  template <typename T>
-  void Put(T value) {
-    const auto bits = static_cast<uint64_t>(value);
-    for (size_t i = 0; i < sizeof(T); ++i) out_[at_++] = static_cast<uint8_t>(bits >> (8 * i));
+  template <typename Wire, typename T>
+  void Number(T value) {
+    const auto bits = static_cast<uint64_t>(static_cast<Wire>(value));
+    for (size_t i = 0; i < sizeof(Wire); ++i) out_[at_++] = static_cast<uint8_t>(bits >> (8 * i));
   }
-  template <typename Bytes>
-  void PutBytes(const Bytes& bytes) {
+  template <typename Array>
+  void Bytes(const Array& bytes) {
     std::memcpy(out_.data() + at_, bytes.data(), bytes.size());
     at_ += bytes.size();
+  }
+  // The rest of the message: its length, and as much as fits.
+  void Text(absl::string_view text) {
+    text = text.substr(0, kMaxHostBytes);
+    Number<uint16_t>(text.size());
+    Bytes(text);
   }
 
  private:
@@ -30,148 +40,127 @@ class Writer {
 
 class Reader {
  public:
+  static constexpr bool kReads = true;
   explicit Reader(absl::Span<const uint8_t> in) : in_(in) {}
 
-  template <typename T>
-  T Get() {
+  template <typename Wire, typename T>
+  void Number(T& value) {
     uint64_t bits = 0;
-    for (size_t i = 0; i < sizeof(T); ++i) bits |= uint64_t{in_[at_++]} << (8 * i);
-    return static_cast<T>(bits);
+    for (size_t i = 0; i < sizeof(Wire); ++i) bits |= uint64_t{in_[at_++]} << (8 * i);
+    value = static_cast<T>(static_cast<Wire>(bits));
   }
-  template <size_t kCount>
-  std::array<uint8_t, kCount> GetArray() {
-    std::array<uint8_t, kCount> bytes;
-    std::memcpy(bytes.data(), in_.data() + at_, kCount);
-    at_ += kCount;
-    return bytes;
+  template <typename Array>
+  void Bytes(Array& bytes) {
+    std::memcpy(bytes.data(), in_.data() + at_, bytes.size());
+    at_ += bytes.size();
   }
-  std::string GetBytes(size_t count) {
-    std::string bytes(reinterpret_cast<const char*>(in_.data() + at_), count);
-    at_ += count;
-    return bytes;
+  void Text(std::string& text) {
+    size_t size = 0;
+    Number<uint16_t>(size);
+    ok_ = size <= kMaxHostBytes;
+    text.resize(ok_ ? size : 0);
+    Bytes(text);
   }
+  // False: a text is longer than its message.
+  bool ok() const { return ok_; }
 
  private:
   absl::Span<const uint8_t> in_;
   size_t at_ = 0;
+  bool ok_ = true;
 };
 
-// magic u32, version u16, type u16
-void PutPrefix(Writer& writer, WireType type) {
-  writer.Put(kMagic);
-  writer.Put(kVersion);
-  writer.Put(static_cast<uint16_t>(type));
+// The fields of each message, for both.
+template <typename A, typename T>
+using Of = std::conditional_t<A::kReads, T&, const T&>;
+
+template <typename A>
+void Fields(A& a, Of<A, Opening> opening) {
+  a.Bytes(opening.nonce);
 }
 
-std::optional<WireType> GetPrefix(Reader& reader, WireType first, WireType last) {
-  if (reader.Get<uint32_t>() != kMagic || reader.Get<uint16_t>() != kVersion) return std::nullopt;
-  const auto type = static_cast<WireType>(reader.Get<uint16_t>());
-  if (type < first || type > last) return std::nullopt;
-  return type;
+template <typename A>
+void Fields(A& a, Of<A, Challenge> challenge) {
+  a.Bytes(challenge.nonce);
+  a.Bytes(challenge.proof);
+}
+
+template <typename A>
+void Fields(A& a, Of<A, Handshake> handshake) {
+  a.template Number<uint64_t>(handshake.epoch);
+  a.template Number<int32_t>(handshake.rank);
+  a.template Number<int32_t>(handshake.world_size);
+  a.template Number<uint16_t>(handshake.address.port);
+  a.Text(handshake.address.host);
+}
+
+template <typename A>
+void Fields(A& a, Of<A, Frame> frame) {
+  a.template Number<uint64_t>(frame.epoch);
+  a.template Number<int32_t>(frame.rank);
+  a.template Number<int32_t>(frame.code);
+  a.template Number<int64_t>(frame.step);
+  a.template Number<int64_t>(frame.view.max_load_tokens);
+  a.template Number<int64_t>(frame.view.sum_load_tokens);
+  a.template Number<int64_t>(frame.view.max_local_ns);
+  a.template Number<int64_t>(frame.view.sum_local_ns);
+  a.template Number<int64_t>(frame.view.sum_active);
+  a.template Number<uint64_t>(frame.view.stop_flags);
+}
+
+template <size_t kBytes, typename M>
+std::array<uint8_t, kBytes> Encoded(WireType type, const M& message) {
+  std::array<uint8_t, kBytes> bytes{};
+  Writer writer(absl::MakeSpan(bytes));
+  writer.Number<uint32_t>(kMagic);
+  writer.Number<uint16_t>(kVersion);
+  writer.Number<uint16_t>(type);
+  Fields(writer, message);
+  return bytes;
+}
+
+template <size_t kBytes, typename M>
+std::optional<M> Decoded(absl::Span<const uint8_t> bytes, WireType first, WireType last) {
+  if (bytes.size() != kBytes) return std::nullopt;
+  Reader reader(bytes);
+  uint32_t magic = 0;
+  uint16_t version = 0;
+  WireType type{};
+  reader.Number<uint32_t>(magic);
+  reader.Number<uint16_t>(version);
+  reader.Number<uint16_t>(type);
+  if (magic != kMagic || version != kVersion || type < first || type > last) return std::nullopt;
+  M message;
+  if constexpr (requires { message.type; }) message.type = type;
+  Fields(reader, message);
+  return reader.ok() ? std::optional(std::move(message)) : std::nullopt;
 }
 
 }  // namespace
 
 std::array<uint8_t, kOpeningBytes> Encode(const Opening& opening) {
-  std::array<uint8_t, kOpeningBytes> bytes{};
-  Writer writer(absl::MakeSpan(bytes));
-  PutPrefix(writer, WireType::kOpen);
-  writer.PutBytes(opening.nonce);
-  return bytes;
+  return Encoded<kOpeningBytes>(WireType::kOpen, opening);
 }
-
 std::array<uint8_t, kChallengeBytes> Encode(const Challenge& challenge) {
-  std::array<uint8_t, kChallengeBytes> bytes{};
-  Writer writer(absl::MakeSpan(bytes));
-  PutPrefix(writer, WireType::kChallenge);
-  writer.PutBytes(challenge.nonce);
-  writer.PutBytes(challenge.proof);
-  return bytes;
+  return Encoded<kChallengeBytes>(WireType::kChallenge, challenge);
 }
-
 std::array<uint8_t, kHandshakeBytes> Encode(const Handshake& handshake) {
-  std::array<uint8_t, kHandshakeBytes> bytes{};
-  Writer writer(absl::MakeSpan(bytes));
-  PutPrefix(writer, handshake.type);
-  writer.Put(handshake.epoch);
-  writer.Put(handshake.rank);
-  writer.Put(handshake.world_size);
-  writer.Put(handshake.address.port);
-  const std::string host = handshake.address.host.substr(0, kMaxHostBytes);
-  writer.Put(static_cast<uint16_t>(host.size()));
-  writer.PutBytes(host);
-  return bytes;
+  return Encoded<kHandshakeBytes>(handshake.type, handshake);
 }
-
 std::array<uint8_t, kFrameBytes> Encode(const Frame& frame) {
-  std::array<uint8_t, kFrameBytes> bytes{};
-  Writer writer(absl::MakeSpan(bytes));
-  PutPrefix(writer, frame.type);
-  writer.Put(frame.epoch);
-  writer.Put(frame.rank);
-  writer.Put(static_cast<int32_t>(frame.code));
-  writer.Put(frame.step);
-  writer.Put(frame.view.max_load_tokens);
-  writer.Put(frame.view.sum_load_tokens);
-  writer.Put(frame.view.max_local_ns);
-  writer.Put(frame.view.sum_local_ns);
-  writer.Put(frame.view.sum_active);
-  writer.Put(uint64_t{frame.view.stop_flags});
-  return bytes;
+  return Encoded<kFrameBytes>(frame.type, frame);
 }
-
 std::optional<Opening> DecodeOpening(absl::Span<const uint8_t> bytes) {
-  if (bytes.size() != kOpeningBytes) return std::nullopt;
-  Reader reader(bytes);
-  if (!GetPrefix(reader, WireType::kOpen, WireType::kOpen).has_value()) return std::nullopt;
-  return Opening{reader.GetArray<sizeof(Nonce)>()};
+  return Decoded<kOpeningBytes, Opening>(bytes, WireType::kOpen, WireType::kOpen);
 }
-
 std::optional<Challenge> DecodeChallenge(absl::Span<const uint8_t> bytes) {
-  if (bytes.size() != kChallengeBytes) return std::nullopt;
-  Reader reader(bytes);
-  if (!GetPrefix(reader, WireType::kChallenge, WireType::kChallenge).has_value()) return std::nullopt;
-  Challenge challenge;
-  challenge.nonce = reader.GetArray<sizeof(Nonce)>();
-  challenge.proof = reader.GetArray<sizeof(Proof)>();
-  return challenge;
+  return Decoded<kChallengeBytes, Challenge>(bytes, WireType::kChallenge, WireType::kChallenge);
 }
-
 std::optional<Handshake> DecodeHandshake(absl::Span<const uint8_t> bytes) {
-  if (bytes.size() != kHandshakeBytes) return std::nullopt;
-  Reader reader(bytes);
-  const auto type = GetPrefix(reader, WireType::kJoin, WireType::kReject);
-  if (!type.has_value()) return std::nullopt;
-  Handshake handshake;
-  handshake.type = *type;
-  handshake.epoch = reader.Get<uint64_t>();
-  handshake.rank = reader.Get<int32_t>();
-  handshake.world_size = reader.Get<int32_t>();
-  handshake.address.port = reader.Get<uint16_t>();
-  const auto host_bytes = reader.Get<uint16_t>();
-  if (host_bytes > kMaxHostBytes) return std::nullopt;
-  handshake.address.host = reader.GetBytes(host_bytes);
-  return handshake;
+  return Decoded<kHandshakeBytes, Handshake>(bytes, WireType::kJoin, WireType::kReject);
 }
-
 std::optional<Frame> DecodeFrame(absl::Span<const uint8_t> bytes) {
-  if (bytes.size() != kFrameBytes) return std::nullopt;
-  Reader reader(bytes);
-  const auto type = GetPrefix(reader, WireType::kReduce, WireType::kError);
-  if (!type.has_value()) return std::nullopt;
-  Frame frame;
-  frame.type = *type;
-  frame.epoch = reader.Get<uint64_t>();
-  frame.rank = reader.Get<int32_t>();
-  frame.code = static_cast<absl::StatusCode>(reader.Get<int32_t>());
-  frame.step = reader.Get<int64_t>();
-  frame.view.max_load_tokens = reader.Get<int64_t>();
-  frame.view.sum_load_tokens = reader.Get<int64_t>();
-  frame.view.max_local_ns = reader.Get<int64_t>();
-  frame.view.sum_local_ns = reader.Get<int64_t>();
-  frame.view.sum_active = reader.Get<int64_t>();
-  frame.view.stop_flags = static_cast<uint32_t>(reader.Get<uint64_t>());
-  return frame;
+  return Decoded<kFrameBytes, Frame>(bytes, WireType::kReduce, WireType::kError);
 }
 
 }  // namespace bfio::worker

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/annotated.h"
 #include "common/base/quote.h"
 #include "common/base/status_macros.h"
 #include "common/json/json_fields.h"
@@ -219,12 +220,9 @@ absl::StatusOr<TensorMap> ParseFile(absl::Span<const std::byte> file) {
   const absl::Span<const std::byte> data = file.subspan(kPrefix + header.size());
   TensorMap tensors;
   for (const SafetensorsEntry& entry : entries) {
-    absl::StatusOr<TensorView> view = View(entry, data);
-    if (!view.ok()) {
-      return absl::Status(view.status().code(),
-                          absl::StrCat("tensor ", Quote(entry.name), ": ", view.status().message()));
-    }
-    tensors.emplace(entry.name, *std::move(view));
+    BFIO_ASSIGN_OR_RETURN(TensorView view,
+                          Annotated(absl::StrCat("tensor ", Quote(entry.name)), View(entry, data)));
+    tensors.emplace(entry.name, view);
   }
   BFIO_RETURN_IF_ERROR(CheckCoverage(entries, data.size()));
   return tensors;
@@ -246,9 +244,7 @@ absl::string_view DTypeName(DType dtype) {
 }
 
 absl::StatusOr<TensorMap> ParseSafetensors(absl::Span<const std::byte> file, absl::string_view path) {
-  absl::StatusOr<TensorMap> tensors = ParseFile(file);
-  if (tensors.ok()) return tensors;
-  return absl::Status(tensors.status().code(), absl::StrCat(path, ": ", tensors.status().message()));
+  return Annotated(path, ParseFile(file));
 }
 
 absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std::string& path) {

@@ -7,25 +7,22 @@ namespace {
 
 TEST(RankRecorderTest, PhasesFollowARanksLifetime) {
   RankRecorder recorder("w", {.slots = 4, .kv_tokens = 100});
+  const auto record = [&](void (*change)(RankTelemetry&)) { recorder.Record(change); };
   EXPECT_EQ(recorder.telemetry().phase, RankPhase::kStarting);
-  recorder.OnStarted();
+  record([](RankTelemetry& of) { of.started = true; });
   EXPECT_EQ(recorder.telemetry().phase, RankPhase::kConnecting);
-  recorder.OnStreamUp();
+  record([](RankTelemetry& of) { of.connected = true; });
   EXPECT_EQ(recorder.telemetry().phase, RankPhase::kJoined);
-  recorder.OnEpoch(/*formed=*/false);
-  EXPECT_EQ(recorder.telemetry().phase, RankPhase::kJoined);
-  recorder.OnEpoch(/*formed=*/true);
+  record([](RankTelemetry& of) { of.in_epoch = true; });
   EXPECT_EQ(recorder.telemetry().phase, RankPhase::kServing);
-  recorder.OnStreamDown();
+  record([](RankTelemetry& of) { of.connected = false; });
   EXPECT_EQ(recorder.telemetry().phase, RankPhase::kServing) << "the group steps on without a router";
   EXPECT_FALSE(recorder.telemetry().connected);
-  recorder.OnEpochEnd();
+  record([](RankTelemetry& of) { of.in_epoch = false; });
   EXPECT_EQ(recorder.telemetry().phase, RankPhase::kConnecting);
-  recorder.OnStreamUp();
-  recorder.OnLeaving();
-  const RankTelemetry end = recorder.telemetry();
-  EXPECT_EQ(end.phase, RankPhase::kLeaving);
-  EXPECT_EQ(end.epochs_failed, 1u);
+  record([](RankTelemetry& of) { of.connected = true; });
+  record([](RankTelemetry& of) { of.leaving = true; });
+  EXPECT_EQ(recorder.telemetry().phase, RankPhase::kLeaving);
 }
 
 TEST(RankRecorderTest, AStuckStepLoopIsUnhealthyAndNamesItsTask) {

@@ -33,22 +33,19 @@ class StepLogFile : public ::testing::Test {
   const std::string folder_;
 };
 
-StepRow Row(int64_t step) {
-  StepRow row = {.epoch = 3,
-                 .step = step,
-                 .rank = 1,
-                 .ranks = 2,
-                 .load_tokens = 1000 + step,
-                 .active = 7,
-                 .admitted = 2,
-                 .finished = 1,
-                 .prefill_tokens = 90,
-                 .local_ns = 5000,
-                 .barrier_wait_ns = 60};
-  if (step > 1) row.gap_ns = 8;
-  row.end_ns = 12345;
-  row.batch = {.tokens = 95, .prefill_pairs = 12345678, .decode_context = 4000};
-  return row;
+void Append(StepLog::Rank& rank, int64_t step) {
+  StepReport report;
+  report.epoch = 3;
+  report.step = step;
+  report.output.load_tokens = 1000 + step;
+  report.output.tokens.resize(7);
+  report.output.finished.resize(1);
+  report.output.prefill_tokens = 90;
+  report.local_ns = 5000;
+  report.barrier_wait_ns = 60;
+  if (step > 1) report.gap_ns = 8;
+  report.output.batch = {.tokens = 95, .prefill_pairs = 12345678, .decode_context = 4000};
+  rank.Append(rank.Row(report, {.rank = 1, .world_size = 2}, /*admitted=*/2, /*end_ns=*/12345));
 }
 
 TEST_F(StepLogFile, HasALinePerStepAndRank) {
@@ -57,9 +54,9 @@ TEST_F(StepLogFile, HasALinePerStepAndRank) {
     ASSERT_TRUE(log.ok()) << log.status();
     StepLog::Rank* a = (*log)->AddRank("host:1#0");
     StepLog::Rank* b = (*log)->AddRank("with,comma");
-    a->Append(Row(1));
-    a->Append(Row(2));
-    b->Append(Row(1));
+    Append(*a, 1);
+    Append(*a, 2);
+    Append(*b, 1);
   }
   EXPECT_THAT(Lines(path()),
               ::testing::ElementsAre(
@@ -76,7 +73,7 @@ TEST_F(StepLogFile, TheBoundHoldsAndEveryFileHasAHeaderAndWholeLines) {
     auto log = StepLog::Open(path(), kBound);
     ASSERT_TRUE(log.ok()) << log.status();
     StepLog::Rank* rank = (*log)->AddRank("worker");
-    for (int64_t step = 1; step <= 5000; ++step) rank->Append(Row(step));
+    for (int64_t step = 1; step <= 5000; ++step) Append(*rank, step);
   }
   EXPECT_LE(static_cast<int64_t>(fs::file_size(path()) + fs::file_size(path() + ".1")), kBound);
   EXPECT_GT(static_cast<int64_t>(fs::file_size(path() + ".1")), kBound / 4);
@@ -96,7 +93,7 @@ TEST_F(StepLogFile, AFullDiskStopsOnlyTheLog) {
   auto log = StepLog::Open("/dev/full", 1 << 20);
   ASSERT_TRUE(log.ok()) << log.status();
   StepLog::Rank* rank = (*log)->AddRank("worker");
-  for (int64_t step = 1; step <= 200'000; ++step) rank->Append(Row(step));
+  for (int64_t step = 1; step <= 200'000; ++step) Append(*rank, step);
 }
 
 TEST_F(StepLogFile, AnUnusablePathOrBoundIsRefusedAtOnce) {

@@ -221,18 +221,9 @@ TEST(LookaheadRegistry, EveryNameMakesALookaheadOfThatName) {
   }
 }
 
-TEST(LookaheadRegistry, UnknownNamesAndWrongSettingsAreRefusedByName) {
-  const auto refused = [](const char* name, const LookaheadOptions& options) {
-    return std::string(MakeLookahead(name, options).status().message());
-  };
-  EXPECT_EQ(refused("psychic", {}),
+TEST(LookaheadRegistry, AnUnknownNameIsRefused) {
+  EXPECT_EQ(MakeLookahead("psychic").status().message(),
             "lookahead 'psychic' is unknown, choose one of none, survival, hint, max_tokens, oracle");
-  EXPECT_EQ(refused("survival", {.memory_requests = std::nan("")}),
-            "lookahead: memory_requests is nan; must be at least 1");
-  EXPECT_EQ(refused("survival", {.ages_per_octave = 12}),
-            "lookahead: ages_per_octave is 12; must be a power of two within 1..65536");
-  EXPECT_EQ(MakeLookahead("hint", {.prior_mean_tokens = 0.5}).status().code(),
-            absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace
