@@ -544,14 +544,13 @@ void EngineServer::Start(size_t r, EngineRank::StartCall start) {
   const CallNumber number = start.number;
   // A MemberId is never reused while the router runs, so the name is unique.
   const std::string name = EngineRequestName{options_->instance, member, number}.ToString();
-  if (start.call.synthetic_tokens > 0)
-    start.call.prompt = SyntheticPrompt(start.call.synthetic_tokens, description_.vocabulary);
   const bool several = std::max(description_.ranks, description_.all_ranks) > 1;
   if (start.call.hands_over) {
     const std::string& engine = description_.kv_engine_id;
-    const int64_t tokens = kKvTokensAhead + (start.call.passed.on && !start.call.passed.exact_length
-                                                 ? description_.max_sequence_tokens
-                                                 : start.call.prompt_tokens());
+    const bool exact = !start.call.passed.on || start.call.passed.exact_length;
+    const int64_t tokens = exact ? start.call.prompt_tokens() : description_.max_sequence_tokens;
+    const int64_t block = std::max(1, description_.kv_block_tokens);
+    const int64_t least = exact && description_.kv_block_tokens > 0 ? (tokens + block - 1) / block : 1;
     const auto port = static_cast<uint16_t>(
         description_.kv_bootstrap_port != 0 ? description_.kv_bootstrap_port : kBootstrapPort);
     start.call.kv_source = {
@@ -561,9 +560,12 @@ void EngineServer::Start(size_t r, EngineRank::StartCall start) {
         name,
         servers_->NextRoom(several ? description_.ranks : 1, r),
         several ? std::optional(static_cast<int32_t>(r)) : std::nullopt,
-        static_cast<size_t>(tokens / std::max(1, description_.kv_block_tokens)) + 1,
+        static_cast<size_t>((tokens + int64_t{kKvTokensAhead}) / block) + 1,
+        static_cast<size_t>(least),
         address_.server};
   }
+  if (start.call.synthetic_tokens > 0)
+    start.call.prompt = SyntheticPrompt(start.call.synthetic_tokens, description_.vocabulary);
   if (start.call.hand_off != nullptr && start.call.hand_off->kept != nullptr)
     start.call.hand_off->kept->Sent();
   if (start.call.hand_off != nullptr && start.call.hand_off->meeting != nullptr) {

@@ -30,8 +30,8 @@ struct KvSource {
   int64_t room = 0;
   // The rank's number, where there are several.
   std::optional<int32_t> rank;
-  // Blocks that its KV may take.
-  size_t most_blocks = 0;
+  // Blocks that its KV takes.
+  size_t most_blocks = 0, least_blocks = 1;
   // The rank's server.
   Address server = {};
 };

@@ -40,7 +40,7 @@ absl::Status CheckBlocks(const nlohmann::json& list, size_t most) {
 
 }  // namespace
 
-absl::StatusOr<KvTransfer> ReadKvTransfer(absl::string_view text, size_t most_blocks) {
+absl::StatusOr<KvTransfer> ReadKvTransfer(absl::string_view text, size_t most_blocks, size_t least_blocks) {
   BFIO_ASSIGN_OR_RETURN(
       const nlohmann::json fields,
       ReadJsonObject(text, "", {.bytes = 8 << 20, .values = (16 << 10) + 2 * most_blocks},
@@ -81,14 +81,19 @@ absl::StatusOr<KvTransfer> ReadKvTransfer(absl::string_view text, size_t most_bl
   if (blocks.is_null()) return transfer;
   // A list for each group of layers, or one.
   const bool grouped = blocks.is_array() && !blocks.empty() && blocks.front().is_array();
-  if (!blocks.is_array() || blocks.empty() || (grouped && blocks.size() > kMostGroups))
+  if (!blocks.is_array() || (grouped && blocks.size() > kMostGroups))
     return Wrong("remote_block_ids names no blocks");
+  size_t longest = 0;
   for (const nlohmann::json& list : grouped ? blocks : nlohmann::json::array({blocks})) {
     if (!list.is_array()) return Wrong("remote_block_ids are not numbers of blocks");
     BFIO_RETURN_IF_ERROR(CheckBlocks(list, most_blocks));
+    longest = std::max(longest, list.size());
   }
-  if (grouped && std::all_of(blocks.begin(), blocks.end(), [](const auto& list) { return list.empty(); }))
-    return Wrong("remote_block_ids names no blocks");
+  // Ranks that divide a context among them keep as many times fewer blocks.
+  if (const nlohmann::json ranks = field("dcp_size"); !ranks.is_null() && ranks > 1) least_blocks = 1;
+  if (longest < least_blocks)
+    return Wrong(
+        absl::StrCat("remote_block_ids has ", longest, " blocks; the prompt has at least ", least_blocks));
   return transfer;
 }
 

@@ -23,8 +23,10 @@ struct KvTransfer {
 // Tokens for which an engine may hold blocks beyond the prompt's: the generated one, and drafts.
 inline constexpr size_t kKvTokensAhead = 64;
 
-// `most_blocks`: of one list. INVALID_ARGUMENT with what is wrong: it is no object, beyond the bounds of
-// common/json, or a field is not what it must be.
-absl::StatusOr<KvTransfer> ReadKvTransfer(absl::string_view text, size_t most_blocks);
+// `most_blocks`: of one list; `least_blocks`: of the longest, where ranks do not divide contexts among them.
+// vLLM's engine ends when it fetches more than there are. INVALID_ARGUMENT with what is wrong: it is no
+// object, beyond the bounds of common/json, or a field is not what it must be.
+absl::StatusOr<KvTransfer> ReadKvTransfer(absl::string_view text, size_t most_blocks,
+                                          size_t least_blocks = 1);
 
 }  // namespace bfio::router

@@ -21,6 +21,7 @@
 #include "common/base/address.h"
 #include "common/base/mutex.h"
 #include "common/http/http_client.h"
+#include "nlohmann/json.hpp"
 #include "router/engine_link/engine_list.h"
 
 namespace bfio::router {

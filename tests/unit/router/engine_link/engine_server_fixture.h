@@ -47,6 +47,7 @@ struct Asked {
   absl::Status health;
   // Rank and stream of each Generate call, in order.
   std::vector<std::optional<int32_t>> ranks;
+  KvSource kv_source;
   std::vector<std::shared_ptr<TestStream>> streams;
 };
 
@@ -66,8 +67,9 @@ class TestClient final : public EngineClient {
     asked_->records.push_back(std::make_shared<TestRecords>(std::move(callbacks)));
     return asked_->records.back();
   }
-  std::shared_ptr<EngineStream> Generate(const EngineCall&, std::optional<int32_t> rank, const std::string&,
-                                         StreamCallbacks callbacks) override {
+  std::shared_ptr<EngineStream> Generate(const EngineCall& call, std::optional<int32_t> rank,
+                                         const std::string&, StreamCallbacks callbacks) override {
+    asked_->kv_source = call.kv_source;
     asked_->ranks.push_back(rank);
     asked_->streams.push_back(std::make_shared<TestStream>(std::move(callbacks)));
     return asked_->streams.back();

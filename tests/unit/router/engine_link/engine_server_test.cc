@@ -228,9 +228,14 @@ TEST_F(EngineServerTest, KvThatIsSentToNoRankIsFreed) {
   servers_.serving["b"] = {.kv_connector = "NixlConnector"};
   std::vector<std::string> freed;
   servers_.free = [&](const std::string& parameters) { freed.push_back(parameters); };
-  Attach({.slots = 4, .max_sequence_tokens = 64, .hands_over = true, .kv_connector = "NixlConnector"});
+  Attach({.slots = 4,
+          .max_sequence_tokens = 64,
+          .hands_over = true,
+          .kv_connector = "NixlConnector",
+          .kv_block_tokens = 2});
   for (const bool sent : {true, false}) {
     Place(/*hands_over=*/true);
+    EXPECT_EQ(asked_.kv_source.least_blocks, 2u) << "of a prompt of 3 tokens";
     EngineEnd end;
     end.hand_off = std::make_shared<const RequestHandOff>(RequestHandOff{"kv"});
     std::move(asked_.streams.back()->callbacks.on_end)(std::move(end));

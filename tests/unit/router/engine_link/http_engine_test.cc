@@ -154,7 +154,7 @@ TEST(HttpEngine, RequestsArePlacedByTheirOwnEdgeAndOthersAreRefused) {
   EXPECT_EQ(engine.prefill.get_header_value("X-data-parallel-rank"), "2");
 }
 
-const KvSource kNixl = {.connector = "NixlConnector", .engine = "e_dp1", .most_blocks = 3};
+const KvSource kNixl = {.connector = "NixlConnector", .engine = "e_dp1", .most_blocks = 3, .least_blocks = 2};
 // As vLLM 0.32 answers for a prompt of two blocks.
 constexpr char kAnswer[] =
     R"({"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[69,70]],"remote_engine_id":"e_dp1",)"
@@ -176,7 +176,8 @@ TEST(KvConnectorTest, ARightAnswerIsPassedOn) {
   // Of several groups of layers, of which one keeps only its last blocks; in one list; from another rank.
   for (const char* const patch :
        {R"({"remote_block_ids":[[1,2,3],[0,0,2],[]]})", R"({"remote_block_ids":[4,5]})",
-        R"({"remote_engine_id":"e_dp0"})", R"({"remote_engine_id":"e"})", R"({"x":{"y":[1]}})"})
+        R"({"remote_block_ids":[[1]],"dcp_size":2})", R"({"remote_engine_id":"e_dp0"})",
+        R"({"remote_engine_id":"e"})", R"({"x":{"y":[1]}})"})
     EXPECT_TRUE(HandOffFrom(kNixl, Patched(patch)).ok()) << patch;
   const auto none = HandOffFrom(kNixl, "");
   ASSERT_TRUE(none.ok());
@@ -190,8 +191,9 @@ TEST(KvConnectorTest, WhatCannotBeRightIsNamed) {
         std::pair(R"({"remote_block_ids":[[-1]]})", "numbers of blocks"),
         std::pair(R"({"remote_block_ids":[["1"]]})", "numbers of blocks"),
         std::pair(R"({"remote_block_ids":[[1],2]})", "numbers of blocks"),
-        std::pair(R"({"remote_block_ids":[[]]})", "no blocks"),
-        std::pair(R"({"remote_block_ids":[]})", "no blocks"),
+        std::pair(R"({"remote_block_ids":[[],[1]]})", "has 1 blocks; the prompt has at least 2"),
+        std::pair(R"({"remote_block_ids":[[]]})", "has 0 blocks"),
+        std::pair(R"({"remote_block_ids":[]})", "has 0 blocks"),
         std::pair(R"({"remote_block_ids":{"0":1}})", "no blocks"),
         std::pair(R"({"remote_block_ids":null})", "missing"),
         std::pair(R"({"remote_engine_id":"f_dp1"})", "is f_dp1, and the server's is e"),
