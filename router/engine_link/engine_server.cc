@@ -323,10 +323,13 @@ void EngineServer::OnRecords() {
   }
 }
 
-void EngineServer::OnMetered(int32_t rank, const EngineStep& step) {
-  const int64_t r = int64_t{rank} - description_.first_rank;
-  if (r < 0 || r >= std::ssize(ranks_) || ranks_[static_cast<size_t>(r)].channel == nullptr) return;
-  Tell(static_cast<size_t>(r), ranks_[static_cast<size_t>(r)].channel->id(), &EngineRank::OnStep, step);
+void EngineServer::OnMetered() {
+  for (const auto& [rank, steps] : client_->TakeSteps()) {
+    const int64_t r = int64_t{rank} - description_.first_rank;
+    if (r < 0 || r >= std::ssize(ranks_) || ranks_[static_cast<size_t>(r)].channel == nullptr) continue;
+    const MemberId member = ranks_[static_cast<size_t>(r)].channel->id();
+    for (const EngineStep& step : steps) Tell(static_cast<size_t>(r), member, &EngineRank::OnStep, step);
+  }
 }
 
 void EngineServer::OnRecordsEnded(const absl::Status& why) {

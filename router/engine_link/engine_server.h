@@ -111,8 +111,7 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   void Subscribe();
   void Unsubscribe();
   void OnRecords();
-  // A step of the rank with the engine's own number.
-  void OnMetered(int32_t rank, const EngineStep& step);
+  void OnMetered();
   void OnRecordsEnded(const absl::Status& why);
   // The rank's load, from either source; empty: the engine does not report it.
   void TakeLoad(size_t rank, std::optional<EngineLoad> load);

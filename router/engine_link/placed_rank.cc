@@ -49,12 +49,13 @@ void PlacedRank::OnStep(const EngineStep& step, absl::Time now, Output&) {
 }
 
 void PlacedRank::CheckSteps(absl::Time now, Output& out) {
-  // Counts and reports come at different times: two steps and a quarter of the others may be in one of them
-  // only. Some prompts have generated a token.
+  // Counts and reports come at different times: two steps, as far as these are not most of all, and a quarter
+  // of the others may be in one of them only. Some prompts have generated a token.
   constexpr double kShare = 0.75;
   if (heard_.steps < kCheckSteps || now - heard_.checked_at < kCheckEvery) return;
   const auto tokens = static_cast<double>(*counted_ - heard_.counted);
-  const auto slack = static_cast<double>(2 * heard_.most), decodes = static_cast<double>(heard_.decodes);
+  const auto decodes = static_cast<double>(heard_.decodes);
+  const auto slack = static_cast<double>(std::min(2 * heard_.most, (heard_.decodes + heard_.prefills) / 4));
   believed_ = tokens + slack >= kShare * decodes &&
               kShare * tokens <= decodes + static_cast<double>(heard_.prefills) + slack &&
               kShare * (heard_.took - 2 * heard_.longest) <= now - heard_.checked_at;

@@ -57,7 +57,9 @@ class HttpEngine final : public EngineClient {
                        [this](int32_t rank, uint64_t number, auto message) -> absl::Status {
                          BFIO_ASSIGN_OR_RETURN(EngineStep step, ReadStepMetrics(number, message));
                          MutexLock lock(&mutex_);
-                         if (on_step_) on_step_(rank, std::move(step));
+                         const bool told = !steps_.empty();
+                         if (auto& of = steps_[rank]; of.size() < kMostSteps) of.push_back(std::move(step));
+                         if (!told && on_steps_) on_steps_();
                          return absl::OkStatus();
                        }});
     }
@@ -105,9 +107,14 @@ class HttpEngine final : public EngineClient {
     std::move(callbacks.on_end)(absl::UnimplementedError("loads are polled"));
     return nullptr;
   }
-  void FollowSteps(std::function<void(int32_t rank, EngineStep step)> on_step) override {
+  void FollowSteps(std::function<void()> on_steps) override {
     MutexLock lock(&mutex_);
-    on_step_ = std::move(on_step);
+    on_steps_ = std::move(on_steps);
+    steps_.clear();
+  }
+  Steps TakeSteps() override {
+    MutexLock lock(&mutex_);
+    return std::exchange(steps_, {});
   }
   std::shared_ptr<EngineStream> Generate(const EngineCall& call, std::optional<int32_t> rank,
                                          const std::string& name, StreamCallbacks callbacks) override {
@@ -223,7 +230,8 @@ class HttpEngine final : public EngineClient {
   const std::shared_ptr<PromptCount> prompts_;
   KvEvents events_;
   Mutex mutex_;
-  std::function<void(int32_t rank, EngineStep step)> on_step_ ABSL_GUARDED_BY(mutex_);
+  std::function<void()> on_steps_ ABSL_GUARDED_BY(mutex_);
+  Steps steps_ ABSL_GUARDED_BY(mutex_);
   const std::shared_ptr<HttpClient> http_;
   // Null: it publishes nothing. Its thread uses what is above.
   std::unique_ptr<RankMessages> messages_;

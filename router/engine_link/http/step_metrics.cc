@@ -1,6 +1,7 @@
 #include "router/engine_link/http/step_metrics.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "router/engine_link/http/msgpack_reader.h"
@@ -41,9 +42,11 @@ absl::StatusOr<EngineStep> ReadStepMetrics(uint64_t number, absl::string_view me
   if (read.version != kVersion)
     return absl::InvalidArgumentError(absl::StrCat("its version is ", read.version, ", not ", kVersion));
   const auto within = [](double value, double most) { return value >= 0 && value <= most; };
-  for (const double value :
-       {read.prefills, read.prefill_tokens, read.prefill_cached, read.decodes, read.decode_tokens})
-    if (!within(value, kMostCount)) return absl::InvalidArgumentError("a count is out of range");
+  for (const auto& [value, most] :
+       {std::pair(read.prefills, double{kMostEngineSlots}), std::pair(read.decodes, double{kMostEngineSlots}),
+        std::pair(read.prefill_tokens, kMostCount), std::pair(read.prefill_cached, kMostCount),
+        std::pair(read.decode_tokens, kMostCount)})
+    if (!within(value, most)) return absl::InvalidArgumentError("a count is out of range");
   if (!within(read.wall_s, kLongestStep_s)) return absl::InvalidArgumentError("its time is out of range");
   if (number > INT64_MAX) return absl::InvalidArgumentError("its number is out of range");
   // Chunks of equal size after equal parts of the prompts: their sum is all that is known.

@@ -22,9 +22,11 @@ constexpr uint64_t kMostTokens = uint64_t{1} << 40, kMostNanoseconds = uint64_t{
 }  // namespace
 
 absl::StatusOr<EngineStep> FromWire(const v1::EngineStep& wire) {
-  if (wire.decode_context() > kMostTokens || wire.step_ns() > kMostNanoseconds ||
-      wire.step() > kMostNanoseconds || (wire.has_hello() && wire.hello().token_budget() < 1)) {
-    return absl::InvalidArgumentError("decode_context, step_ns, step or hello.token_budget is out of range");
+  if (wire.decodes() > kMostEngineSlots || wire.decode_context() > kMostTokens ||
+      wire.step_ns() > kMostNanoseconds || wire.step() > kMostNanoseconds ||
+      (wire.has_hello() && wire.hello().token_budget() < 1)) {
+    return absl::InvalidArgumentError(
+        "decodes, decode_context, step_ns, step or hello.token_budget is out of range");
   }
   EngineStep step;
   if (wire.has_hello()) step.token_budget = wire.hello().token_budget();

@@ -144,6 +144,11 @@ TEST_F(MeteredRankTest, WhatDisagreesIsNotUsedAndSaidOnce) {
   Steps(40);
   EXPECT_EQ(barrier.cost.version(), 1) << "it agrees";
   begin();
+  rank_.OnStep({.step = 1, .decodes = kMostEngineSlots, .took = took_}, now_, out_);
+  Steps(100, 0);
+  EXPECT_NE(out_.warning, "") << "one that cannot be hides no others";
+  out_.warning.clear();
+  begin();
   took_ = absl::Milliseconds(100);
   Steps(100);
   EXPECT_NE(out_.warning, "") << "they take longer than the time that has passed";
