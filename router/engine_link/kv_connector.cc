@@ -30,7 +30,8 @@ class AnsweredConnector : public KvConnector {
 class Nixl final : public AnsweredConnector {
   bool frees_refused() const override { return true; }
   absl::Status Check(const KvSource& source, absl::string_view answer, RequestHandOff& to) const override {
-    BFIO_ASSIGN_OR_RETURN(KvTransfer transfer, ReadKvTransfer(answer, source.most_blocks, source.least_blocks));
+    BFIO_ASSIGN_OR_RETURN(KvTransfer transfer,
+                          ReadKvTransfer(answer, source.most_blocks, source.least_blocks));
     if (!transfer.fetches) return absl::InvalidArgumentError("do_remote_prefill is not set");
     // A rank has the server's name, and may have its number.
     const auto server = [](absl::string_view name) { return name.substr(0, name.rfind("_dp")); };

@@ -10,6 +10,7 @@
 #include "router/engine_link/http/http_engine.h"
 #include "router/engine_link/http/kv_events.h"
 #include "router/engine_link/http/pod_watch.h"
+#include "router/engine_link/http/rank_messages.h"
 #include "router/engine_link/http/step_metrics.h"
 #include "router/frontend/endpoint_picker/exchange.h"
 #include "router/frontend/endpoint_picker/picker_service.h"
@@ -52,6 +53,15 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     bfio::fuzz::Check(
         step->batch().tokens >= 0 && step->batch().prefill_pairs >= 0 && step->took >= absl::ZeroDuration(),
         "a step has no negative part");
+  bfio::router::ZmtpReader subscriber;
+  for (const auto part :
+       {bfio::router::ZmtpReader::Hello(), text.substr(0, size / 2), text.substr(size / 2)}) {
+    const absl::Status read = subscriber.Take(part, [](const auto& parts) {
+      bfio::fuzz::Check(!parts.empty() && parts.size() <= bfio::router::ZmtpReader::kMostParts,
+                        "a message has a bounded number of parts");
+    });
+    if (!read.ok()) break;
+  }
   if (const auto object = bfio::ReadJsonObject(text, ""); object.ok()) {
     (void)bfio::router::ReadPod(*object);
     if (const auto pool = bfio::router::ReadPool(*object); pool.ok())

@@ -1,29 +1,57 @@
 // What the ranks of an engine publish over ZeroMQ, each at a port of its own: messages of a topic, a number
-// in sequence (8 bytes, the highest first) and msgpack. Engines are not trusted: of each kind a rank has
-// kMostMessages of kMostMessageBytes waiting at most. Ownership: owns a thread, on which messages are taken.
-// Threads: any.
+// in sequence (8 bytes, the highest first) and msgpack. Engines are not trusted: of each kind, a rank has one
+// unfinished message of ZmtpReader::kMostBytes at most, and ranks are read in turns. Not ZeroMQ's own
+// library, which keeps a message's parts until the last has come, however many. Ownership: owns a thread, on
+// which messages are taken. Threads: any.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
-#include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "common/base/mutex.h"
 
 namespace bfio::router {
 
+// A subscriber's end of ZMTP 3.0 (rfc.zeromq.org/spec/23), without encryption. Pure. Threads: one.
+class ZmtpReader {
+ public:
+  static constexpr size_t kMostBytes = 1 << 20, kMostParts = 8;
+
+  // What the subscriber sends: Hello at once, and Subscription, of all topics, when ready().
+  static absl::string_view Hello();
+  static absl::string_view Subscription() { return {"\0\1\1", 3}; }
+  bool ready() const { return ready_; }
+  // Calls `on_message` with the parts of each message that is complete. After an error the connection must
+  // be closed.
+  absl::Status Take(absl::string_view bytes, absl::FunctionRef<void(std::vector<std::string>)> on_message);
+
+ private:
+  static constexpr size_t kGreetingBytes = 64;
+  static constexpr char kVersion = 3;
+
+  // The publisher's greeting, and its first command, have come.
+  bool greeted_ = false, ready_ = false;
+  // What is not complete: bytes, and a message's parts with their sizes.
+  std::string text_;
+  std::vector<std::string> parts_;
+  size_t bytes_ = 0;
+};
+
 class RankMessages {
  public:
-  static constexpr int kMostMessages = 16, kMostMessageBytes = 1 << 20;
-  // An engine that reports more gets sockets for so many, and takes none from others.
+  // An engine that reports more gets connections for so many, and takes none from others.
   static constexpr size_t kMostRanks = 64;
+  // Between attempts to connect.
+  static constexpr absl::Duration kReconnect = absl::Milliseconds(200);
 
   struct Kind {
     // For logs.
@@ -34,7 +62,7 @@ class RankMessages {
     std::function<absl::Status(int32_t rank, uint64_t number, absl::string_view message)> take;
   };
 
-  // `name`: the engine's, for logs.
+  // `name`: the engine's, for logs. `host`: an IP address.
   RankMessages(std::string name, std::string host, std::vector<Kind> kinds);
   ~RankMessages();
   RankMessages(const RankMessages&) = delete;
@@ -44,25 +72,18 @@ class RankMessages {
   void Follow(int32_t rank);
 
  private:
-  struct Socket;
-  struct Source {
-    // Null until the thread has made it.
-    std::unique_ptr<Socket> socket;
-    // Its messages have been logged, and one that was refused.
-    bool told = false, refused = false;
-  };
+  class Source;
 
   void Run();
   void Wake() const;
-  // Takes a message of it, if there is one.
-  void Take(const Kind& kind, int32_t rank, Source& source) const;
 
   const std::string name_, host_;
   const std::vector<Kind> kinds_;
   const int wake_;
   Mutex mutex_;
-  // By rank, one of each kind. Sources are the thread's.
-  std::map<int32_t, std::vector<Source>> ranks_ ABSL_GUARDED_BY(mutex_);
+  std::set<int32_t> ranks_ ABSL_GUARDED_BY(mutex_);
+  // Those that the thread has not seen.
+  std::vector<int32_t> added_ ABSL_GUARDED_BY(mutex_);
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

@@ -1,6 +1,10 @@
 // What ranks publish: what KV events say of losses and step metrics of steps, and how they come.
 #include "router/engine_link/http/rank_messages.h"
 
+#include <endian.h>
+#include <sys/socket.h>
+
+#include <atomic>
 #include <cmath>
 #include <string>
 #include <tuple>
@@ -15,6 +19,7 @@
 #include "router/engine_link/http/step_metrics.h"
 #include "router/engine_link/protocol/stream_counts.h"
 #include "tests/testing/kv_publisher.h"
+#include "tests/testing/sockets.h"
 
 namespace bfio::router {
 namespace {
@@ -112,6 +117,7 @@ TEST(ReadStepMetrics, AStepAndWhatIsNone) {
     EXPECT_EQ(refused(7, absl::StrCat("/scheduled_requests/", name), -1), "a count is out of range");
     EXPECT_EQ(refused(7, absl::StrCat("/scheduled_requests/", name), 1e18), "a count is out of range");
   }
+  EXPECT_EQ(refused(7, "/scheduled_requests/num_decode_requests", 70'000), "a count is out of range");
   EXPECT_EQ(refused(~uint64_t{0}, "/dp_rank", 0), "its number is out of range");
   EXPECT_FALSE(ReadStepMetrics(7, "").ok());
   EXPECT_FALSE(ReadStepMetrics(7, Packed(Json::array({1, 2}))).ok());
@@ -160,6 +166,89 @@ TEST(KvEvents, AShareIsLostByBlocksAndAllByGapsRestartsAndWhatCannotBeRead) {
   EXPECT_EQ(events.TakeLost(kRank + 1), 0);
 }
 
+// A publisher of which a test says each byte.
+class RawPublisher {
+ public:
+  RawPublisher() { listen(listener_, 8); }
+  ~RawPublisher() {
+    close(listener_);
+    if (fd_ >= 0) close(fd_);
+  }
+  int port() const { return testing::PortOf(listener_); }
+  // The next subscriber: it is greeted, in ZMTP 3.0 or another version.
+  void Accept(char version = 3) {
+    if (fd_ >= 0) close(fd_);
+    fd_ = accept(listener_, nullptr, nullptr);
+    std::string greeting(64, '\0');
+    greeting[0] = '\xff', greeting[9] = '\x7f', greeting[10] = version;
+    greeting.replace(12, 4, "NULL");
+    Send(greeting);
+    // ZeroMQ takes what comes before both have said that they are ready for a mistake.
+    std::string hello;
+    for (char byte = 0; hello.find("SUB") == std::string::npos && recv(fd_, &byte, 1, 0) == 1;) hello += byte;
+    Send(Frame('\4', std::string("\5READY\xbSocket-Type\0\0\0\3PUB", 25)));
+    for (char byte = 0; byte != 1 && recv(fd_, &byte, 1, 0) == 1;) continue;
+  }
+  static std::string Frame(char flags, const std::string& body) {
+    return std::string({flags, static_cast<char>(body.size())}) + body;
+  }
+  // Its size takes 8 bytes.
+  static std::string LongFrame(char flags, uint64_t size, const std::string& body) {
+    const uint64_t big = htobe64(size);
+    return std::string(1, static_cast<char>(flags | 2)) +
+           std::string(reinterpret_cast<const char*>(&big), sizeof(big)) + body;
+  }
+  static std::string Message(uint64_t number, const std::string& payload) {
+    const uint64_t big = htobe64(number);
+    return Frame(1, "") + Frame(1, std::string(reinterpret_cast<const char*>(&big), sizeof(big))) +
+           Frame(0, payload);
+  }
+  // False: the subscriber has left.
+  bool Send(const std::string& bytes) const {
+    size_t sent = 0;
+    while (sent < bytes.size()) {
+      const ssize_t size = send(fd_, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+      if (size < 0) return false;
+      sent += static_cast<size_t>(size);
+    }
+    return true;
+  }
+
+ private:
+  const int listener_ = testing::BoundTo("127.0.0.1:0");
+  int fd_ = -1;
+};
+
+// ZeroMQ's own bound is of a part, and it keeps any number of them until the last has come.
+TEST(RankMessages, AMessageWithoutAnEndIsNotKept) {
+  RawPublisher engine;
+  std::atomic<int> taken = 0;
+  RankMessages messages("http://a:1", "127.0.0.1",
+                        {{"steps", engine.port(), [&](int32_t, uint64_t, absl::string_view message) {
+                            EXPECT_EQ(message, "good");
+                            ++taken;
+                            return absl::OkStatus();
+                          }}});
+  messages.Follow(0);
+  const std::string part(1000, 'x');
+  const auto forever = [&](const std::string& bytes) {
+    for (size_t sent = 0; sent < size_t{64} << 20; sent += bytes.size())
+      if (!engine.Send(bytes)) return false;
+    return true;
+  };
+  for (const std::string& bytes :
+       {RawPublisher::LongFrame(1, part.size(), part), RawPublisher::Frame(1, ""),
+        RawPublisher::LongFrame(0, uint64_t{1} << 62, part), RawPublisher::LongFrame(0, ~uint64_t{0}, part),
+        RawPublisher::LongFrame(4, uint64_t{1} << 40, part)}) {
+    engine.Accept();
+    EXPECT_FALSE(forever(bytes)) << static_cast<int>(bytes[0]);
+  }
+  // What comes byte by byte is read as well.
+  engine.Accept();
+  for (const char byte : RawPublisher::Message(7, "good")) EXPECT_TRUE(engine.Send({byte}));
+  while (taken == 0) absl::SleepFor(absl::Milliseconds(1));
+}
+
 // --- counts of a stream ---
 
 // Checks of the token counts in engines' streams: complete streams, and streams that have lost tokens.
@@ -182,8 +271,8 @@ struct End {
   EngineFinish finish = EngineFinish::kStop;
 };
 
-// vLLM repeats the last chunk, bfio's own servers count the whole output, and some engines send no count. An
-// output may end at the longest sequence, counted with the engine's own prompt length.
+// vLLM repeats the last chunk, bfio's own servers count the whole output, and some engines send no count.
+// An output may end at the longest sequence, counted with the engine's own prompt length.
 TEST(StreamCountsTest, AnEndHasTheTokensThatHaveCome) {
   constexpr EngineFinish kLength = EngineFinish::kLength, kStop = EngineFinish::kStop;
   struct Case {
