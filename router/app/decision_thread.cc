@@ -402,8 +402,8 @@ void DecisionThread::OnMembershipChanged() {
     view.prefill_engines.erase("");
   }
   hands_over_.store(view.hands_over, std::memory_order_relaxed);
-  if (view.computes_none) computes_none_.store(true, std::memory_order_relaxed);
   requests_.SetGroups(std::move(view));
+  computes_none_.store(requests_.computes_none(), std::memory_order_relaxed);
   ready_.store(groups_.ready(), std::memory_order_relaxed);
   if (groups_.ready() == serving_) return;
   serving_ = !serving_;

@@ -338,9 +338,11 @@ void RequestLifecycle::SetGroups(GroupsView groups) {
   const bool other_models = groups.models != groups_.models;
   const bool other_ranks = ranks_named_ && groups.ranks != groups_.ranks;
   const bool hands_over = groups_.hands_over, computes_none = groups_.computes_none;
-  // Requests wait for such servers also while none serves.
-  groups.computes_none |= computes_none;
-  groups.in_parallel |= groups_.in_parallel;
+  // Requests wait for such servers also while none serves, until others do.
+  const bool decodes = std::any_of(groups.ranks.begin(), groups.ranks.end(),
+                                   [](const GroupRanks& of) { return of.ranks > 0 && !of.hands_over; });
+  groups.computes_none |= computes_none && !decodes;
+  groups.in_parallel |= groups_.in_parallel && !decodes;
   groups_ = std::move(groups);
   int64_t kv_tokens = 0;
   for (const GroupCapacity& group : groups_.capacities) kv_tokens += group.kv_tokens;
@@ -350,8 +352,8 @@ void RequestLifecycle::SetGroups(GroupsView groups) {
       if (RequestRecord* record = table_.FindLive(id); record != nullptr) EndIfRankGone(*record);
     }
   }
-  if (hands_over && !groups_.hands_over && !groups_.computes_none) ChooseHandOversAnew();
-  if (groups_.computes_none && !computes_none) ChooseHandOversAnew();
+  if ((hands_over && !groups_.hands_over && !groups_.computes_none) || groups_.computes_none != computes_none)
+    ChooseHandOversAnew();
   if (!other_models) return;
   int64_t ended = 0;
   for (const core::RequestId id : table_.Ids()) {

@@ -150,6 +150,8 @@ class RequestLifecycle final : public RequestBook {
                                      uint32_t model = 0);
   // Call when membership, capacity or step times may have changed. Ends requests whose model is gone.
   void SetGroups(GroupsView groups);
+  // Of the groups, or of the last that decoded while none does.
+  bool computes_none() const { return groups_.computes_none; }
   // An epoch has opened: ends requests that no longer fit any worker, and answers early resumes.
   void OnEpochOpened(absl::Time now);
 

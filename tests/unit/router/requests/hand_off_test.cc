@@ -169,6 +169,23 @@ TEST_F(HandOffTest, WhereARankWaitsForThePromptBothCallsBeginAndEndTogether) {
   EXPECT_THAT(Dropped(), Contains(decode2.id));
 }
 
+TEST_F(HandOffTest, RanksThatComputeNothingAreWaitedForUntilOthersServe) {
+  const auto serve = [&](int32_t ranks, bool computes_none) {
+    requests_->SetGroups({.capacities = {Capacity()},
+                          .complete = true,
+                          .ranks = {{0, ranks}},
+                          .computes_none = computes_none});
+  };
+  serve(1, true);
+  Client& client = Arrive(Request("a"));
+  EXPECT_EQ(Needs(client), kHandsOver);
+  serve(0, false);
+  EXPECT_EQ(Needs(client), kHandsOver);
+  serve(1, false);
+  EXPECT_EQ(Needs(client), kDecodes);
+  EXPECT_FALSE(requests_->computes_none());
+}
+
 TEST_F(HandOffTest, WhereNothingIsHandedOverTheDecodingRankComputesThePrompt) {
   // Far more than the blocks of a prompt take is no hand-off.
   for (const size_t bytes : {size_t{0}, 2 * kHandOffBytes}) {
