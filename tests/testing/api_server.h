@@ -99,6 +99,12 @@ class ApiServer {
   void Cut() { Send(pods_, "", Part::kCut); }
   void End() { Send(pods_, "", Part::kEnd); }
 
+  // Lists of pods have further pages for ever.
+  void set_endless(bool endless) {
+    MutexLock lock(&mutex_);
+    endless_ = endless;
+  }
+
   int64_t version() const {
     MutexLock lock(&mutex_);
     return version_;
@@ -170,7 +176,8 @@ class ApiServer {
     Json page = {{"metadata", {{"resourceVersion", absl::StrCat(version_)}}},
                  {"items", std::vector<Json>(of.objects.begin() + static_cast<long>(from),
                                              of.objects.begin() + static_cast<long>(end))}};
-    if (end < of.objects.size()) page["metadata"]["continue"] = absl::StrCat("c", end);
+    if (end < of.objects.size() || (endless_ && &of == &pods_))
+      page["metadata"]["continue"] = absl::StrCat("c", end);
     response.set_content(page.dump(), "application/json");
   }
 
@@ -179,6 +186,7 @@ class ApiServer {
   mutable Mutex mutex_;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   std::string token_ ABSL_GUARDED_BY(mutex_);
+  bool endless_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t version_ ABSL_GUARDED_BY(mutex_) = 100;
   Collection pools_ ABSL_GUARDED_BY(mutex_), pods_ ABSL_GUARDED_BY(mutex_);
   int port_ = 0;

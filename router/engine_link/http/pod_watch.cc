@@ -215,7 +215,9 @@ absl::StatusOr<std::string> PodWatch::Get(HttpClient& client, const std::string&
 template <typename Take>
 absl::StatusOr<std::string> PodWatch::List(HttpClient& client, const std::string& path, Take take) {
   std::string version, more;
+  int pages = 0;
   do {
+    if (++pages > kMostPages) return absl::OutOfRangeError("the list does not end");
     const std::string page = more.empty() ? "" : absl::StrCat("&continue=", more);
     BFIO_ASSIGN_OR_RETURN(const std::string text,
                           Get(client, absl::StrCat(path, "&limit=", kPageSize, page)));

@@ -49,7 +49,7 @@ class PodWatch {
   static constexpr absl::Duration kPatience = absl::Seconds(10), kWatch = absl::Seconds(60);
   // An event has one object; etcd allows 1.5 MiB.
   static constexpr size_t kMostEventBytes = size_t{2} << 20;
-  static constexpr int kPageSize = 50;
+  static constexpr int kPageSize = 50, kMostPages = 256;
   // One that ends sooner without an error counts as one that fails.
   static constexpr absl::Duration kShortestWatch = absl::Seconds(1);
 

@@ -125,6 +125,13 @@ TEST_F(PodWatchTest, WhatBreaksIsListedAnewAndTheLastServersCountUntilThen) {
         std::string(PodWatch::kMostEventBytes + 1, 'x')}) {
     anew([&] { api_.SendBytes(garbage); });
   }
+  // A list without an end counts as none.
+  anew([&] {
+    api_.set_endless(true);
+    api_.End();
+    Await(Error("the list does not end"));
+    api_.set_endless(false);
+  });
   // Another pool: the same pods with other ports.
   anew([&] {
     api_.ListPools({ApiServer::Pool({8200, 8201})});
