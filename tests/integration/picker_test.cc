@@ -421,7 +421,6 @@ TEST_F(PickerHandOffTest, ClientsThatLeaveWhileTheirPromptsAreComputedFreeTheirS
   EXPECT_EQ(used(), 2 * kSlots);
 }
 
-// All calls to engines: health, metrics and prompts. CA and token are replaced while the router runs.
 TEST_F(PickerTest, APodThatTerminatesEndsItsRequestsAndGetsNoMore) {
   HttpEngine one;
   ApiServer api(TestDirectory() + "/api");
@@ -451,6 +450,7 @@ TEST_F(PickerTest, APodThatTerminatesEndsItsRequestsAndGetsNoMore) {
   }));
 }
 
+// All calls to engines: health, metrics and prompts. CA and token are replaced while the router runs.
 TEST_F(PickerTest, EnginesAreCalledOverTlsWithCertificateAndToken) {
   const std::string certs = TestDirectory() + "/http-certs", secret = "http-s3cr3t-http-s3cr3t";
   MakeCerts(certs, "--workers=w0 --for-tests");

@@ -14,6 +14,7 @@
 #include <deque>
 #include <limits>
 #include <map>
+#include <memory>
 #include <set>
 #include <utility>
 #include <vector>
@@ -42,8 +43,8 @@ class ClusterSession {
     uint32_t models = 0;
     // Some requests are pinned to a rank, which may not exist.
     bool ranks = false;
-    // For logs: also speeds, costs, hints, prompts in chunks, recovered requests, plans before all reports,
-    // and wrong or repeated reports. Drift is then not the scheduler's.
+    // For logs: also speeds, costs, hints, prompts in chunks and up to levels, caches of prefixes, recovered
+    // requests, plans before all reports, and wrong or repeated reports. Drift is then not the scheduler's.
     bool varied = false;
   };
 
@@ -116,6 +117,7 @@ class ClusterSession {
     core::StepReport report;
     std::vector<core::RequestId> finished, rejected, preempted, dropped;
     std::vector<core::CompletionHint> hints;
+    std::vector<core::CachedPrompt> cached;
     // Tokens that the preempted requests have generated; tokens of the remaining ones during the step.
     std::vector<int64_t> generated;
     int64_t left = 0;
@@ -123,7 +125,7 @@ class ClusterSession {
   struct Worker {
     core::WorkerSpec spec;
     int64_t step = 0, applied = 0;
-    bool waits = true, chunks = false;
+    bool waits = true, chunks = false, metered = false;
     // Requests that the worker holds; requests assigned to it that have not ended or been returned, as far as
     // the cluster has heard.
     std::map<core::RequestId, Running> running;
@@ -186,6 +188,13 @@ class ClusterSession {
     if (OneIn(5)) spec.ttft_objective_s = 0.02 * static_cast<double>(1 + rng_.Below(9));
     if (OneIn(11)) spec.held_to = {SomeGroup(), static_cast<core::WorkerIndex>(rng_.Below(3))};
     if (OneIn(7)) spec.deadline_us = 1000 + Below(13);
+    if (!OneIn(3)) return;
+    // One to three blocks of prompts that begin alike.
+    std::vector<uint64_t> blocks;
+    for (uint64_t name = 0; blocks.empty() || (blocks.size() < 3 && OneIn(2));)
+      blocks.push_back(name = 3 * name + 1 + rng_.Below(3));
+    spec.prefill_tokens += static_cast<int64_t>(blocks.size()) * core::kPrefixBlockTokens;
+    spec.prefix = std::make_shared<const std::vector<uint64_t>>(std::move(blocks));
   }
 
   void CancelOne() {
@@ -271,15 +280,22 @@ class ClusterSession {
     PutBackAll(Apply(epoch).displaced, expected);
   }
 
-  // Speeds and costs of an epoch's workers, and which of them compute prompts in chunks.
+  // The order, speeds, costs and caches of an epoch's workers, and which of them compute prompts in chunks.
   void Vary(std::vector<Worker>& workers) {
-    const bool costs = !OneIn(4), chunks = OneIn(2);
+    const bool costs = !OneIn(4), chunks = OneIn(2), metered = OneIn(2);
+    if (workers.size() > 1 && OneIn(2)) std::rotate(workers.begin(), workers.end() - 1, workers.end());
     for (Worker& worker : workers) {
+      if (worker.spec.member == 0) {
+        worker.spec.member = ++last_member_;
+        worker.spec.prefix_cache = !OneIn(3);
+        worker.spec.kv_tokens += 200;
+      }
       worker.spec.time_per_token = OneIn(4) ? 1.5 : 1;
       worker.spec.cost.reset();
       // Where all ranks report the cost of their batches, prompts are planned by it.
       if (costs) worker.spec.cost = BatchCost{.c_s = 0.01, .a_s_per_token = 1e-4, .b0_tokens = 4};
       worker.chunks = chunks || !OneIn(3);
+      worker.metered = metered;
       for (auto& [id, running] : worker.running) running.prompt_left *= worker.chunks ? 1 : 0;
     }
   }
@@ -467,8 +483,11 @@ class ClusterSession {
     report.applied_plan = worker.applied;
     if (!setup_.reserves) PreemptYoungest(worker, done);
     const int64_t growth = setup_.growth ? *setup_.growth : Below(5);
-    int64_t budget = 16 + static_cast<int64_t>(g);
-    if (worker.chunks) report.prefill.emplace().token_budget = budget;
+    int64_t budget = 48 + static_cast<int64_t>(g);
+    if (worker.chunks) {
+      report.prefill.emplace().token_budget = budget;
+      report.prefill->metered = worker.metered && !OneIn(40);
+    }
     for (auto it = worker.running.begin(); it != worker.running.end();) {
       auto& [id, running] = *it;
       if (setup_.varied && OneIn(60)) {
@@ -508,10 +527,15 @@ class ClusterSession {
       if (OneIn(25)) {
         done.rejected.push_back(id);
       } else {
-        worker.running[id] = {.load = request.spec.prefill_tokens,
-                              .left = request.output,
-                              .prompt_left = worker.chunks ? request.spec.prefill_tokens : 0,
-                              .number = ++placements_};
+        Running& running = worker.running[id] = {
+            .load = request.spec.prefill_tokens, .left = request.output, .number = ++placements_};
+        if (worker.chunks) running.prompt_left = request.spec.prefill_tokens;
+        const absl::Span<const uint64_t> blocks = request.spec.prefix_blocks();
+        if (blocks.empty() || !worker.spec.prefix_cache) continue;
+        // Often fewer blocks than expected.
+        const int64_t cached = core::kPrefixBlockTokens * Below(blocks.size() + 1);
+        done.cached.push_back({id, cached});
+        running.prompt_left = std::max<int64_t>(0, running.prompt_left - cached);
       }
     }
   }
@@ -547,6 +571,7 @@ class ClusterSession {
     event.report.rejected = done.rejected;
     event.report.preempted = done.preempted;
     event.report.hints = done.hints;
+    event.report.cached = done.cached;
     const absl::Status status = Apply(event).status;
     EXPECT_TRUE(status.ok()) << status;
     if (group.kind == core::GroupKind::kBarrier && !setup_.varied) {
@@ -586,6 +611,7 @@ class ClusterSession {
   Rng rng_;
   core::RequestId last_id_ = kFirstId;
   core::GroupIndex next_group_ = 0;
+  uint64_t last_member_ = 0;
   std::map<core::GroupIndex, Group> groups_;
   std::map<core::RequestId, Request> requests_;
   int64_t placements_ = 0, moved_ = 0, held_ = 0, preempted_ = 0, promised_ = 0;

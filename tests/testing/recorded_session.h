@@ -53,7 +53,9 @@ struct SessionSetup {
   std::string lookahead = "none";
   core::PolicyOptions policy_options;
   core::PlanMode plan_mode = core::PlanMode::kPipelined;
-  core::GroupKind kind = core::GroupKind::kBarrier;
+  std::vector<core::GroupKind> kinds = {core::GroupKind::kBarrier};
+  size_t groups = 1;
+  uint32_t models = 0;
   std::string admission = "none";
   // Policies to which the session switches from time to time.
   std::vector<std::string> others;
@@ -67,7 +69,7 @@ inline core::SchedulerOptions OptionsOf(const SessionSetup& setup) {
   return options;
 }
 
-// A session of one group whose events a recorder writes to `sink`.
+// A session whose events a recorder writes to `sink`.
 struct RecordedSession {
   RecordedSession(const SessionSetup& setup, uint64_t seed, std::unique_ptr<record::LogSink> sink)
       : recorder(std::move(sink), {"test", core::RequestId{1'800'000'000} << 20}, OptionsOf(setup),
@@ -75,10 +77,11 @@ struct RecordedSession {
         cluster(OptionsOf(setup), {setup.policy, setup.policy_options}, {},
                 *core::MakeLookahead(setup.lookahead), &recorder),
         session(&cluster, {.seed = seed,
-                           .most_groups = 1,
-                           .kinds = {setup.kind},
+                           .most_groups = setup.groups,
+                           .kinds = setup.kinds,
                            .ample_kv = false,
                            .reserves = setup.admission == "none",
+                           .models = setup.models,
                            .varied = true}),
         setup_(setup),
         rng_(seed) {}
