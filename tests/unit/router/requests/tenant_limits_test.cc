@@ -36,21 +36,6 @@ TEST(ParseTenantLimits, ReadsEveryLimit) {
   EXPECT_EQ(ParseTenantLimits("org:team:rps=1")->count("org:team"), 1u);
 }
 
-TEST(ParseTenantLimits, ReadsCeilingsOfPriority) {
-  const auto limits =
-      ParseTenantLimits("acme:priority=10;batch:concurrent=8,priority=-20;*:priority=0;free:rps=1");
-  ASSERT_TRUE(limits.ok()) << limits.status();
-  const TenantLimiter limiter(*limits, 8);
-  EXPECT_TRUE(limiter.CheckPriority("acme", 10).ok());
-  EXPECT_TRUE(limiter.CheckPriority("batch", -20).ok());
-  EXPECT_EQ(limiter.CheckPriority("batch", -19),
-            absl::InvalidArgumentError("priority is -19; must be at most -20 for tenant \"batch\""));
-  EXPECT_TRUE(absl::IsInvalidArgument(limiter.CheckPriority("acme", 11)));
-  EXPECT_TRUE(absl::IsInvalidArgument(limiter.CheckPriority("anybody", 1)));
-  EXPECT_TRUE(limiter.CheckPriority("free", 100).ok()) << "it has an entry, and that has no ceiling";
-  EXPECT_TRUE(TenantLimiter({}, 8).CheckPriority("acme", 100).ok());
-}
-
 TEST(ParseTenantLimits, NamesTheInvalidPart) {
   for (const std::string text :
        {"acme", "acme:", "acme:rps", "acme:rps=0", "acme:rps=-1", "acme:rps=nan", "acme:qps=1",
@@ -172,7 +157,7 @@ TEST(Tenants, NamesKeepTheirNumbersAndLateNamesShareAsMany) {
 
 TEST(Tenants, RequestsGetPrioritiesAndObjectivesOfTheirTenant) {
   const Tenants tenants(
-      *ParseTenantLimits("batch:priority=-20;acme:priority=10,ttft=0.5;free:rps=1;*:ttft=2"));
+      *ParseTenantLimits("batch:priority=-20;acme:priority=10,ttft=0.5;free:rps=1;*:priority=0,ttft=2"));
   const struct {
     const char* what;
     ClientRequest request;
@@ -191,12 +176,17 @@ TEST(Tenants, RequestsGetPrioritiesAndObjectivesOfTheirTenant) {
        0,
        absl::Seconds(0.5)},
       {"its own",
-       {.tenant = "acme", .prompt_tokens = 1, .ttft_objective = absl::Seconds(3)},
+       {.tenant = "acme", .prompt_tokens = 1, .priority = 10, .ttft_objective = absl::Seconds(3)},
        true,
-       0,
+       10,
        absl::Seconds(3)},
       {"the wildcard's", {.tenant = "anybody", .prompt_tokens = 1}, true, 0, absl::Seconds(2)},
-      {"its entry has none", {.tenant = "free", .prompt_tokens = 1}},
+      {"above the wildcard's",
+       {.tenant = "anybody", .prompt_tokens = 1, .priority = 1},
+       false,
+       1,
+       absl::Seconds(2)},
+      {"its entry has none", {.tenant = "free", .prompt_tokens = 1, .priority = 100}, true, 100},
   };
   for (auto one : cases) {
     SCOPED_TRACE(one.what);
