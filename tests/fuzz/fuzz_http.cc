@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <memory>
 #include <string>
 
@@ -69,7 +70,10 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const std::unique_ptr<bfio::HttpServer> server = Serve();
   const absl::string_view bytes = bfio::fuzz::Text(data, size);
   guarded_runs = 0;
-  const int socket = bfio::testing::ConnectTo(server->address());
+  int socket = -1;
+  // The fuzzer's own timer interrupts it.
+  do socket = bfio::testing::ConnectTo(server->address());
+  while (socket < 0 && errno == EINTR);
   bfio::fuzz::Check(socket >= 0, "the server listens");
   const std::string reply = Exchange(socket, bytes);
   close(socket);
