@@ -78,7 +78,6 @@ void Decide(Policy& policy, Snapshot& snapshot, VirtualFcfs& first_come, Decisio
   snapshot.first_come = absl::MakeConstSpan(&wait, 1);
   policy.Decide(snapshot, decision);
   benchmark::DoNotOptimize(decision.assignments.data());
-  if (!policy.uses_first_come_waits()) return;
   while (first_come.size() < static_cast<int64_t>(snapshot.waiting.size())) first_come.Arrive(snapshot.step);
   first_come.Decide(snapshot.step, static_cast<int64_t>(decision.assignments.size()));
 }

@@ -35,7 +35,6 @@ class Twins : public Policy {
   absl::string_view name() const override { return first_->name(); }
   int32_t horizon() const override { return first_->horizon(); }
   absl::Span<const PlacementRule> placement_rules() const override { return first_->placement_rules(); }
-  bool uses_first_come_waits() const override { return first_->uses_first_come_waits(); }
   void Decide(const Snapshot& snapshot, Decision& decision) override {
     std::vector<WorkerView> workers(snapshot.workers.begin(), snapshot.workers.end());
     for (WorkerView& worker : workers) {

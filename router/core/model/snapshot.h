@@ -173,7 +173,7 @@ struct Snapshot {
   Outlook outlook;
   // Where admission estimates needs, the second way for a request to fit a worker. Empty with reservations.
   KvOutlook kv;
-  // By class, higher priority first. Empty where the policy does not read it.
+  // By class, higher priority first.
   absl::Span<const ClassWait> first_come;
   // Set for ranks that meet in a barrier, the router's or their engine's, compute prompts in chunks and have
   // reported their batch costs; otherwise null.

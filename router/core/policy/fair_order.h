@@ -30,7 +30,6 @@ class FairPolicy final : public Policy {
   explicit FairPolicy(std::unique_ptr<Policy> oldest_first) : oldest_first_(std::move(oldest_first)) {}
 
   absl::string_view name() const override { return oldest_first_->name(); }
-  bool uses_first_come_waits() const override { return oldest_first_->uses_first_come_waits(); }
   bool uses_prefixes() const override { return oldest_first_->uses_prefixes(); }
   void Decide(const Snapshot& snapshot, Decision& decision) override;
 

@@ -42,9 +42,6 @@ class Policy {
   // rule that looks ahead. The first is used until step times are known.
   virtual absl::Span<const PlacementRule> placement_rules() const { return {}; }
 
-  // It reads Snapshot::first_come, which the scheduler must then compute.
-  virtual bool uses_first_come_waits() const { return false; }
-
   // It reads Snapshot::prefixes.
   virtual bool uses_prefixes() const { return false; }
 

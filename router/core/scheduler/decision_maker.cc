@@ -170,7 +170,8 @@ int64_t DecisionMaker::FirstInRoom(int64_t window) {
 int64_t DecisionMaker::PlaceAhead(const PlanSteps& steps, int64_t window, Plan& plan) {
   held_.clear();
   pool_->AppendHeld(views_, held_);
-  StageInput input{steps.clock, pool_->Window(window), held_, slots_elsewhere_, options_.hold_after_steps};
+  StageInput input{steps.clock,      pool_->Window(window),     held_,
+                   slots_elsewhere_, options_.hold_after_steps, pool_->FirstComeWaits(steps.clock)};
   auto left = static_cast<int64_t>(input.waiting.size());
   free_.Reset(views_, admission_.active() ? ReadKv(steps, pool_->Window(left)) : KvOutlook());
   // The order of a decision; the policy gets what these stages leave.
@@ -211,7 +212,7 @@ std::optional<DecisionMaker::Answer> DecisionMaker::AskPolicy(const PlanSteps& s
     snapshot.outlook = BuildOutlook(steps, waiting);
     snapshot.waiting = admission_.chooses() ? ShowChosen(steps, waiting) : waiting;
     snapshot.pool_size = pool_->placeable();
-    if (policy_->uses_first_come_waits()) snapshot.first_come = pool_->FirstComeWaits(steps.clock);
+    snapshot.first_come = pool_->FirstComeWaits(steps.clock);
     if (policy_->uses_prefixes()) {
       accounts_->ReadPrefixes(prefixes_);
       snapshot.prefixes = &prefixes_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "router/core/policy/fair_order.h"
 #include "router/core/scheduler/waiting_pool.h"
 
 namespace bfio::core {
@@ -23,6 +24,17 @@ WorkerIndex MostFreeKv(const FreeCapacity& free, May may) {
     if (most == kNoWorker || free[g].free_kv_tokens > free[most].free_kv_tokens) most = g;
   }
   return most;
+}
+
+// A worker that is closed while it empties costs as much as several requests, and where all wait for memory,
+// most would soon have waited for any fixed time. A request that engines refused too often has waited before.
+int64_t HoldAfter(const StageInput& input, const WaitingView& request) {
+  double longest = 0;
+  for (const ClassWait& wait : input.first_come) {
+    if (wait.priority == request.priority && !request.reserves_kv)
+      longest = kLongestWait * static_cast<double>(wait.p99);
+  }
+  return std::max(input.hold_after_steps, static_cast<int64_t>(longest));
 }
 
 }  // namespace
@@ -91,7 +103,7 @@ void KvHold::Place(const StageInput& input, FreeCapacity& free, std::vector<Assi
     if (i == placed) continue;
     if (holder_ ? request.id != *holder_
                 : request.kv_reserve_tokens <= most_free ||
-                      input.step - request.enqueued_step < input.hold_after_steps) {
+                      input.step - request.enqueued_step < HoldAfter(input, request)) {
       continue;
     }
     const WorkerIndex held =

@@ -17,9 +17,8 @@
 
 namespace bfio::core {
 
-// Steps that a request must have waited before it may hold a worker. In that time completions usually free
-// memory anyway (mean output lengths of public traces are 60 to 250 tokens); it is short compared to any
-// deadline.
+// Least steps that a request must have waited before it may hold a worker. In that time completions usually
+// free memory anyway (mean output lengths of public traces are 60 to 250 tokens).
 inline constexpr int64_t kHoldAfterSteps = 64;
 
 struct StageInput {
@@ -31,6 +30,8 @@ struct StageInput {
   int64_t slots_elsewhere = 0;
   // At least 1.
   int64_t hold_after_steps = kHoldAfterSteps;
+  // As Snapshot::first_come.
+  absl::Span<const ClassWait> first_come;
 };
 
 // Appends to an empty list; indices are those of the list of requests that the stage places.
@@ -47,9 +48,9 @@ void PlaceHeld(const StageInput& input, FreeCapacity& free, std::vector<Assignme
 void PlaceAlone(const StageInput& input, FreeCapacity& free, std::vector<Assignment>& assignments);
 
 // No request starves for lack of KV memory. One that fits nowhere is passed over, but the oldest that has
-// waited long enough *holds* a worker: of those that have a free slot and whose total memory suffices, the
-// one with most unreserved KV (ties: lowest index) is closed until the request fits some worker and is
-// placed. One request holds at a time.
+// waited long enough, and kLongestWait times as long as where the oldest go first, *holds* a worker: of those
+// that have a free slot and whose total memory suffices, the one with most unreserved KV (ties: lowest index)
+// is closed until the request fits some worker and is placed. One request holds at a time.
 class KvHold {
  public:
   void Place(const StageInput& input, FreeCapacity& free, std::vector<Assignment>& assignments);

@@ -104,7 +104,6 @@ class FollowedPolicy final : public core::Policy {
   absl::Span<const core::PlacementRule> placement_rules() const override {
     return policy_->placement_rules();
   }
-  bool uses_first_come_waits() const override { return policy_->uses_first_come_waits(); }
   bool uses_prefixes() const override { return policy_->uses_prefixes(); }
   bool meters_prompts() const override {
     return meters_prompts_ || (at_hand_.recorded != nullptr && at_hand_.recorded->level_s);

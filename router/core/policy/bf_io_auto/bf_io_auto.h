@@ -142,7 +142,6 @@ class BfIoAutoPolicy final : public Policy {
 
   absl::string_view name() const override { return "bf_io_auto"; }
   absl::Span<const PlacementRule> placement_rules() const override { return kRules; }
-  bool uses_first_come_waits() const override { return true; }
   void Decide(const Snapshot& snapshot, Decision& decision) override;
 
  private:

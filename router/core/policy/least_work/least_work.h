@@ -33,7 +33,6 @@ class LeastWorkPolicy final : public Policy {
 
   absl::string_view name() const override { return "least_work"; }
   bool uses_prefixes() const override { return true; }
-  bool uses_first_come_waits() const override { return true; }
   void Decide(const Snapshot& snapshot, Decision& decision) override;
 
  private:

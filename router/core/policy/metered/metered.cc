@@ -61,7 +61,7 @@ double MeteredPolicy::Bind(const Snapshot& snapshot) {
 double MeteredPolicy::BindClass(const Snapshot& snapshot, size_t first, size_t end) {
   const PrefillTraffic& traffic = snapshot.prefill->traffic;
   // Where the plan takes the first requests, they are those of the least served tenants, and of each tenant's
-  // those of the largest age over the root of the length, but none that wait too long.
+  // those of the largest age over the length (highest response ratio next), but none that wait too long.
   const absl::Span<const WaitingView> waiting = snapshot.waiting.subspan(first, end - first);
   const int32_t priority = first < end ? snapshot.waiting[first].priority : 0;
   const double longest_wait = kLongestWait * static_cast<double>(snapshot.FirstCome(priority).p99);
@@ -70,7 +70,7 @@ double MeteredPolicy::BindClass(const Snapshot& snapshot, size_t first, size_t e
     const auto age = static_cast<double>(std::max<int64_t>(0, snapshot.step - request.senior_step()) + 1);
     const auto tokens = static_cast<double>(request.prefill_tokens - request.computed_tokens);
     urgency_.push_back(age > longest_wait ? std::numeric_limits<double>::infinity()
-                                          : age / std::sqrt(std::max(1.0, tokens)));
+                                          : age / std::max(1.0, tokens));
   }
   FairOrder(waiting, traffic.mean_output_tokens, urgency_, order_);
   std::erase_if(order_, [&](int32_t i) { return !FitsSomewhere(waiting[static_cast<size_t>(i)]); });

@@ -34,7 +34,6 @@ class MeteredPolicy final : public Policy {
   absl::string_view name() const override { return placing_->name(); }
   int32_t horizon() const override { return placing_->horizon(); }
   absl::Span<const PlacementRule> placement_rules() const override { return placing_->placement_rules(); }
-  bool uses_first_come_waits() const override { return true; }
   bool uses_prefixes() const override { return true; }
   bool meters_prompts() const override { return true; }
   void Decide(const Snapshot& snapshot, Decision& decision) override;
