@@ -14,19 +14,17 @@ constexpr double kInfinite = std::numeric_limits<double>::infinity();
 constexpr int kLevels = 32;
 constexpr double kRange = 1e3;
 // Prompts lengthen a step at most by this number of mean prompts or, where these are short, by this multiple
-// of the step without prompts. The fixed part of a step is then a third of it, so that longer steps gain
-// little, but would delay all requests that decode or arrive.
+// of the step without prompts: its fixed part is then a third of it, so that longer steps gain little.
 constexpr double kMostRise = 2;
-// Objectives alone lengthen a step at most by this share, so that later tokens keep two thirds of their rate.
-// Longer steps keep requests in the group for longer, and then fewer first tokens are in time.
+// Objectives alone lengthen a step at most by this share: in longer steps fewer first tokens are in time,
+// because requests stay for longer.
 constexpr double kMostRiseForObjectives = 0.5;
-// Longest wait of a prompt for others: in steps, plus a multiple of what it costs the group. With 8 times,
-// plans are less even; with 32 times, first tokens of short prompts take half as long again.
+// Longest wait of a prompt for others: in steps, plus a multiple of what it costs the group. 8 times: plans
+// are less even; 32: first tokens of short prompts take half as long again.
 constexpr double kHeldSteps = 2, kHeldTimes = 16;
 // An objective is at least this number of steps away, unless it needs longer ones: the last may end late.
 constexpr double kStepsToObjective = 4;
-// A released prompt with an objective goes this many steps before the last one that meets it: the rank that
-// takes it may change once.
+// A released prompt with an objective goes so many steps before the last that meets it: its rank may change.
 constexpr double kDueSteps = 2;
 // The chance that a rank whose last prompt ends loses free rows, where none waits: others arrive at random.
 constexpr double kRunsDry = 0.5;
@@ -163,8 +161,7 @@ class Planner {
     // Prompt tokens that end by this time without attention.
     double Supply(double level_s) const {
       const double over_s = level_s - own_s;
-      if (over_s < 0) return 0;
-      return static_cast<double>(Work().FreeRows()) + over_s / view.cost.a_s_per_token;
+      return over_s < 0 ? 0 : static_cast<double>(Work().FreeRows()) + over_s / view.cost.a_s_per_token;
     }
 
     PrefillRank view;
@@ -302,15 +299,15 @@ class Planner {
 
   // --- releases ---
 
-  // It pays to release the prompts that add up to this time; negative: none. Where slots are short, only what
-  // it costs decodes bounds a wait, since uneven releases would lengthen the backlog.
+  // It pays to release the prompts that add up to this time; negative: none. Where slots are short, uneven
+  // releases would lengthen the backlog, so only their cost for decodes bounds a wait.
   double BestRelease() const {
     struct Candidate {
       double added_s = 0, more_s = 0, price_s = 0;
       int32_t waiting = 0;
       auto operator<=>(const Candidate&) const = default;
     };
-    double present_s = 0, filled_s = 0, price_s = 0, overdue_s = -1;
+    double present_s = 0, filled_s = 0, released_s = 0, price_s = 0, overdue_s = -1;
     for (const Rank& rank : ranks_) {
       present_s = std::max(present_s, rank.Added());
       filled_s += rank.Added();
@@ -318,6 +315,8 @@ class Planner {
     }
     const std::vector<WorkerIndex> takers = Takers(kInfinite);
     if (takers.empty()) return -1;
+    std::vector<double> takers_s;
+    for (const WorkerIndex g : takers) takers_s.push_back(ranks_[g].Added());
     const WorkerIndex most_slack = Cheapest(kTypical, takers);
     std::vector<Candidate> candidates;
     for (const int32_t i : Considered(takers)) {
@@ -329,24 +328,33 @@ class Planner {
       candidates.push_back({added_s, added_s - ranks_[g].Added(), pays_s, i});
       const double early_s = prompt.due_s - added_s - takes_s;
       const bool due = early_s >= 0 && early_s < kDueSteps * traffic_.step_s;
-      if (slots_short_ || (!due && Held(i) <= HeldAtMost(added_s + pays_s))) continue;
-      overdue_s = std::max(overdue_s, added_s);
+      const bool overdue = !slots_short_ && (due || Held(i) > HeldAtMost(added_s + pays_s));
+      if (overdue) overdue_s = std::max(overdue_s, added_s);
     }
     std::sort(candidates.begin(), candidates.end());
     // What others could avoid if they came later: time of ranks without prompts, as far as budgets have room
     // then, and the price of steps.
     const auto avoidable = [&](double added_s) {
-      return spare_ * std::max(0.0, added_s - filled_s / ranks()) + price_s;
+      return spare_ * std::max(0.0, added_s - (filled_s + released_s) / ranks()) + price_s;
     };
     const double before_s = avoidable(present_s);
     double best_s = -1, most = 0;
+    size_t released = 0;
     Outcome outcome;
     for (const Candidate& candidate : candidates) {
-      outcome.waited_s += Held(candidate.waiting);
-      ++outcome.prompts;
-      filled_s += candidate.more_s;
-      price_s = std::max(price_s, candidate.price_s);
       const double added_s = std::max(present_s, candidate.added_s);
+      price_s = std::max(price_s, candidate.price_s);
+      // As many are released as takers have room for up to the extent, those that add least first.
+      double room_s = 1e-9 * added_s - released_s;
+      for (const double own_s : takers_s) room_s += std::max(0.0, added_s - own_s);
+      for (; released < candidates.size(); ++released) {
+        const Candidate& next = candidates[released];
+        if (next.added_s > added_s || next.more_s > room_s) break;
+        outcome.waited_s += Held(next.waiting);
+        ++outcome.prompts;
+        room_s -= next.more_s;
+        released_s += next.more_s;
+      }
       const double net = Rent(outcome) - decodes_ * (avoidable(added_s) - before_s);
       if (net < most) continue;
       most = net;
@@ -391,7 +399,7 @@ class Planner {
     return considered;
   }
 
-  // Gives at most one more prompt to each rank that takes one; false when none got any.
+  // At most one more prompt for each taker; false when none got any.
   bool BindRound(double extent) {
     std::vector<WorkerIndex> takers = Takers(extent);
     if (takers.empty() || left_.empty()) return false;
@@ -408,8 +416,7 @@ class Planner {
       }
     }
     std::ranges::stable_sort(chosen, std::greater(), [&](int32_t i) { return waiting_[i].tokens; });
-    // Padded ranks have the rows of the rank with most and wait for the one with the largest context; for
-    // others both are one maximum.
+    // Padded ranks have two maxima, of rows and of contexts; for others both are one.
     const double growth = settings_.growth * traffic_.mean_output_tokens;
     std::vector<double> rows_s, own_s;
     int64_t rows = 0;

@@ -7,15 +7,10 @@
 //   sum over prompts of the share computed times the wait so far - N (added step time - c work / ranks)
 //
 // where only the wait counts in which there was room for the prompt, unless ranks follow a level.
-// docs/design/prompts.md derives this, c, the order of prompts, objectives for first tokens, and prefixes.
-// Where the engines follow a level, an extent is a step time. Otherwise (PrefillSettings::step_tokens) an
-// engine computes what it holds, and an extent is a set of prompts that are released together.
-//
-// Bounds. The level is above the slowest rank's time without prompts by at most twice that time, or twice a
-// mean prompt's time if that is more. A prompt that was held for two steps and 16 times what it costs a group
-// is overdue: its rank computes a mean prompt's tokens in every step; or it is released, if slots suffice. In
-// the pool it is next once it has waited sqrt(longest / shortest) times as long as all others. Pure,
-// deterministic, no state; any thread. Units: tokens, seconds, steps.
+// docs/design/prompts.md derives this, c, the order of prompts, objectives for first tokens, prefixes, and
+// bounds of waits and levels. Where the engines follow a level, an extent is a step time. Otherwise
+// (PrefillSettings::step_tokens) an engine computes what it holds, and an extent is a set of prompts that are
+// released together. Pure, deterministic, no state; any thread. Units: tokens, seconds, steps.
 #pragma once
 
 #include <algorithm>
@@ -40,8 +35,8 @@ struct PrefillSettings {
   // Where slots are short: how long a prompt lets others go first, if a rank without a slot has more of its
   // prefix than all ranks with one.
   double longest_wait_s = 0;
-  // Share of a mean output by which the requests of a rank are assumed to grow when prompts are placed. 0.5
-  // is the mean over a request's life; less gives the near future more weight. At least 0.
+  // Share of a mean output by which a rank's requests are assumed to grow when prompts are placed, at least
+  // 0. 0.5 is the mean over their lives; less gives the near future more weight.
   double growth = 0.3;
 };
 
