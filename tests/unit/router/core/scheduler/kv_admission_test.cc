@@ -181,7 +181,8 @@ TEST_P(KvAdmission, NoRequestIsPassedOverForLongerThanTheBound) {
         arrived.resize(group.requests.size(), now++);
         group.Step();
         for (const Placement& of : group.last.placements) {
-          if (!group.preempted.contains(of.id)) oldest_first = std::max(oldest_first, now - arrived[placed++]);
+          if (!group.preempted.contains(of.id))
+            oldest_first = std::max(oldest_first, now - arrived[placed++]);
         }
       };
       for (int i = 0; i < 30; ++i) step();
