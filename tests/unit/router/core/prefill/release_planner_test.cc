@@ -117,6 +117,10 @@ TEST(PlanReleaseTest, WhenSlotsAreShortTheOldestGoFirstAndOnlyTheCostToDecodesBo
   // 400 decodes wait for a rank that is idle for 0.01 s on average.
   EXPECT_THAT(Released(Two(200, 0, 1), {{200, 3.9}, {200, 0}}, {.step_s = 0.05}), IsEmpty());
   EXPECT_THAT(Released(Two(200, 0, 1), {{200, 4}, {200, 0}}, {.step_s = 0.05}), ElementsAre(0));
+  // Three prompts would be even, but all go to the rank with slots: each has to pay alone.
+  const Ranks one_has_slots = {RankOf(5, 500, 3), RankOf(5, 500, 0), RankOf(5, 500, 0)};
+  EXPECT_THAT(Released(one_has_slots, Prompts(4, {.tokens = 200, .waited_s = 0.19})), IsEmpty());
+  EXPECT_THAT(Released(one_has_slots, Prompts(4, {.tokens = 200, .waited_s = 0.21})), ElementsAre(0, 1, 2));
   WaitingPrompt long_without_room = {.tokens = 200, .waited_s = 9, .crowded_s = 5.1};
   EXPECT_THAT(Released(Two(200, 0, 1), {long_without_room, {200, 0}}, {.step_s = 0.05}), IsEmpty());
   long_without_room.crowded_s = 5;

@@ -21,7 +21,7 @@ struct Pool {
     FreeCapacity free;
     free.Reset(workers, {});
     std::vector<Assignment> assignments;
-    stage({kStep, waiting, held, slots_elsewhere}, free, assignments);
+    stage({kStep, waiting, held, slots_elsewhere, kHoldAfterSteps, first_come}, free, assignments);
     std::string text;
     for (const Assignment& of : assignments) absl::StrAppend(&text, of.waiting_index, "@", of.worker, " ");
     absl::StrAppend(&text, "left");
@@ -32,6 +32,7 @@ struct Pool {
   std::vector<WorkerView> workers;
   std::vector<WaitingView> waiting, held;
   int64_t slots_elsewhere = 0;
+  std::vector<ClassWait> first_come = {};
 };
 
 WorkerView Free(int32_t slots, int64_t kv, int64_t of = 100, int32_t active = 0) {
@@ -43,6 +44,10 @@ WaitingView Aged(RequestId id, int64_t kv, int64_t age) {
 WaitingView Held(WorkerIndex rank, int64_t kv = 10, int64_t age = 0) {
   WaitingView view = Aged(1, kv, age);
   view.held_to = rank;
+  return view;
+}
+WaitingView Refused(WaitingView view) {
+  view.reserves_kv = true;
   return view;
 }
 WaitingView Alone() {
@@ -88,6 +93,10 @@ TEST(KvHoldTest, AnOverdueRequestHoldsTheWorkerWithMostFreeKv) {
   } kCases[] = {
       {"most free KV", {{Free(4, 50), Free(4, 60)}, {Aged(1, 90, 64), Aged(2, 20, 0)}}, "left 4 0", 1},
       {"not before the time", {{Free(4, 50)}, {Aged(1, 90, 63)}}, "left 4", std::nullopt},
+      {"where all wait", {{Free(4, 50)}, {Aged(1, 90, 199)}, {}, 0, {{0, 100}}}, "left 4", std::nullopt},
+      {"twice as long as they", {{Free(4, 50)}, {Aged(1, 90, 200)}, {}, 0, {{0, 100}}}, "left 0", 1},
+      {"another class waits", {{Free(4, 50)}, {Aged(1, 90, 64)}, {}, 0, {{1, 100}}}, "left 0", 1},
+      {"refused too often", {{Free(4, 50)}, {Refused(Aged(1, 90, 64))}, {}, 0, {{0, 100}}}, "left 0", 1},
       {"it fits", {{Free(1, 95), Free(1, 60)}, {Aged(1, 90, 640)}}, "left 1 1", std::nullopt},
       {"not a full worker", {{Free(0, 80), Free(1, 60)}, {Aged(1, 90, 64)}}, "left 0 0", 1},
       {"too small a worker", {{Free(4, 70, 80), Free(4, 60)}, {Aged(1, 90, 64)}}, "left 4 0", 1},
