@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <map>
 #include <thread>
 #include <utility>
@@ -199,8 +200,11 @@ TlsFiles FollowTlsFiles(const TlsFiles& files) {
     Mutex mutex;
     std::vector<std::pair<TlsFiles, std::unique_ptr<Copies>>> copies ABSL_GUARDED_BY(mutex);
   };
-  static All& all = *[] {
+  static All* const all_of_them = [] {
     auto* const made = new All;
+    // What ends last was registered first: OpenSSL must not end while its thread reads files.
+    OPENSSL_init_crypto(0, nullptr);
+    std::atexit([] { all_of_them->mutex.Lock(); });
     std::thread([made] {
       for (;; absl::SleepFor(kTlsReload)) {
         MutexLock lock(&made->mutex);
@@ -209,6 +213,7 @@ TlsFiles FollowTlsFiles(const TlsFiles& files) {
     }).detach();
     return made;
   }();
+  All& all = *all_of_them;
   MutexLock lock(&all.mutex);
   for (const auto& [from, copies] : all.copies) {
     if (from == files) return copies->paths();
