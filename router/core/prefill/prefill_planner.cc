@@ -134,7 +134,6 @@ class Planner {
                (planner.padded_rows_ > 0 ? 0 : std::max(0.0, planner.least_s_ - own_s));
       for (const PromptLeft& prompt : view.prompts) Hold(prompt);
     }
-    // Its requests.
     int64_t Rows() const { return view.decodes + std::ssize(view.prompts); }
     RankWork Work() const { return {view.cost, view.decodes, view.decode_context, view.prompts}; }
     double Seconds(const PromptLeft& prompt) const { return WholePromptSeconds(view.cost, prompt, 0); }
@@ -317,6 +316,7 @@ class Planner {
     if (takers.empty()) return -1;
     std::vector<double> takers_s;
     for (const WorkerIndex g : takers) takers_s.push_back(ranks_[g].Added());
+    std::ranges::sort(takers_s);
     const WorkerIndex most_slack = Cheapest(kTypical, takers);
     std::vector<Candidate> candidates;
     for (const int32_t i : Considered(takers)) {
@@ -338,15 +338,15 @@ class Planner {
       return spare_ * std::max(0.0, added_s - (filled_s + released_s) / ranks()) + price_s;
     };
     const double before_s = avoidable(present_s);
-    double best_s = -1, most = 0;
-    size_t released = 0;
+    double best_s = -1, most = 0, below_s = 0;
+    size_t released = 0, below = 0;
     Outcome outcome;
     for (const Candidate& candidate : candidates) {
       const double added_s = std::max(present_s, candidate.added_s);
       price_s = std::max(price_s, candidate.price_s);
       // As many are released as takers have room for up to the extent, those that add least first.
-      double room_s = 1e-9 * added_s - released_s;
-      for (const double own_s : takers_s) room_s += std::max(0.0, added_s - own_s);
+      for (; below < takers_s.size() && takers_s[below] < added_s; ++below) below_s += takers_s[below];
+      double room_s = (static_cast<double>(below) + 1e-9) * added_s - below_s - released_s;
       for (; released < candidates.size(); ++released) {
         const Candidate& next = candidates[released];
         if (next.added_s > added_s || next.more_s > room_s) break;

@@ -11,7 +11,8 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <optional>
+#include <memory>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"

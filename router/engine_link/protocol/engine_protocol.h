@@ -18,6 +18,7 @@
 #include "absl/types/span.h"
 #include "router/engine_link/engine_call.h"
 #include "router/engine_link/engine_client.h"
+#include "router/engine_link/engine_list.h"
 
 namespace bfio::router {
 
