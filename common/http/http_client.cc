@@ -1,7 +1,6 @@
 #include "common/http/http_client.h"
 
 #include <fcntl.h>
-#include <netdb.h>
 #include <openssl/err.h>
 #include <openssl/x509v3.h>
 #include <poll.h>
@@ -22,6 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/clock.h"
+#include "common/base/resolve.h"
 #include "common/base/status_macros.h"
 
 namespace bfio {
@@ -149,13 +149,9 @@ class HttpClient::Call {
   Done done;
 
   absl::Status Connect(const Address& server, const Login& login) {
-    addrinfo hints = {};
-    hints.ai_socktype = SOCK_STREAM;
-    hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
-    addrinfo* found = nullptr;
-    if (getaddrinfo(server.host.c_str(), std::to_string(server.port).c_str(), &hints, &found) != 0)
-      return absl::UnavailableError(absl::StrCat(server.host, " is no IP address"));
-    const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> to(found, &freeaddrinfo);
+    const absl::StatusOr<AddressList> found = Resolve(server.host, server.port, AI_NUMERICHOST);
+    if (!found.ok()) return absl::UnavailableError(absl::StrCat(server.host, " is no IP address"));
+    const AddressList& to = *found;
     fd_ = socket(to->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd_ < 0) return absl::ResourceExhaustedError("no file descriptor is free");
     if (connect(fd_, to->ai_addr, to->ai_addrlen) != 0 && errno != EINPROGRESS)

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <grpcpp/support/server_interceptor.h>
 #include <linux/tcp.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -22,6 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
+#include "common/base/resolve.h"
 #include "common/net/tsan_edge.h"
 
 namespace bfio {
@@ -74,18 +74,14 @@ int Listen(sockaddr_storage& address, socklen_t size) {
 
 std::vector<std::pair<sockaddr_storage, socklen_t>> AddressesOf(const Address& address) {
   std::vector<std::pair<sockaddr_storage, socklen_t>> found;
-  addrinfo hints{};
-  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* list = nullptr;
-  if (getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &list) != 0) return {};
-  for (const addrinfo* one = list; one != nullptr; one = one->ai_next) {
+  const absl::StatusOr<AddressList> list = Resolve(address.host, address.port, AI_PASSIVE);
+  if (!list.ok()) return found;
+  for (const addrinfo* one = list->get(); one != nullptr; one = one->ai_next) {
     if (one->ai_family != AF_INET && one->ai_family != AF_INET6) continue;
     sockaddr_storage storage{};
     std::memcpy(&storage, one->ai_addr, one->ai_addrlen);
     found.emplace_back(storage, one->ai_addrlen);
   }
-  freeaddrinfo(list);
   return found;
 }
 

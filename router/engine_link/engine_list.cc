@@ -1,8 +1,5 @@
 #include "router/engine_link/engine_list.h"
 
-#include <netdb.h>
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <memory>
 
@@ -14,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/base/annotated.h"
+#include "common/base/resolve.h"
 #include "common/base/spdlog.h"
 #include "common/base/status_macros.h"
 #include "router/engine_link/engine_call.h"
@@ -109,20 +107,12 @@ absl::Status Append(const std::vector<EngineAddress>& servers, const EngineAddre
                     std::vector<EngineAddress>& engines) {
   if (engines.size() + servers.size() > kMostEngines)
     return absl::InvalidArgumentError(absl::StrCat("lists more than ", kMostEngines, " engines"));
-  for (EngineAddress engine : servers) {
-    engine.barrier = settings.barrier;
-    engine.token_budget = settings.token_budget;
-    engine.kv_bootstrap = settings.kv_bootstrap;
-    engine.pinned = settings.pinned;
-    engine.slots = settings.slots;
-    engine.hands_over = settings.hands_over;
-    engine.kv_connector = settings.kv_connector;
-    engine.kv_events = settings.kv_events;
-    engine.step_metrics = settings.step_metrics;
-    engine.tls = settings.tls;
-    engine.token_file = settings.token_file;
-    engine.api_server = settings.api_server;
-    engine.api_files = settings.api_files;
+  for (const EngineAddress& server : servers) {
+    EngineAddress engine = settings;
+    engine.protocol = server.protocol;
+    engine.server = server.server;
+    engine.by_name = server.by_name;
+    engine.pool = server.pool;
     if (const bool https = engine.protocol == "https"; https || engine.protocol == "http") {
       if (https != engine.tls.enabled())
         return absl::InvalidArgumentError(https ? "https:// needs tls in its entry of --config"
@@ -242,16 +232,9 @@ void AddEngines(OptionTable& table, EngineSource* source, absl::string_view help
 }
 
 absl::StatusOr<std::vector<std::string>> ResolveBySystem(const std::string& host) {
-  addrinfo hints = {};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_ADDRCONFIG;
-  addrinfo* found = nullptr;
-  if (const int error = getaddrinfo(host.c_str(), nullptr, &hints, &found); error != 0)
-    return absl::UnavailableError(gai_strerror(error));
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> all(found, &freeaddrinfo);
+  BFIO_ASSIGN_OR_RETURN(const AddressList found, bfio::Resolve(host, 0, AI_ADDRCONFIG));
   std::vector<std::string> addresses;
-  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
+  for (const addrinfo* one = found.get(); one != nullptr; one = one->ai_next) {
     char text[NI_MAXHOST];
     if (getnameinfo(one->ai_addr, one->ai_addrlen, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) == 0)
       addresses.emplace_back(text);

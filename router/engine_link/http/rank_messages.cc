@@ -1,7 +1,6 @@
 #include "router/engine_link/http/rank_messages.h"
 
 #include <endian.h>
-#include <netdb.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -16,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
+#include "common/base/resolve.h"
 #include "common/base/spdlog.h"
 
 namespace bfio::router {
@@ -116,14 +116,11 @@ class RankMessages::Source {
  private:
   void Connect(const std::string& host, absl::Time now) {
     connect_at_ = now + kReconnect;
-    addrinfo hints = {};
-    hints.ai_socktype = SOCK_STREAM;
-    hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
-    addrinfo* found = nullptr;
-    if (getaddrinfo(host.c_str(), absl::StrCat(kind_->port + rank_).c_str(), &hints, &found) != 0) return;
-    fd_ = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd_ >= 0 && connect(fd_, found->ai_addr, found->ai_addrlen) != 0 && errno != EINPROGRESS) Close();
-    freeaddrinfo(found);
+    const auto found = Resolve(host, static_cast<uint16_t>(kind_->port + rank_), AI_NUMERICHOST);
+    if (!found.ok()) return;
+    const addrinfo& to = **found;
+    fd_ = socket(to.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd_ >= 0 && connect(fd_, to.ai_addr, to.ai_addrlen) != 0 && errno != EINPROGRESS) Close();
     unsent_ = std::string(ZmtpReader::Hello());
     reader_ = {};
     subscribed_ = false;

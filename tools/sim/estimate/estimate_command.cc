@@ -1,5 +1,4 @@
 #include <arpa/inet.h>
-#include <netdb.h>
 
 #include <fstream>
 #include <iostream>
@@ -18,6 +17,7 @@
 #include "absl/time/time.h"
 #include "common/base/address.h"
 #include "common/base/clock.h"
+#include "common/base/resolve.h"
 #include "common/base/shutdown.h"
 #include "common/base/status_macros.h"
 #include "common/http/http_client.h"
@@ -42,14 +42,11 @@ struct Source {
 };
 
 absl::StatusOr<Address> ResolvedAddress(const Address& address) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (const int error = getaddrinfo(address.host.c_str(), nullptr, &hints, &found); error != 0)
-    return absl::NotFoundError(absl::StrCat("--metrics: ", address.host, ": ", gai_strerror(error)));
+  const absl::StatusOr<AddressList> found = Resolve(address.host, address.port, 0);
+  if (!found.ok())
+    return absl::NotFoundError(absl::StrCat("--metrics: ", address.host, ": ", found.status().message()));
   char text[NI_MAXHOST] = {};
-  getnameinfo(found->ai_addr, found->ai_addrlen, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
-  freeaddrinfo(found);
+  getnameinfo((*found)->ai_addr, (*found)->ai_addrlen, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
   return Address{text, address.port};
 }
 

@@ -2,20 +2,20 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/annotated.h"
 #include "common/base/mutex.h"
+#include "common/base/resolve.h"
 #include "common/base/status_macros.h"
 
 namespace bfio::worker {
@@ -26,34 +26,23 @@ constexpr int kBacklog = 1024;
 // kernel retries only after one second, and then after two more.
 constexpr int64_t kConnectNs = 500'000'000;
 
-using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
-
-absl::StatusOr<AddressList> Resolve(const std::string& host, uint16_t port, int flags) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = flags | AI_NUMERICSERV;
-  addrinfo* list = nullptr;
-  const int error =
-      getaddrinfo(host.empty() ? nullptr : host.c_str(), absl::StrCat(port).c_str(), &hints, &list);
-  if (error != 0) {
-    return absl::UnavailableError(absl::StrCat("cannot resolve host '", host, "': ", gai_strerror(error)));
-  }
-  return AddressList(list, &freeaddrinfo);
+absl::StatusOr<AddressList> Lookup(const std::string& host, uint16_t port, int flags) {
+  return Annotated(absl::StrCat("cannot resolve host '", host, "'"), Resolve(host, port, flags));
 }
 
 // A name lookup in a detached thread, because getaddrinfo has no deadline.
-struct Lookup {
+struct LateLookup {
   Signal done;
   Mutex mutex;
   absl::StatusOr<AddressList> result ABSL_GUARDED_BY(mutex) = absl::UnknownError("under way");
 };
 
 absl::StatusOr<AddressList> ResolveBy(const Address& address, int64_t deadline_ns, const Signal& interrupt) {
-  auto number = Resolve(address.host, address.port, AI_NUMERICHOST);
+  auto number = Lookup(address.host, address.port, AI_NUMERICHOST);
   if (number.ok()) return number;
-  const auto lookup = std::make_shared<Lookup>();
+  const auto lookup = std::make_shared<LateLookup>();
   std::thread([lookup, address] {
-    auto result = Resolve(address.host, address.port, 0);
+    auto result = Lookup(address.host, address.port, 0);
     MutexLock lock(&lookup->mutex);
     lookup->result = std::move(result);
     lookup->done.Set();
@@ -110,12 +99,6 @@ absl::StatusOr<Fd> ConnectTo(const addrinfo& to, int64_t deadline_ns, const Sign
 }
 
 }  // namespace
-
-int64_t MonotonicNs() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
 
 absl::Status FillRandom(absl::Span<uint8_t> bytes) {
   while (!bytes.empty()) {
@@ -193,11 +176,11 @@ std::optional<size_t> Connection::SendSome(absl::Span<const uint8_t> bytes) {
 }
 
 absl::StatusOr<Fd> Listen(const std::string& host, uint16_t* port) {
-  BFIO_ASSIGN_OR_RETURN(auto list, Resolve(host, 0, AI_PASSIVE));
+  BFIO_ASSIGN_OR_RETURN(auto list, Lookup(host, 0, AI_PASSIVE));
   absl::StatusOr<Fd> fd = absl::UnavailableError(absl::StrCat("no address for host '", host, "'"));
   for (const addrinfo* at = list.get(); at != nullptr && !fd.ok(); at = at->ai_next) fd = ListenAt(*at);
   if (!fd.ok()) {
-    auto any = Resolve("", 0, AI_PASSIVE);
+    auto any = Lookup("", 0, AI_PASSIVE);
     if (any.ok()) fd = ListenAt(**any);
   }
   if (fd.ok()) *port = BoundPort(fd->get());

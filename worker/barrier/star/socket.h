@@ -15,14 +15,18 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "common/base/clock.h"
 #include "worker/barrier/star/tls.h"
 #include "worker/barrier/star/wire.h"
 
 namespace bfio::worker {
 
 // Monotonic clock, in nanoseconds.
-int64_t MonotonicNs();
+inline int64_t MonotonicNs() {
+  return absl::ToUnixNanos(MonotonicNow());
+}
 
 // Fills `bytes` from the operating system's random generator. UNAVAILABLE when that fails.
 absl::Status FillRandom(absl::Span<uint8_t> bytes);
