@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -71,6 +72,15 @@ class LeastFirst {
   std::vector<Entry> heap_;
   std::vector<Entry> looked_at_;
 };
+
+// The indices of the first `count` waiting requests, longest prompt first; equal ones in their order.
+inline void OrderLongestFirst(const Snapshot& snapshot, size_t count, std::vector<int32_t>& order) {
+  order.resize(count);
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return snapshot.waiting[a].prefill_tokens > snapshot.waiting[b].prefill_tokens;
+  });
+}
 
 // Places these waiting indices in order, each on the worker with the least step time that it fits. Completes
 // a placement that a deadline has ended. Returns false, with `plan` and `free` incomplete, when a request

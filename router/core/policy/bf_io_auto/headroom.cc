@@ -1,7 +1,6 @@
 #include "router/core/policy/bf_io_auto/headroom.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "router/core/policy/least_first.h"
@@ -75,11 +74,7 @@ bool Headroom::Place(const Snapshot& snapshot, double growth, const StopSignal& 
     sorted_.assign(recent_.begin(), recent_.end());
     std::sort(sorted_.begin(), sorted_.end());
   }
-  order_.resize(snapshot.waiting.size());
-  std::iota(order_.begin(), order_.end(), 0);
-  std::stable_sort(order_.begin(), order_.end(), [&](int32_t a, int32_t b) {
-    return snapshot.waiting[a].prefill_tokens > snapshot.waiting[b].prefill_tokens;
-  });
+  OrderLongestFirst(snapshot, snapshot.waiting.size(), order_);
   Prepare(free);
   for (size_t at = 0; at < order_.size(); ++at) {
     if (at % kHeadroomStopEvery == kHeadroomStopEvery - 1 && stop && stop()) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "router/core/policy/least_first.h"
 
@@ -26,11 +25,7 @@ double WeightOf(absl::Span<const int64_t> steps, size_t k, double r) {
 
 bool Horizon::Place(const Snapshot& snapshot, const StopSignal& stop, FreeCapacity& free,
                     Decision& decision) {
-  order_.resize(snapshot.waiting.size());
-  std::iota(order_.begin(), order_.end(), 0);
-  std::stable_sort(order_.begin(), order_.end(), [&](int32_t a, int32_t b) {
-    return snapshot.waiting[a].prefill_tokens > snapshot.waiting[b].prefill_tokens;
-  });
+  OrderLongestFirst(snapshot, snapshot.waiting.size(), order_);
   const FarOutlook& far = snapshot.far;
   const size_t knots = far.steps.size();
   steps_.Reset(free.views(), far, snapshot.rule == PlacementRule::kRefill);

@@ -1,7 +1,6 @@
 #include "router/core/policy/trtllm/trtllm.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "router/core/policy/least_first.h"
 #include "router/core/policy/place_in_order.h"
@@ -16,11 +15,8 @@ constexpr size_t kCountsStopEvery = 8;
 
 void TrtllmPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
   free_.Reset(snapshot);
-  order_.resize(std::min<size_t>(snapshot.waiting.size(), static_cast<size_t>(free_.free_slots())));
-  std::iota(order_.begin(), order_.end(), 0);
-  std::stable_sort(order_.begin(), order_.end(), [&](int32_t a, int32_t b) {
-    return snapshot.waiting[a].prefill_tokens > snapshot.waiting[b].prefill_tokens;
-  });
+  OrderLongestFirst(
+      snapshot, std::min<size_t>(snapshot.waiting.size(), static_cast<size_t>(free_.free_slots())), order_);
   placed_.assign(snapshot.waiting.size(), 0);
   PlaceLongestFirst(snapshot, decision);
   PlaceRest(snapshot, decision);
