@@ -21,9 +21,9 @@
 #include "common/base/mutex.h"
 #include "httplib.h"
 #include "nlohmann/json.hpp"
+#include "tests/testing/handed_over_kv.h"
 #include "tests/testing/meeting_rooms.h"
 #include "tests/testing/next_token.h"
-#include "tests/testing/vllm_calls.h"
 
 namespace bfio::testing {
 

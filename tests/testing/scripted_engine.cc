@@ -383,8 +383,11 @@ grpc::Status ScriptedEngineOf<P>::Run(grpc::ServerContext* context, const Reques
     if constexpr (requires { end.mutable_complete()->kv_transfer_params_json(); }) {
       if (absl::StrContains(request.kv_transfer_params_json(), R"("do_remote_decode":true)")) {
         if (options_.kv_connector == "MooncakeConnector") {
-          options_.kv->MakeNamed(
-              this, absl::StrCat(options_.kv_engine_id, "_dp", request.data_parallel_rank()), request);
+          // The engine keeps nothing of a prompt that may end at a stop token.
+          if (request.sampling_params().ignore_eos())
+            options_.kv->MakeNamed(this,
+                                   absl::StrCat(options_.kv_engine_id, "_dp", request.data_parallel_rank()),
+                                   request.kv_transfer_params_json(), {ids.begin(), ids.end()});
         } else {
           std::string made = options_.kv->Make(this, {ids.begin(), ids.end()});
           if (!options_.spoils.empty() && number >= 4) {

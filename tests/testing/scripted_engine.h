@@ -22,6 +22,7 @@
 
 #include "absl/time/time.h"
 #include "tests/testing/engine_protocols.h"
+#include "tests/testing/handed_over_kv.h"
 #include "tests/testing/meeting_rooms.h"
 #include "tests/testing/next_token.h"
 #include "tests/testing/vllm_calls.h"

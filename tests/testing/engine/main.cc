@@ -63,9 +63,9 @@ absl::Status Serve(const Settings& settings) {
   if (!options.step_log.empty()) {
     BFIO_ASSIGN_OR_RETURN(log, worker::StepLog::Open(options.step_log, worker::kStepLogBytes));
   }
-  std::unique_ptr<KvFiles> kv;
-  if (!settings.kv_role.empty()) kv = std::make_unique<KvFiles>(settings.kv_directory, settings.kv_role);
-  TestEngine engine(settings.model, std::move(ranks), log.get(), std::move(kv));
+  std::unique_ptr<HandedOverKv> kv;
+  if (!settings.kv_role.empty()) kv = std::make_unique<HandedOverKv>(settings.kv_directory);
+  TestEngine engine(settings.model, std::move(ranks), log.get(), std::move(kv), settings.kv_role);
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
   int port = 0;

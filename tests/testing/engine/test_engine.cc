@@ -6,6 +6,7 @@
 #include <random>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/shutdown.h"
@@ -79,9 +80,10 @@ void TestEngine::Mailbox::Put(Event event) {
 }
 
 TestEngine::TestEngine(Model model, std::vector<std::unique_ptr<worker::Engine>> engines,
-                       worker::StepLog* log, std::unique_ptr<KvFiles> kv)
+                       worker::StepLog* log, std::unique_ptr<HandedOverKv> kv, std::string kv_role)
     : model_(std::move(model)),
       kv_(std::move(kv)),
+      kv_role_(std::move(kv_role)),
       salt_(std::random_device()()),
       ranks_(engines.size()),
       balancer_(static_cast<int>(engines.size()), MonotonicNow()),
@@ -277,8 +279,8 @@ grpc::Status TestEngine::Generate(grpc::ServerContext* context, const pb::Genera
   const std::vector<uint32_t> prompt(request->tokenized().input_ids().begin(),
                                      request->tokenized().input_ids().end());
   const std::string& transfer = request->kv_transfer_params_json();
-  const auto fetched = kv_ == nullptr ? KvFiles::Fetched::kNothing : kv_->Fetch(transfer, prompt);
-  if (fetched == KvFiles::Fetched::kGone) {
+  const auto fetched = kv_ == nullptr ? HandedOverKv::Fetched::kNothing : kv_->Fetch(transfer, prompt);
+  if (fetched == HandedOverKv::Fetched::kGone) {
     pb::GenerateResponse failed;
     failed.mutable_complete()->set_finish_reason("error");
     writer->Write(failed);
@@ -307,7 +309,7 @@ grpc::Status TestEngine::Generate(grpc::ServerContext* context, const pb::Genera
       };
       if (event.token) {
         // From other KV come other tokens.
-        if (fetched == KvFiles::Fetched::kWrong) ++*event.token;
+        if (fetched == HandedOverKv::Fetched::kWrong) ++*event.token;
         ++output.tokens;
         pb::GenerateStreamChunk& chunk = *response.mutable_chunk();
         fill(chunk);
@@ -343,7 +345,8 @@ grpc::Status TestEngine::Generate(grpc::ServerContext* context, const pb::Genera
       fill(end);
       end.set_completion_tokens(output.tokens);
       end.set_finish_reason(event.reason);
-      if (kv_ != nullptr && KvFiles::IsAskedFor(transfer)) end.set_kv_transfer_params_json(kv_->Make(prompt));
+      if (kv_ != nullptr && absl::StrContains(transfer, R"("do_remote_decode":true)"))
+        end.set_kv_transfer_params_json(kv_->Make(this, prompt));
       writer->Write(response);
     }
   }
@@ -391,7 +394,7 @@ grpc::Status TestEngine::GetServerInfo(grpc::ServerContext*, const pb::GetServer
   response->set_max_num_seqs(ranks_[0].engine->limits().slots);
   if (kv_ == nullptr) return Status::OK;
   response->set_kv_connector("NixlConnector");
-  response->set_kv_role(kv_->role());
+  response->set_kv_role(kv_role_);
   return Status::OK;
 }
 

@@ -23,7 +23,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "engines/vllm.grpc.pb.h"
-#include "tests/testing/engine/kv_files.h"
+#include "tests/testing/handed_over_kv.h"
 #include "worker/engine/engine.h"
 #include "worker/link/step_log.h"
 
@@ -86,9 +86,10 @@ class TestEngine final : public ::vllm::grpc::engine::VllmEngine::Service {
     std::string name, tokenizer;
   };
   // `engines`: one per rank, not empty. `log`: may be null; outlives this. `kv`: for prompts that are
-  // computed by one server and decoded by another; null: it does both.
+  // computed by one server and decoded by another, with this role (kv_producer or kv_consumer); null: it does
+  // both.
   TestEngine(Model model, std::vector<std::unique_ptr<worker::Engine>> engines, worker::StepLog* log,
-             std::unique_ptr<KvFiles> kv);
+             std::unique_ptr<HandedOverKv> kv, std::string kv_role);
   // REQUIRES: no call is open.
   ~TestEngine() override;
 
@@ -172,7 +173,8 @@ class TestEngine final : public ::vllm::grpc::engine::VllmEngine::Service {
   void AwaitRequests();
 
   const Model model_;
-  const std::unique_ptr<KvFiles> kv_;
+  const std::unique_ptr<HandedOverKv> kv_;
+  const std::string kv_role_;
   const int64_t salt_;
   std::mutex mutex_;
   std::condition_variable wake_;
