@@ -200,17 +200,15 @@ class RequestLifecycleTest : public ::testing::Test {
   bool engines_ = false;
 };
 
-// The status of a client's stream that has ended, with a delay for the next try.
-MATCHER_P2(EndsForNow, code, part, "") {
-  if (arg.open()) return false;
-  *result_listener << *arg.status;
-  return arg.status->code() == code && std::string(arg.status->message()).find(part) != std::string::npos &&
-         GetRetryDelay(*arg.status).has_value();
-}
+// The status of a client's stream that has ended; then also with a delay for the next try.
 MATCHER_P2(EndsWith, code, part, "") {
   if (arg.open()) return false;
   *result_listener << *arg.status;
   return arg.status->code() == code && std::string(arg.status->message()).find(part) != std::string::npos;
+}
+MATCHER_P2(EndsForNow, code, part, "") {
+  return ExplainMatchResult(EndsWith(code, part), arg, result_listener) &&
+         GetRetryDelay(*arg.status).has_value();
 }
 
 }  // namespace bfio::router

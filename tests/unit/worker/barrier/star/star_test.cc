@@ -31,6 +31,17 @@ std::unique_ptr<StarEndpoint> MakeEndpoint(StarOptions options = {}) {
   return *std::move(endpoint);
 }
 
+// Forms a group in a thread, until it is destroyed.
+class Forming {
+ public:
+  Forming(StarEndpoint& endpoint, const GroupSpec& group)
+      : thread_([&endpoint, group] { EXPECT_TRUE(endpoint.Form(group, kStarForever, {}).ok()); }) {}
+  ~Forming() { thread_.join(); }
+
+ private:
+  std::thread thread_;
+};
+
 Connection ConnectTo(const std::string& offer) {
   Signal never;
   auto fd = Connect(ParseStarId(offer)->root, MonotonicNs() + 10'000'000'000, never);
@@ -199,7 +210,7 @@ TEST(StarTest, WithoutTheSecretAPeerBecomesNoRankAndLearnsNothing) {
   auto root = MakeEndpoint(), leaf = MakeEndpoint(), intruder = MakeEndpoint();
   const std::string offer = *root->Offer();
   const std::string guess = FormatStarId({ParseStarId(offer)->root, ParseStarId(*intruder->Offer())->secret});
-  std::thread former([&] { EXPECT_TRUE(root->Form({5, 0, 2, offer}, kStarForever, {}).ok()); });
+  const Forming former(*root, {5, 0, 2, offer});
   const auto joined = intruder->Form({5, 1, 2, guess}, absl::Milliseconds(200), {});
   EXPECT_TRUE(absl::IsDeadlineExceeded(joined.status())) << joined.status();
   // A peer that continues although rank 0 proves another secret.
@@ -212,7 +223,6 @@ TEST(StarTest, WithoutTheSecretAPeerBecomesNoRankAndLearnsNothing) {
       *proof.OnChallenge(*accomplice.OnOpening(proof.Open()), {WireType::kJoin, 5, 1, 2, {"h", 1}})));
   EXPECT_EQ(BytesUntilClosed(bold), 0u) << "nothing but the challenge";
   EXPECT_TRUE(leaf->Form({5, 1, 2, offer}, kStarForever, {}).ok());
-  former.join();
 }
 
 TEST(StarTest, AnImpostorAtRankZerosAddressGetsOnlyANonce) {
@@ -277,11 +287,10 @@ TEST(StarTest, AFloodKeepsNeitherTheGroupFromFormingNorRankZeroBeyondItsDeadline
   const std::string offer = *root->Offer();
   const Flood flood(offer), another(offer);
   flood.AwaitConnections(300);
-  std::thread former([&] { EXPECT_TRUE(root->Form({1, 0, 3, offer}, kStarForever, {}).ok()); });
-  std::thread other([&] { EXPECT_TRUE(two->Form({1, 2, 3, offer}, kStarForever, {}).ok()); });
-  EXPECT_TRUE(one->Form({1, 1, 3, offer}, kStarForever, {}).ok());
-  other.join();
-  former.join();
+  {
+    const Forming former(*root, {1, 0, 3, offer}), other(*two, {1, 2, 3, offer}),
+        third(*one, {1, 1, 3, offer});
+  }
   // During the whole time there are unauthenticated connections to serve.
   const auto barrier = root->Form({2, 0, 2, offer}, absl::Milliseconds(300), {});
   EXPECT_TRUE(absl::IsDeadlineExceeded(barrier.status())) << barrier.status();
@@ -292,12 +301,9 @@ TEST(StarTest, ARankThatJoinedAndDiedMayJoinAgain) {
   auto root = MakeEndpoint();
   auto one = MakeEndpoint(), two = MakeEndpoint();
   const std::string offer = *root->Offer();
-  std::thread former([&] { EXPECT_TRUE(root->Form({1, 0, 3, offer}, kStarForever, {}).ok()); });
+  const Forming former(*root, {1, 0, 3, offer});
   { const Connection dies = Introduce(offer, {WireType::kJoin, 1, 1, 3, {"h", 1}}); }
-  std::thread other([&] { EXPECT_TRUE(two->Form({1, 2, 3, offer}, kStarForever, {}).ok()); });
-  EXPECT_TRUE(one->Form({1, 1, 3, offer}, kStarForever, {}).ok());
-  other.join();
-  former.join();
+  const Forming other(*two, {1, 2, 3, offer}), third(*one, {1, 1, 3, offer});
 }
 
 TEST(StarTest, ARankOfAnOlderEpochIsRefusedAtOnce) {
