@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "worker/engine/model/rope.h"
@@ -56,7 +57,7 @@ absl::Span<const float> Forward::Run(const StepPlan& plan) {
   Begin(plan);
   Embed(plan);
   RunAllBlocks(plan);
-  return ComputeLogits(plan);
+  return LogitsOf(hidden_.data(), plan.logit_rows);
 }
 
 absl::Span<const float> Forward::RunHead(const StepPlan& plan) {
@@ -74,13 +75,9 @@ absl::Span<const float> Forward::RunBlocks(const StepPlan& plan, absl::Span<cons
 }
 
 absl::Span<const float> Forward::Logits(absl::Span<const float> hidden) {
-  const int64_t draws = static_cast<int64_t>(hidden.size()) / config_.hidden;
-  for (int64_t i = 0; i < draws; ++i) {
-    kernels_.rms_norm(hidden.data() + i * config_.hidden, weights_->final_norm().data(),
-                      normed_.data() + i * config_.hidden, config_.hidden,
-                      static_cast<float>(config_.rms_epsilon));
-  }
-  return ProjectToVocabulary(draws);
+  std::vector<int32_t> rows(hidden.size() / static_cast<size_t>(config_.hidden));
+  std::iota(rows.begin(), rows.end(), 0);
+  return LogitsOf(hidden.data(), rows);
 }
 
 void Forward::RunAllBlocks(const StepPlan& plan) {
@@ -258,18 +255,14 @@ void Forward::RunMlp(const Layer& layer) {
       [&](int32_t thread) { Multiply(layer.down, gate_.data(), hidden_.data(), true, rows_, thread); });
 }
 
-absl::Span<const float> Forward::ComputeLogits(const StepPlan& plan) {
-  const int32_t draws = plan.draws();
+absl::Span<const float> Forward::LogitsOf(const float* hidden, absl::Span<const int32_t> rows) {
+  const auto draws = static_cast<int64_t>(rows.size());
   if (draws == 0) return {};
-  for (int32_t i = 0; i < draws; ++i) {
-    kernels_.rms_norm(hidden_.data() + plan.logit_rows[i] * config_.hidden, weights_->final_norm().data(),
+  for (int64_t i = 0; i < draws; ++i) {
+    kernels_.rms_norm(hidden + rows[i] * config_.hidden, weights_->final_norm().data(),
                       normed_.data() + i * config_.hidden, config_.hidden,
                       static_cast<float>(config_.rms_epsilon));
   }
-  return ProjectToVocabulary(draws);
-}
-
-absl::Span<const float> Forward::ProjectToVocabulary(int64_t draws) {
   threads_.Run([&](int32_t thread) {
     Multiply(weights_->lm_head(), normed_.data(), logits_.data(), false, draws, thread);
   });

@@ -69,9 +69,8 @@ class Forward {
   void Attend(const StepPlan& plan, int64_t index);
   // hidden_ += MLP(normed_).
   void RunMlp(const Layer& layer);
-  absl::Span<const float> ComputeLogits(const StepPlan& plan);
-  // Computes logits from the first `draws` rows of normed_.
-  absl::Span<const float> ProjectToVocabulary(int64_t draws);
+  // Of these rows.
+  absl::Span<const float> LogitsOf(const float* hidden, absl::Span<const int32_t> rows);
   // normed_ = RMSNorm(hidden_).
   void Normalise(const std::vector<float>& weight);
   // Applies the q/k norm, if there is one, and the rotation to one head.

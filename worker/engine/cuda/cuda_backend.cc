@@ -27,11 +27,6 @@ AttentionLimits LimitsOf(const DecodeOptions& options, const AttentionGrid& grid
   return {MaxRowsOf(options), options.limits.slots, pages * options.page_tokens, grid.long_blocks};
 }
 
-AttentionShape ShapeOf(const DecodeOptions& options, const ModelConfig& config) {
-  return {static_cast<int32_t>(config.heads), static_cast<int32_t>(config.kv_heads),
-          static_cast<int32_t>(config.head_dim), options.page_tokens};
-}
-
 StepLimits StepLimitsOf(const DecodeOptions& options, const AttentionSizes& sizes) {
   return {MaxRowsOf(options), options.limits.slots, PageTable::PageLimit(PageTableOptionsOf(options)), sizes};
 }
@@ -50,7 +45,7 @@ ForwardOptions ForwardOptionsOf(const DecodeOptions& options, const AttentionGri
 
 absl::Status CudaBackend::Check(const DecodeOptions& options, const ModelConfig& config, DeviceOps& ops) {
   absl::Status status = CheckDecodeOptions(options);
-  if (status.ok()) status = CheckAttentionShape(ShapeOf(options, config));
+  if (status.ok()) status = CheckAttentionShape(ShapeOf(config, options.page_tokens));
   return status.ok() ? ops.FullAttentionGrid(static_cast<int32_t>(config.head_dim)).status() : status;
 }
 
@@ -63,9 +58,9 @@ absl::StatusOr<int64_t> CudaBackend::FitKv(const DecodeOptions& options, const M
   const auto bytes = [&](int64_t tokens) {
     DecodeOptions sized = options;
     sized.limits.kv_tokens = tokens;
-    const AttentionSizes sizes = SizesFor(ShapeOf(options, config), LimitsOf(sized, grid));
+    const AttentionSizes sizes = SizesFor(ShapeOf(config, options.page_tokens), LimitsOf(sized, grid));
     return StepLayout(StepLimitsOf(sized, sizes)).bytes() +
-           BytesOf(config, weights, ForwardOptionsOf(sized, grid), sizes).total();
+           Forward::BytesOf(config, weights, ForwardOptionsOf(sized, grid), sizes);
   };
   if (const auto fits = FitKvTokens(options, fewer, capacity, bytes)) return *fits;
   return absl::ResourceExhaustedError(absl::StrFormat(
@@ -103,7 +98,7 @@ CudaBackend::CudaBackend(const DecodeOptions& options, const ModelConfig& config
       ops_(std::move(ops)),
       grid_(grid),
       limits_(LimitsOf(options, grid)),
-      shape_(ShapeOf(options, config)),
+      shape_(ShapeOf(config, options.page_tokens)),
       sizes_(SizesFor(shape_, limits_)),
       attention_(shape_, limits_),
       draw_buckets_(options.limits.slots),

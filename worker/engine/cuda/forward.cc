@@ -28,15 +28,24 @@ absl::Status CheckConfig(const ModelConfig& config, const AttentionShape& shape)
   return absl::OkStatus();
 }
 
+KvLayout LayoutOf(const ModelConfig& config, const ForwardOptions& options) {
+  return {static_cast<int32_t>(config.kv_heads), options.page_tokens, static_cast<int32_t>(config.head_dim)};
+}
+
 }  // namespace
+
+AttentionShape ShapeOf(const ModelConfig& config, int32_t page_tokens) {
+  return {static_cast<int32_t>(config.heads), static_cast<int32_t>(config.kv_heads),
+          static_cast<int32_t>(config.head_dim), page_tokens};
+}
 
 absl::StatusOr<std::unique_ptr<Forward>> Forward::Create(const ModelConfig& config,
                                                          const DeviceWeights& weights,
                                                          const ForwardOptions& options,
                                                          const AttentionSizes& sizes, DeviceOps& ops) {
   auto forward = std::unique_ptr<Forward>(new Forward(config, weights, options, ops));
-  BFIO_RETURN_IF_ERROR(CheckConfig(config, forward->attention_shape()));
-  BFIO_RETURN_IF_ERROR(forward->Allocate(BytesOf(config, weights, options, sizes)));
+  BFIO_RETURN_IF_ERROR(CheckConfig(config, ShapeOf(config, options.page_tokens)));
+  BFIO_RETURN_IF_ERROR(forward->Allocate(sizes));
   return forward;
 }
 
@@ -59,80 +68,67 @@ Forward::Forward(const ModelConfig& config, const DeviceWeights& weights, const 
   }
 }
 
-AttentionShape Forward::attention_shape() const {
-  return {static_cast<int32_t>(config_.heads), static_cast<int32_t>(config_.kv_heads),
-          static_cast<int32_t>(config_.head_dim), options_.page_tokens};
-}
-
 // --- memory ---
 
-ForwardBytes BytesOf(const ModelConfig& config, const DeviceWeights& weights, const ForwardOptions& options,
-                     const AttentionSizes& sizes) {
+template <typename Visit>
+void Forward::ForEachArray(const ModelConfig& config, const DeviceWeights& weights,
+                           const ForwardOptions& options, const AttentionSizes& sizes, const Visit& visit) {
   constexpr int64_t kNarrow = sizeof(Bf16), kWide = sizeof(float);
-  const int64_t rows = options.max_rows, draws = options.max_draws, heads = config.heads * config.head_dim;
-  ForwardBytes bytes;
-  bytes.residual = rows * config.hidden * kWide;
-  bytes.rotations = rows * config.head_dim * kWide;
-  bytes.normed = std::max(rows, draws) * config.hidden * kNarrow;
-  bytes.projected = rows * (config.heads + 2 * config.kv_heads) * config.head_dim * kNarrow;
-  bytes.attended = rows * heads * kNarrow;
-  bytes.addend = rows * config.hidden * kNarrow;
-  bytes.gates = rows * 2 * config.intermediate * kNarrow;
-  bytes.activated = rows * config.intermediate * kNarrow;
-  if (weights.embedding != nullptr) {
-    bytes.logits = draws * config.vocab * kWide;
-    bytes.results = draws * static_cast<int64_t>(sizeof(DrawResult));
-    bytes.tops = draws * kMaxTop * static_cast<int64_t>(sizeof(TopResult));
-  }
-  bytes.frequencies = config.head_dim / 2 * kWide;
-  bytes.part_outputs = sizes.parts * heads * kWide;
-  bytes.part_sums = sizes.parts * 2 * config.heads * kWide;
-  const KvLayout layout = {static_cast<int32_t>(config.kv_heads), options.page_tokens,
-                           static_cast<int32_t>(config.head_dim)};
-  bytes.kv_pool = static_cast<int64_t>(weights.layers.size()) * layout.PoolElements(options.pages) * kNarrow;
-  return bytes;
+  const int64_t rows = options.max_rows, heads = config.heads * config.head_dim;
+  // A part without ends draws nothing.
+  const int64_t draws = weights.embedding != nullptr ? options.max_draws : 0;
+  visit(&Forward::residual_, rows * config.hidden * kWide);
+  visit(&Forward::rotations_, rows * config.head_dim * kWide);
+  visit(&Forward::normed_, std::max<int64_t>(rows, options.max_draws) * config.hidden * kNarrow);
+  visit(&Forward::projected_, rows * (config.heads + 2 * config.kv_heads) * config.head_dim * kNarrow);
+  visit(&Forward::attended_, rows * heads * kNarrow);
+  visit(&Forward::addend_, rows * config.hidden * kNarrow);
+  visit(&Forward::gates_, rows * 2 * config.intermediate * kNarrow);
+  visit(&Forward::activated_, rows * config.intermediate * kNarrow);
+  visit(&Forward::logits_, draws * config.vocab * kWide);
+  visit(&Forward::results_, draws * static_cast<int64_t>(sizeof(DrawResult)));
+  visit(&Forward::tops_, draws * kMaxTop * static_cast<int64_t>(sizeof(TopResult)));
+  visit(&Forward::frequencies_, config.head_dim / 2 * kWide);
+  visit(&Forward::part_outputs_, sizes.parts * heads * kWide);
+  visit(&Forward::part_sums_, sizes.parts * 2 * config.heads * kWide);
+  const int64_t pool = LayoutOf(config, options).PoolElements(options.pages);
+  for (Bf16* Forward::*const kv : {&Forward::keys_, &Forward::values_})
+    visit(kv, static_cast<int64_t>(weights.layers.size()) * pool * kNarrow, "the KV cache");
 }
 
-absl::Status Forward::Allocate(const ForwardBytes& bytes) {
+int64_t Forward::BytesOf(const ModelConfig& config, const DeviceWeights& weights,
+                         const ForwardOptions& options, const AttentionSizes& sizes) {
+  int64_t sum = 0;
+  ForEachArray(config, weights, options, sizes,
+               [&](auto, int64_t bytes, absl::string_view = "") { sum += bytes; });
+  return sum;
+}
+
+absl::Status Forward::Allocate(const AttentionSizes& sizes) {
   absl::Status status;
   // Zero-initialised, so that rows that a step does not use never hold NaN. Keys and values also: attention
   // masks what it reads past a sequence's end by a weight of 0, and 0 times NaN is NaN.
-  const auto allocate = [&]<typename T>(T*& pointer, int64_t size, absl::string_view what = "activations") {
+  const auto allocate = [&]<typename T>(T* Forward::*array, int64_t size,
+                                        absl::string_view what = "activations") {
     if (!status.ok() || size == 0) return;
     const auto memory = ops_.Allocate(size, what);
     status = memory.status();
     if (!status.ok()) return;
-    pointer = static_cast<T*>(*memory);
-    status = ops_.FillZero(pointer, size);
+    this->*array = static_cast<T*>(*memory);
+    status = ops_.FillZero(*memory, size);
   };
-  allocate(residual_, bytes.residual);
-  allocate(rotations_, bytes.rotations);
-  allocate(normed_, bytes.normed);
-  allocate(projected_, bytes.projected);
-  allocate(attended_, bytes.attended);
-  allocate(addend_, bytes.addend);
-  allocate(gates_, bytes.gates);
-  allocate(activated_, bytes.activated);
-  allocate(logits_, bytes.logits);
-  allocate(results_, bytes.results);
-  allocate(tops_, bytes.tops);
-  allocate(frequencies_, bytes.frequencies);
-  allocate(part_outputs_, bytes.part_outputs);
-  allocate(part_sums_, bytes.part_sums);
-  allocate(keys_, bytes.kv_pool, "the KV cache");
-  allocate(values_, bytes.kv_pool, "the KV cache");
+  ForEachArray(config_, weights_, options_, sizes, allocate);
   if (!status.ok()) return status;
   const std::vector<float> frequencies = InverseFrequencies(config_.rope, config_.head_dim);
-  BFIO_ASSIGN_OR_RETURN(const auto pinned, ops_.AllocatePinned(bytes.frequencies, "rotary frequencies"));
-  std::memcpy(pinned, frequencies.data(), static_cast<size_t>(bytes.frequencies));
-  BFIO_RETURN_IF_ERROR(ops_.CopyIn(frequencies_, pinned, bytes.frequencies));
+  const auto bytes = static_cast<int64_t>(frequencies.size() * sizeof(float));
+  BFIO_ASSIGN_OR_RETURN(const auto pinned, ops_.AllocatePinned(bytes, "rotary frequencies"));
+  std::memcpy(pinned, frequencies.data(), static_cast<size_t>(bytes));
+  BFIO_RETURN_IF_ERROR(ops_.CopyIn(frequencies_, pinned, bytes));
   return ops_.Wait(kSetupDeadline);
 }
 
 int64_t Forward::pool_elements() const {
-  return KvLayout{static_cast<int32_t>(config_.kv_heads), options_.page_tokens,
-                  static_cast<int32_t>(config_.head_dim)}
-      .PoolElements(options_.pages);
+  return LayoutOf(config_, options_).PoolElements(options_.pages);
 }
 
 int64_t Forward::kv_token_bytes() const {
@@ -253,8 +249,7 @@ absl::Status Forward::AppendKv(const StepBucket& bucket, const StepInputs& input
   args.rotations = rotations_;
   args.positions = inputs.positions;
   args.row_pages = inputs.row_pages;
-  args.kv = {static_cast<int32_t>(config_.kv_heads), options_.page_tokens,
-             static_cast<int32_t>(config_.head_dim)};
+  args.kv = LayoutOf(config_, options_);
   args.keys = keys_ + layer * pool_elements();
   args.values = values_ + layer * pool_elements();
   args.grid_rows = bucket.rows;
@@ -273,8 +268,7 @@ absl::Status Forward::Attend(const StepBucket& bucket, const StepInputs& inputs,
   args.q_heads = static_cast<int32_t>(config_.heads);
   args.keys = keys_ + layer * pool_elements();
   args.values = values_ + layer * pool_elements();
-  args.kv = {static_cast<int32_t>(config_.kv_heads), options_.page_tokens,
-             static_cast<int32_t>(config_.head_dim)};
+  args.kv = LayoutOf(config_, options_);
   args.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(config_.head_dim)));
   args.out = attended_;
   args.part_outputs = part_outputs_;

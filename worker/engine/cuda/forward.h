@@ -36,24 +36,7 @@ struct ForwardOptions {
   AttentionGrid attention_grid;
 };
 
-// Device memory that a Forward allocates, in bytes, by array.
-struct ForwardBytes {
-  int64_t residual = 0, rotations = 0, normed = 0, projected = 0, attended = 0, addend = 0, gates = 0,
-          activated = 0;
-  // 0 in a part without ends.
-  int64_t logits = 0, results = 0, tops = 0;
-  int64_t frequencies = 0, part_outputs = 0, part_sums = 0;
-  // Size of the pool of keys; the pool of values is as large.
-  int64_t kv_pool = 0;
-
-  int64_t total() const {
-    return residual + rotations + normed + projected + attended + addend + gates + activated + logits +
-           results + tops + frequencies + part_outputs + part_sums + 2 * kv_pool;
-  }
-};
-// REQUIRES: the options are in range.
-ForwardBytes BytesOf(const ModelConfig& config, const DeviceWeights& weights, const ForwardOptions& options,
-                     const AttentionSizes& sizes);
+AttentionShape ShapeOf(const ModelConfig& config, int32_t page_tokens);
 
 class Forward {
  public:
@@ -63,6 +46,10 @@ class Forward {
                                                          const DeviceWeights& weights,
                                                          const ForwardOptions& options,
                                                          const AttentionSizes& sizes, DeviceOps& ops);
+
+  // Device memory that a Forward allocates, in bytes. REQUIRES: the options are in range.
+  static int64_t BytesOf(const ModelConfig& config, const DeviceWeights& weights,
+                         const ForwardOptions& options, const AttentionSizes& sizes);
 
   // Chooses the products of this bucket (DeviceOps::Prepare).
   absl::Status Prepare(const StepBucket& bucket);
@@ -99,10 +86,13 @@ class Forward {
   Forward(const ModelConfig& config, const DeviceWeights& weights, const ForwardOptions& options,
           DeviceOps& ops);
 
-  AttentionShape attention_shape() const;
+  // Calls `visit` with each array of device memory, its bytes and its name.
+  template <typename Visit>
+  static void ForEachArray(const ModelConfig& config, const DeviceWeights& weights,
+                           const ForwardOptions& options, const AttentionSizes& sizes, const Visit& visit);
   int64_t pool_elements() const;
   int64_t layers() const { return static_cast<int64_t>(weights_.layers.size()); }
-  absl::Status Allocate(const ForwardBytes& bytes);
+  absl::Status Allocate(const AttentionSizes& sizes);
   absl::Status Prepare(const Product& product, int32_t rows, const Bf16* x, void* y);
   absl::Status Multiply(const Product& product, int64_t layer, int32_t rows, const Bf16* x, void* y);
   // What a sublayer adds to the residual: [rows, hidden], or nothing; and its bias, or none.
