@@ -38,20 +38,18 @@ AdminService::AdminService(OperatorHandler* handler, Authenticator* authenticato
   AddUnary<v1::GetClusterStateRequest, v1::ClusterState>(
       "/bfio.v1.Admin/GetClusterState", Role::kRead,
       [this](const std::string&, const v1::GetClusterStateRequest&, const auto& call) { GetState(call); });
+  const auto of_worker = [this](auto act, const char* what) {
+    return [this, act, what](const std::string& who, const auto& request, const auto& call) {
+      const absl::Status asked =
+          (handler_->*act)(request.worker_id(), Logged(who, what, request.worker_id(), ReplyTo(call)));
+      if (!asked.ok()) call->Reply(asked);
+    };
+  };
   AddUnary<v1::DrainWorkerRequest, v1::DrainWorkerResponse>(
-      "/bfio.v1.Admin/DrainWorker", Role::kOperate,
-      [this](const std::string& who, const v1::DrainWorkerRequest& request, const auto& call) {
-        const absl::Status asked = handler_->DrainWorker(
-            request.worker_id(), Logged(who, "drain worker", request.worker_id(), ReplyTo(call)));
-        if (!asked.ok()) call->Reply(asked);
-      });
+      "/bfio.v1.Admin/DrainWorker", Role::kOperate, of_worker(&OperatorHandler::DrainWorker, "drain worker"));
   AddUnary<v1::UndrainWorkerRequest, v1::UndrainWorkerResponse>(
       "/bfio.v1.Admin/UndrainWorker", Role::kOperate,
-      [this](const std::string& who, const v1::UndrainWorkerRequest& request, const auto& call) {
-        const absl::Status asked = handler_->UndrainWorker(
-            request.worker_id(), Logged(who, "undrain worker", request.worker_id(), ReplyTo(call)));
-        if (!asked.ok()) call->Reply(asked);
-      });
+      of_worker(&OperatorHandler::UndrainWorker, "undrain worker"));
   AddUnary<v1::SetPolicyRequest, v1::SetPolicyResponse>(
       "/bfio.v1.Admin/SetPolicy", Role::kOperate,
       [this](const std::string& who, const v1::SetPolicyRequest& request, const auto& call) {
