@@ -19,6 +19,9 @@ bool MayBeLost(const absl::Status& status) {
          absl::IsCancelled(status);
 }
 
+// Longer than the KV of a prompt is waited for: some engines free it when its call is cancelled.
+constexpr absl::Duration kLongestClosing = absl::Seconds(30);
+
 absl::Duration Longer(absl::Duration retry) {
   return std::clamp(2 * retry, EngineLink::kShortestRetry, EngineLink::kLongestRetry);
 }
@@ -167,6 +170,7 @@ absl::Status EngineServer::CheckPairs() const {
 
 void EngineServer::CheckHealth(absl::Time now) {
   next_at_ = absl::InfiniteFuture();
+  CancelLeftOpen(now);
   if (std::exchange(checking_, true)) return;
   if (!describing_) doubtful_ = std::exchange(unchecked_, {});
   // Another server may have taken over the address, for example of a Kubernetes service or a restarted
@@ -180,6 +184,15 @@ void EngineServer::CheckHealth(absl::Time now) {
   }
   checked_at_ = MonotonicNow();
   client_->CheckHealth(options_->patience, OfConnection(&EngineServer::OnHealth));
+}
+
+void EngineServer::CancelLeftOpen(absl::Time now) {
+  std::erase_if(closing_, [now](const auto& one) {
+    const auto stream = one.second.lock();
+    const bool late = now - one.first > kLongestClosing;
+    if (stream != nullptr && late) stream->Cancel();
+    return stream == nullptr || late;
+  });
 }
 
 void EngineServer::CheckSoon() {
@@ -600,7 +613,11 @@ void EngineServer::Start(size_t r, EngineRank::StartCall start) {
 
 void EngineServer::OnCallEnded(size_t r, MemberId member, CallNumber number, absl::StatusOr<EngineEnd> end) {
   Rank* rank = Find(r, member);
-  if (rank == nullptr || rank->streams.erase(number) == 0) return;
+  if (rank == nullptr) return;
+  const auto stream = rank->streams.find(number);
+  if (stream == rank->streams.end()) return;
+  closing_.emplace_back(MonotonicNow(), stream->second);
+  rank->streams.erase(stream);
   if (end.ok() && end->hand_off != nullptr && !end->hand_off->source.empty()) {
     // Where a rank keeps its KV does not change while it runs.
     const std::string source = absl::StrCat(end->hand_off->engine, " at ", end->hand_off->source);

@@ -96,6 +96,8 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   absl::Status CheckPairs() const;
   // Checks whether the server is alive and, if that is due at `now`, whether it is still the same server.
   void CheckHealth(absl::Time now);
+  // Cancels streams that the server has left open after their ends.
+  void CancelLeftOpen(absl::Time now);
   // After signs that the server is gone or was replaced: checks as soon as it may be described again.
   void CheckSoon();
   void OnHealth(const absl::Status& health);
@@ -198,6 +200,8 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   uint64_t connection_ = 0;
   // Calls that failed as if the server were gone: before the start of the check under way, and since then.
   std::vector<Failure> doubtful_, unchecked_;
+  // Streams whose requests have ended, which the server should close, and when that was.
+  std::vector<std::pair<absl::Time, std::weak_ptr<EngineStream>>> closing_;
   // The error of the last attempt to reach the server, so that each error is logged once.
   std::string last_error_;
   LineLimiter lines_{1, absl::Seconds(10)};

@@ -32,9 +32,10 @@ struct TestRecords final : EngineRecords {
 
 struct TestStream final : public EngineStream {
   explicit TestStream(EngineClient::StreamCallbacks to) : callbacks(std::move(to)) {}
-  void Cancel() override {}
+  void Cancel() override { cancelled = true; }
 
   EngineClient::StreamCallbacks callbacks;
+  bool cancelled = false;
 };
 
 // Calls of the client that have not been answered. Health checks are answered immediately, unless held.

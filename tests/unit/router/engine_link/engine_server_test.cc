@@ -93,6 +93,18 @@ TEST_F(EngineServerTest, AHealthCheckThatBeganBeforeACallFailedDoesNotCount) {
   EXPECT_EQ(gone_.size(), 1u);
 }
 
+// Otherwise each request costs an engine's connection a stream, and the router its memory, for ever.
+TEST_F(EngineServerTest, AStreamThatStaysOpenAfterItsEndIsCancelled) {
+  Attach();
+  Place();
+  std::move(asked_.streams.at(0)->callbacks.on_end)(EngineEnd{.finish = EngineFinish::kStop});
+  RunEvents();
+  Later();
+  EXPECT_FALSE(asked_.streams.at(0)->cancelled) << "it may be about to close";
+  server_->OnTimer(MonotonicNow() + absl::Seconds(40));
+  EXPECT_TRUE(asked_.streams.at(0)->cancelled);
+}
+
 TEST_F(EngineServerTest, ARankThatBringsNoTokenAttachesAfterLongerAndLongerPauses) {
   Attach();
   // So that the server's next deadline is that of attaching.
