@@ -39,6 +39,15 @@ absl::Status CheckNoUnknownFields(std::initializer_list<const google::protobuf::
   return absl::OkStatus();
 }
 
+absl::Status CheckKvTransfer(const google::protobuf::Message& request, FieldNames names,
+                             const RequestContext& context) {
+  if (context.kv_transfer != RequestContext::KvTransfer::kRefused) return absl::OkStatus();
+  const absl::string_view name = FieldSetIn(request, names);
+  if (name.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, ": the caller's entry in --client_tokens does not have trust_kv_transfer"));
+}
+
 absl::Status NotSupported(absl::string_view field) {
   return absl::InvalidArgumentError(absl::StrCat(field, " is not supported by this engine"));
 }

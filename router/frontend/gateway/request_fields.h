@@ -70,6 +70,10 @@ template <typename GenerateRequest>
 absl::Status CheckAllKnown(const GenerateRequest& from) {
   return CheckNoUnknownFields({&from, &from.tokenized(), &from.sampling_params()});
 }
+// INVALID_ARGUMENT naming that of the fields, which hand KV over, that the request has and its caller must
+// not use: KV that nobody fetches keeps its memory, and a fetch of none ends vLLM's engine.
+absl::Status CheckKvTransfer(const google::protobuf::Message& request, FieldNames names,
+                             const RequestContext& context);
 // INVALID_ARGUMENT naming the field.
 absl::Status NotSupported(absl::string_view field);
 absl::Status CheckStops(absl::Span<const std::string> stops, const RequestContext& context);

@@ -90,6 +90,7 @@ bool Continues(const pb::GenerateRequest& from, bool may_resample) {
 
 absl::StatusOr<ConvertedRequest> Pass(pb::GenerateRequest&& from, std::string tenant,
                                       const OutputLimit& limit, const RequestContext& context) {
+  BFIO_RETURN_IF_ERROR(CheckKvTransfer(from, {"disaggregated_params"}, context));
   BFIO_ASSIGN_OR_RETURN(const uint32_t prompt, PromptTokens(from.tokenized().input_ids_size(), /*text=*/""));
   auto to = PassFields(from, std::move(tenant), limit, prompt, context);
   if (!to.ok()) return to;

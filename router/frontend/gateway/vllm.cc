@@ -22,7 +22,7 @@ namespace pb = ::vllm::grpc::engine;
 // The hand-off that the gateway has had made; null: none. A prompt with "do_remote_decode" is computed here
 // for another engine. What this reader cannot read, vLLM's might.
 absl::StatusOr<HandOffPtr> HandOffOf(const pb::GenerateRequest& request, uint32_t prompt_tokens,
-                                     RequestContext::KvTransfer from) {
+                                     bool trusted) {
   const std::string& text = request.kv_transfer_params_json();
   if (text.empty()) return nullptr;
   const auto wrong = [](absl::string_view what) {
@@ -31,15 +31,13 @@ absl::StatusOr<HandOffPtr> HandOffOf(const pb::GenerateRequest& request, uint32_
   auto transfer = ReadKvTransfer(text, prompt_tokens + kKvTokensAhead);
   if (!transfer.ok()) return wrong(transfer.status().message());
   if (!transfer->fetches) return nullptr;
-  if (from == RequestContext::KvTransfer::kRefused)
-    return wrong("the caller's entry in --client_tokens does not have trust_kv_transfer");
   if (text.size() > kHandOffBytes + kHandOffBytesPerToken * prompt_tokens)
     return wrong("it is larger than the prompt's blocks");
   auto hand_off = std::make_shared<RequestHandOff>();
   hand_off->parameters = text;
   hand_off->engine = std::move(transfer->engine);
   hand_off->name = std::move(transfer->name);
-  hand_off->trusted = from == RequestContext::KvTransfer::kTrusted;
+  hand_off->trusted = trusted;
   return hand_off;
 }
 
@@ -106,6 +104,7 @@ bool Continues(const pb::GenerateRequest& from, bool may_resample) {
 
 absl::StatusOr<ConvertedRequest> Pass(pb::GenerateRequest&& from, std::string tenant,
                                       const OutputLimit& limit, const RequestContext& context) {
+  BFIO_RETURN_IF_ERROR(CheckKvTransfer(from, {"kv_transfer_params", "kv_transfer_params_json"}, context));
   const pb::SamplingParams& sampling = from.sampling_params();
   BFIO_ASSIGN_OR_RETURN(uint32_t prompt, PromptTokens(from.tokenized().input_ids_size(), from.text()));
   if (sampling.has_truncate_prompt_tokens() && sampling.truncate_prompt_tokens() > 0)
@@ -114,7 +113,8 @@ absl::StatusOr<ConvertedRequest> Pass(pb::GenerateRequest&& from, std::string te
   if (!to.ok()) return to;
   ClientRequest& request = to->request;
   // The router sends it with the request once; without it the request is a common one.
-  BFIO_ASSIGN_OR_RETURN(request.hand_off, HandOffOf(from, prompt, context.kv_transfer));
+  BFIO_ASSIGN_OR_RETURN(request.hand_off,
+                        HandOffOf(from, prompt, context.kv_transfer == RequestContext::KvTransfer::kTrusted));
   if (request.hand_off != nullptr) from.clear_kv_transfer_params_json();
   request.sampling.seed = SeedOf(sampling);
   request.passed.continues = Continues(from, context.may_resample);

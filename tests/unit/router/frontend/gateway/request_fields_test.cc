@@ -294,6 +294,10 @@ TYPED_TEST(GatewayRequest, FieldsMayPreventContinuationAndSharing) {
     EXPECT_EQ(request.passed.no_hand_off,
               absl::StrContains(one.change, "prompt_logprobs") ||
                   (absl::StrContains(one.change, "params_json") && request.hand_off == nullptr));
+    RequestContext untrusted = PlainContext(/*passes=*/true);
+    untrusted.kv_transfer = RequestContext::KvTransfer::kRefused;
+    EXPECT_EQ(ConvertTo<TypeParam>(FromText(one.change, plain), untrusted).ok(),
+              !absl::StrContains(one.change, "transfer") && !one.kv_from_elsewhere);
     ASSERT_EQ(request.prefix != nullptr, one.shares);
     if (one.shares) {
       EXPECT_EQ(*request.prefix, *core::NamePrefixBlocks(ids));
