@@ -124,9 +124,13 @@ class SharedCapacity {
     MutexLock lock(&mutex_);
     shares_.Give(peer, amount);
   }
+  int64_t held(const Peer& peer) const {
+    MutexLock lock(&mutex_);
+    return shares_.held(peer);
+  }
 
  private:
-  Mutex mutex_;
+  mutable Mutex mutex_;
   FairShares shares_ ABSL_GUARDED_BY(mutex_);
 };
 

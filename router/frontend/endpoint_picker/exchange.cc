@@ -1,6 +1,7 @@
 #include "router/frontend/endpoint_picker/exchange.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -27,6 +28,8 @@ constexpr char kRank[] = "x-data-parallel-rank";
 constexpr char kPrefiller[] = "x-prefiller-host-port", kOldPrefiller[] = "x-prefiller-url";
 // Envoy's own limit of a piece is 64 KiB.
 constexpr size_t kPieceBytes = 62'000;
+// Messages of a body that is not read, while its request waits.
+constexpr size_t kMostLate = 4096;
 // What is kept of a header's value, and of a list of endpoints: those beyond it are not used.
 constexpr size_t kMostHeaderBytes = 4096, kMostSubsetBytes = size_t{256} << 10;
 
@@ -107,9 +110,9 @@ Exchange::Action Exchange::OnMessage(In&& message) {
     case In::kRequestHeaders: return phase_ == Phase::kHeaders ? OnRequestHeaders(message) : Action::kBroken;
     case In::kRequestBody:
       return phase_ == Phase::kBody ? OnRequestBody(*message.mutable_request_body())
-                                    : (phase_ == Phase::kEnded ? Action::kNone : Action::kBroken);
+                                    : OnLate(request_mode_ == pb::STREAMED, /*trailers=*/false);
     case In::kRequestTrailers:
-      if (phase_ != Phase::kBody) return phase_ == Phase::kEnded ? Action::kNone : Action::kBroken;
+      if (phase_ != Phase::kBody) return OnLate(request_mode_ != pb::FULL_DUPLEX_STREAMED, /*trailers=*/true);
       trailers_ = true;
       return Complete();
     case In::kResponseHeaders: OnResponseHeaders(message); return Action::kNone;
@@ -161,6 +164,19 @@ Exchange::Action Exchange::OnRequestBody(Body& body) {
   return ends || request_mode_ == pb::BUFFERED_PARTIAL ? Complete() : Action::kNone;
 }
 
+Exchange::Action Exchange::OnLate(bool allowed, bool trailers) {
+  if (phase_ == Phase::kEnded) return Action::kNone;
+  if (!allowed || phase_ == Phase::kHeaders || late_.size() == kMostLate) return Action::kBroken;
+  // Answers come in order.
+  Out& answer = phase_ == Phase::kHeld ? late_.emplace_back() : Answer();
+  if (trailers) {
+    answer.mutable_request_trailers();
+  } else {
+    answer.mutable_request_body()->mutable_response();
+  }
+  return Action::kNone;
+}
+
 Exchange::Action Exchange::Complete() {
   phase_ = Phase::kHeld;
   return Action::kPlace;
@@ -204,6 +220,8 @@ void Exchange::OnPlaced(const PlacedRequest::Place& place) {
     SetHeader("content-length", absl::StrCat(body.size()), *response.mutable_header_mutation());
     response.mutable_body_mutation()->set_body(std::move(body));
   }
+  std::move(late_.begin(), late_.end(), std::back_inserter(answers_));
+  late_.clear();
   if (request_mode_ != pb::FULL_DUPLEX_STREAMED || bodiless_) return;
   // Envoy has given the body away, and forwards what comes back.
   size_t from = 0;

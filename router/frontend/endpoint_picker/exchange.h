@@ -75,6 +75,11 @@ class Exchange {
   const std::string& body() const { return body_; }
   // The endpoints, "IP" or "IP:PORT", among which Envoy wants one; absent: any.
   const std::optional<absl::flat_hash_set<std::string>>& subset() const { return subset_; }
+  // For reading it without a lock. It comes back unless the request has been refused meanwhile.
+  std::string TakeBody() { return std::exchange(body_, {}); }
+  void ReturnBody(std::string body) {
+    if (phase_ == Phase::kHeld) body_ = std::move(body);
+  }
   // Frees the body where Envoy keeps it itself; it can then not be changed.
   void DropBody();
   // "IP:PORT" of the server that has answered, as Envoy says; empty: it says none.
@@ -93,6 +98,8 @@ class Exchange {
 
   Action OnRequestHeaders(const In& message);
   Action OnRequestBody(Body& body);
+  // What follows the choice of the place, and is not part of it.
+  Action OnLate(bool allowed, bool trailers);
   Action Complete();
   void OnResponseHeaders(const In& message);
   void OnResponseBody(Body& body);
@@ -103,7 +110,7 @@ class Exchange {
   const absl::Span<const std::string> kept_headers_;
   Phase phase_ = Phase::kHeaders;
   bool observed_ = false;
-  envoy::service::ext_proc::v3::BodySendMode request_mode_, response_mode_;
+  envoy::service::ext_proc::v3::BodySendMode request_mode_ = {}, response_mode_ = {};
   // The request has no body; its end came as trailers.
   bool bodiless_ = false, trailers_ = false;
   absl::flat_hash_map<std::string, std::string> headers_;
@@ -112,7 +119,8 @@ class Exchange {
   std::string served_, failure_;
   int status_ = 0;
   bool sends_response_body_ = false, response_complete_ = false;
-  std::deque<Out> answers_;
+  // `late_`: to what has come meanwhile.
+  std::deque<Out> answers_, late_;
 };
 
 }  // namespace bfio::router::picker

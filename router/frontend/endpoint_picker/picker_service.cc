@@ -5,8 +5,10 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <thread>
 #include <utility>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -42,26 +44,50 @@ core::PrefixBlocks FirstBlocks(const core::PrefixBlocks& prefix, int64_t tokens)
   return std::make_shared<const std::vector<uint64_t>>(prefix->begin(), prefix->begin() + blocks);
 }
 
-// Binds the request to the least loaded rank of the subset, unless that has all ranks. UNAVAILABLE: it has
-// none.
-absl::Status ChooseWithin(const Subset& subset, const Loads& loads, ClientRequest& request) {
-  const RankLoad* least = nullptr;
-  bool all = true;
-  for (const RankLoad& load : loads.loads) {
-    if (load.hands_over) continue;
-    if (!Contains(subset, load.worker_id)) {
-      all = false;
-    } else if (least == nullptr ||
-               load.running_requests * least->slots < least->running_requests * load.slots) {
-      least = &load;
+}  // namespace
+
+// Reads large bodies on a thread of its own, one at a time, in turns of the tenants: one of 16 MiB takes up
+// to a second, and gRPC may have two threads for all calls. Their bytes have a bound (PickerOptions).
+// Threads: any.
+class LargeBodies {
+ public:
+  static constexpr size_t kLeastBytes = size_t{64} << 10;
+  using Read = absl::AnyInvocable<void() &&>;
+
+  ~LargeBodies() {
+    {
+      MutexLock lock(&mutex_);
+      stopping_ = true;
+    }
+    thread_.join();
+  }
+  void Add(const Peer& tenant, Read read) {
+    MutexLock lock(&mutex_);
+    waiting_.Push(tenant, std::move(read));
+  }
+
+ private:
+  void Run() {
+    const auto awaited = [this]()
+                             ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !waiting_.empty(); };
+    for (;;) {
+      std::optional<std::pair<Peer, Read>> next;
+      {
+        MutexLock lock(&mutex_);
+        mutex_.Await(absl::Condition(&awaited));
+        if (stopping_) return;
+        FairShares one(1);
+        next = waiting_.Pop(one);
+      }
+      std::move(next->second)();
     }
   }
-  if (least == nullptr) return absl::UnavailableError("none of the endpoints that Envoy permits serves");
-  if (!all) request.rank = least->rank;
-  return absl::OkStatus();
-}
 
-}  // namespace
+  Mutex mutex_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  FairQueue<Read> waiting_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_{[this] { Run(); }};
+};
 
 // One stream: one HTTP request. Ownership: owns itself until gRPC is done (StreamWriter); the request shares
 // it. Threads: gRPC's for messages; the link's for SendTo; the decision thread's for End.
@@ -92,6 +118,7 @@ class PickerCall final : public ServerCall<PickerCall, In, Out>, public TokenSin
       MutexLock lock(&mutex_);
       if (exchange_.phase() == Exchange::Phase::kHeld && !left_) {
         exchange_.OnPlaced(place);
+        bound_.reset();
         const auto observer =
             exchange_.binds_response() ? service_->TakeObserver(exchange_.header("x-request-id")) : nullptr;
         if (observer != nullptr) {
@@ -161,9 +188,6 @@ class PickerCall final : public ServerCall<PickerCall, In, Out>, public TokenSin
     if (HasEnded()) BreakOffIfStuck(MonotonicNow(), absl::ZeroDuration());
   }
 
-  // REQUIRES: called by OnMessage.
-  const Exchange& exchange() const ABSL_NO_THREAD_SAFETY_ANALYSIS { return exchange_; }
-
  private:
   class Request final : public PlacedRequest {
    public:
@@ -178,6 +202,7 @@ class PickerCall final : public ServerCall<PickerCall, In, Out>, public TokenSin
 
   void OnMessage(In message) override {
     Exchange::Action action = Exchange::Action::kNone;
+    bool large = false;
     {
       MutexLock lock(&mutex_);
       if (ended()) return;
@@ -195,9 +220,16 @@ class PickerCall final : public ServerCall<PickerCall, In, Out>, public TokenSin
         Refuse(
             absl::ResourceExhaustedError("the tenant sends too many requests, or too large ones, at once"));
       }
+      large = exchange_.body().size() > LargeBodies::kLeastBytes;
       Advance();
     }
-    if (action == Exchange::Action::kPlace) Submit();
+    if (action == Exchange::Action::kPlace) {
+      if (large) {
+        service_->large_bodies_->Add({tenant(), ""}, [self = shared_from_this()] { self->ReadBody(); });
+      } else {
+        ReadBody();
+      }
+    }
     MutexLock lock(&mutex_);
     // The next message is read when Envoy has taken what answers this one (Next).
     reads_later_ = writing();
@@ -216,6 +248,7 @@ class PickerCall final : public ServerCall<PickerCall, In, Out>, public TokenSin
     std::string observed;
     {
       MutexLock lock(&mutex_);
+      bound_.reset();
       if (exchange_.observes()) observed = std::string(exchange_.header("x-request-id"));
     }
     service_->Forget(id_, observed);
@@ -234,12 +267,14 @@ class PickerCall final : public ServerCall<PickerCall, In, Out>, public TokenSin
     return true;
   }
 
+  std::string tenant() const { return std::string(exchange().header(service_->options_.tenant_header)); }
+  // Its headers and subset, which do not change after the first message.
+  const Exchange& exchange() const ABSL_NO_THREAD_SAFETY_ANALYSIS { return exchange_; }
   // False beyond the tenant's share.
   bool TakeShare() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!share_) share_.emplace(service_->held_);
     const int64_t holds = PickerService::kStreamBytes + std::ssize(exchange_.body());
-    return share_->Take({std::string(exchange_.header(service_->options_.tenant_header)), ""},
-                        holds - share_->held());
+    return share_->Take({tenant(), ""}, holds - share_->held());
   }
   // Answers instead of a place, and ends the stream after that.
   void Refuse(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -248,17 +283,51 @@ class PickerCall final : public ServerCall<PickerCall, In, Out>, public TokenSin
     if (exchange_.phase() != before) SetEnd(grpc::Status::OK);
   }
 
-  void Submit() {
-    absl::StatusOr<ClientRequest> request = service_->RequestOf(*this, text_bytes_);
+  void ReadBody() {
+    std::string body;
+    {
+      MutexLock lock(&mutex_);
+      if (left_ || exchange_.phase() != Exchange::Phase::kHeld) return;
+      body = exchange_.TakeBody();
+    }
+    absl::StatusOr<ClientRequest> request = service_->RequestOf(exchange(), id_, body, text_bytes_);
+    {
+      MutexLock lock(&mutex_);
+      exchange_.ReturnBody(std::move(body));
+    }
     if (!request.ok() || !exchange().subset()) return Submit(std::move(request));
-    const absl::Status asked = service_->handler_->GetLoads(
-        std::nullopt, [self = shared_from_this(), request = *std::move(request),
-                       subset = *exchange().subset()](const absl::StatusOr<Loads>& loads) mutable {
+    const absl::Status asked =
+        service_->handler_->GetLoads(std::nullopt, [self = shared_from_this(), request = *std::move(request)](
+                                                       const absl::StatusOr<Loads>& loads) mutable {
           absl::Status chosen = loads.status();
-          if (chosen.ok()) chosen = ChooseWithin(subset, *loads, request);
+          if (chosen.ok()) chosen = self->ChooseWithin(*loads, request);
           self->Submit(chosen.ok() ? absl::StatusOr<ClientRequest>(std::move(request)) : chosen);
         });
     if (!asked.ok()) Submit(asked);
+  }
+
+  // Binds the request to the least loaded rank of Envoy's subset, unless that has all ranks. UNAVAILABLE: it
+  // has none.
+  absl::Status ChooseWithin(const Loads& loads, ClientRequest& request) {
+    const RankLoad* least = nullptr;
+    int64_t of_least = 0;
+    bool all = true;
+    for (const RankLoad& load : loads.loads) {
+      if (load.hands_over) continue;
+      const int64_t requests = load.running_requests + service_->bound_->held({load.worker_id, ""});
+      if (!Contains(*exchange().subset(), load.worker_id)) {
+        all = false;
+      } else if (least == nullptr || requests * least->slots < of_least * load.slots) {
+        least = &load;
+        of_least = requests;
+      }
+    }
+    if (least == nullptr) return absl::UnavailableError("none of the endpoints that Envoy permits serves");
+    if (all) return absl::OkStatus();
+    request.rank = least->rank;
+    MutexLock lock(&mutex_);
+    bound_.emplace(service_->bound_).Take({least->worker_id, ""}, 1);
+    return absl::OkStatus();
   }
 
   void Submit(absl::StatusOr<ClientRequest> request) {
@@ -329,6 +398,8 @@ class PickerCall final : public ServerCall<PickerCall, In, Out>, public TokenSin
   Exchange exchange_ ABSL_GUARDED_BY(mutex_);
   std::deque<Out> answers_ ABSL_GUARDED_BY(mutex_);
   std::optional<CapacityShare> share_ ABSL_GUARDED_BY(mutex_);
+  // While it waits for the rank that was chosen of Envoy's subset.
+  std::optional<CapacityShare> bound_ ABSL_GUARDED_BY(mutex_);
   bool reads_later_ ABSL_GUARDED_BY(mutex_) = false;
   PlacedRequest::OnEnd on_end_ ABSL_GUARDED_BY(mutex_) = nullptr;
   bool submitted_ ABSL_GUARDED_BY(mutex_) = false;
@@ -343,10 +414,13 @@ PickerService::PickerService(RequestHandler* handler, Authenticator* authenticat
       authenticator_(authenticator),
       options_(std::move(options)),
       headers_(
-          {":path", "x-request-id", "traceparent", "authorization", kTtftHeader, options_.tenant_header}) {
+          {":path", "x-request-id", "traceparent", "authorization", kTtftHeader, options_.tenant_header}),
+      large_bodies_(std::make_unique<LargeBodies>()) {
   Add("/envoy.service.ext_proc.v3.ExternalProcessor/Process",
       [this](grpc::CallbackServerContext* context) { return Process(context); });
 }
+
+PickerService::~PickerService() = default;
 
 PickerCall* PickerService::Process(grpc::CallbackServerContext* context) {
   return PickerCall::Begin(this, context);
@@ -396,20 +470,20 @@ void PickerService::Close() {
   for (const auto& call : calls) call->Release();
 }
 
-absl::StatusOr<ClientRequest> PickerService::RequestOf(const PickerCall& call, int64_t& text_bytes) const {
-  const Exchange& exchange = call.exchange();
+absl::StatusOr<ClientRequest> PickerService::RequestOf(const Exchange& exchange, core::RequestId id,
+                                                       absl::string_view body, int64_t& text_bytes) const {
   OpenAiRequest read;
   // Others, such as GET /v1/models, go to any server.
-  if (Generates(exchange.header(":path")) && !exchange.body().empty()) {
-    BFIO_ASSIGN_OR_RETURN(read, ReadOpenAiRequest(exchange.body()));
+  if (Generates(exchange.header(":path")) && !body.empty()) {
+    BFIO_ASSIGN_OR_RETURN(read, ReadOpenAiRequest(body));
   } else {
-    BFIO_RETURN_IF_ERROR(CheckNoHandOff(exchange.body()));
+    BFIO_RETURN_IF_ERROR(CheckNoHandOff(body));
     read.max_tokens = 1;
   }
   ClientRequest request;
   // Clients may send the same x-request-id twice.
-  request.request_id = absl::StrCat(
-      exchange.header("x-request-id").substr(0, options_.limits.max_id_bytes / 2), "#", call.id());
+  request.request_id =
+      absl::StrCat(exchange.header("x-request-id").substr(0, options_.limits.max_id_bytes / 2), "#", id);
   request.tenant = std::string(exchange.header(options_.tenant_header));
   if (!std::all_of(request.tenant.begin(), request.tenant.end(), absl::ascii_isgraph))
     return absl::InvalidArgumentError(
@@ -494,7 +568,12 @@ bool IsSet(const Json& request, const char* name) {
   return found != request.end() && !found->is_null() && *found != false;
 }
 
-absl::Status OwnHandOff() {
+// vLLM also takes it out of vllm_xargs, and out of sampling_params.extra_args.
+bool IsHandOff(const JsonPath& path) {
+  return !path.names.empty() && path.names.back() == kHandOff;
+}
+absl::Status CheckHandOff(const Json& value) {
+  if (value.is_null() || value == false) return absl::OkStatus();
   return absl::InvalidArgumentError("kv_transfer_params of a client: only the router hands prompts over");
 }
 
@@ -506,9 +585,9 @@ std::optional<uint32_t> CountIn(const Json& request, const char* name) {
 }
 
 // What is read of a request besides its texts.
-constexpr std::array<absl::string_view, 11> kFields = {
-    "model", "max_tokens",      "max_completion_tokens",  "max_output_tokens", "n", "best_of", kHandOff,
-    "echo",  "prompt_logprobs", "truncate_prompt_tokens", "use_beam_search"};
+constexpr std::array<absl::string_view, 10> kFields = {
+    "model",   "max_tokens", "max_completion_tokens", "max_output_tokens",      "n",
+    "best_of", "echo",       "prompt_logprobs",       "truncate_prompt_tokens", "use_beam_search"};
 
 absl::Status ReadRequest(absl::string_view body, Json& fields, AllContents& contents) {
   const auto of = [&](const JsonPath& path) -> Contents* {
@@ -519,14 +598,17 @@ absl::Status ReadRequest(absl::string_view body, Json& fields, AllContents& cont
     if (path.names.empty()) return false;
     Contents* const in = of(path);
     const bool top = path.names.size() == 1;
-    if (in == nullptr)
-      return top && std::find(kFields.begin(), kFields.end(), path.names.front()) != kFields.end();
+    if (in == nullptr) {
+      return IsHandOff(path) ||
+             (top && std::find(kFields.begin(), kFields.end(), path.names.front()) != kFields.end());
+    }
     if (top) in->twice = std::exchange(in->kind, path.kind).has_value();
     return path.kind == JsonPath::Kind::kScalar;
   };
   const auto take = [&](const JsonPath& path, Json& value) {
     const std::string& name = path.names.front();
     Contents* const in = of(path);
+    if (in == nullptr && IsHandOff(path)) return CheckHandOff(value);
     if (in != nullptr ? in->twice : fields.contains(name))
       return absl::InvalidArgumentError(absl::StrCat("gives '", name, "' twice"));
     if (in != nullptr) {
@@ -559,15 +641,14 @@ absl::Status CheckNoHandOff(absl::string_view body) {
   if (IsUtf16Or32(body)) return absl::InvalidArgumentError("the body is UTF-16 or UTF-32; must be UTF-8");
   const absl::string_view text = absl::StripLeadingAsciiWhitespace(WithoutByteOrderMark(body));
   if (!absl::StartsWith(text, "{")) return absl::OkStatus();
-  BFIO_ASSIGN_OR_RETURN(const Json json, ReadJsonObject(body, "", kLimits, {kHandOff}));
-  return IsSet(json, kHandOff) ? OwnHandOff() : absl::OkStatus();
+  return ReadJson(body, "", kLimits, IsHandOff,
+                  [](const JsonPath&, const Json& value) { return CheckHandOff(value); });
 }
 
 absl::StatusOr<OpenAiRequest> ReadOpenAiRequest(absl::string_view body) {
   Json json = Json::object();
   AllContents contents;
   BFIO_RETURN_IF_ERROR(ReadRequest(body, json, contents));
-  if (IsSet(json, kHandOff)) return OwnHandOff();
   OpenAiRequest request;
   if (const auto model = json.find("model"); model != json.end() && model->is_string())
     request.model = model->get<std::string>();

@@ -85,6 +85,8 @@ struct PickerOptions {
   std::shared_ptr<const TextRatio> text_ratio = std::make_shared<TextRatio>();
 };
 
+class Exchange;
+class LargeBodies;
 class PickerCall;
 
 class PickerService final : public CallService {
@@ -93,6 +95,7 @@ class PickerService final : public CallService {
   static constexpr int64_t kStreamBytes = int64_t{32} << 10;
 
   PickerService(RequestHandler* handler, Authenticator* authenticator, PickerOptions options);
+  ~PickerService() override;
 
   // Number of open streams.
   int64_t streams() const;
@@ -112,7 +115,8 @@ class PickerService final : public CallService {
   std::shared_ptr<PickerCall> TakeObserver(absl::string_view request_id);
   // The router's request for what Envoy has sent; sets the bytes of its text. INVALID_ARGUMENT: the body
   // cannot be read.
-  absl::StatusOr<ClientRequest> RequestOf(const PickerCall& call, int64_t& text_bytes) const;
+  absl::StatusOr<ClientRequest> RequestOf(const Exchange& exchange, core::RequestId id,
+                                          absl::string_view body, int64_t& text_bytes) const;
 
   RequestHandler* const handler_;
   Authenticator* const authenticator_;
@@ -121,10 +125,13 @@ class PickerService final : public CallService {
   const std::vector<std::string> headers_;
   FirstMessages messages_;
   const std::shared_ptr<SharedCapacity> held_ = std::make_shared<SharedCapacity>(options_.held_bytes);
+  // By rank, the requests that wait for it because Envoy permits only some.
+  const std::shared_ptr<SharedCapacity> bound_ = std::make_shared<SharedCapacity>(int64_t{1} << 40);
   mutable Mutex mutex_;
   absl::flat_hash_map<uint64_t, std::weak_ptr<PickerCall>> calls_ ABSL_GUARDED_BY(mutex_);
   // By x-request-id, which clients may repeat.
   std::multimap<std::string, uint64_t, std::less<>> observers_ ABSL_GUARDED_BY(mutex_);
+  const std::unique_ptr<LargeBodies> large_bodies_;
 };
 
 }  // namespace bfio::router::picker

@@ -147,6 +147,33 @@ TEST(Exchange, ABodyMayEndWithTrailers) {
               ElementsAre("headers x-gateway-destination-endpoint=e:1 metadata=e:1", "body [b]", "trailers"));
 }
 
+// Envoy waits for an answer to each of them.
+TEST(Exchange, WhatFollowsThePlaceIsAnswered) {
+  In trailers;
+  trailers.mutable_request_trailers();
+  Exchange streamed(100);
+  streamed.OnMessage(RequestHeaders(pb::STREAMED, pb::NONE, kPost));
+  EXPECT_EQ(streamed.OnMessage(RequestBody("a", false)), Action::kNone);
+  EXPECT_THAT(Answers(streamed), IsEmpty()) << "the headers are answered first";
+  streamed.OnPlaced({"e:1", std::nullopt});
+  const std::string placed = "headers x-gateway-destination-endpoint=e:1 metadata=e:1";
+  EXPECT_THAT(Answers(streamed), ElementsAre(placed, "body"));
+  EXPECT_EQ(streamed.OnMessage(RequestBody("b", false)), Action::kNone);
+  EXPECT_EQ(streamed.OnMessage(In(trailers)), Action::kNone);
+  EXPECT_THAT(Answers(streamed), ElementsAre("body", "trailers"));
+  Exchange buffered(100);
+  buffered.OnMessage(RequestHeaders(pb::BUFFERED, pb::NONE, kPost));
+  buffered.OnMessage(RequestBody("a", true));
+  EXPECT_EQ(buffered.OnMessage(RequestBody("b", true)), Action::kBroken);
+  buffered.OnPlaced({"e:1", std::nullopt});
+  EXPECT_EQ(buffered.OnMessage(In(trailers)), Action::kNone);
+  Exchange held(100);
+  held.OnMessage(RequestHeaders(pb::STREAMED, pb::NONE, kPost));
+  Action last = Action::kNone;
+  for (int i = 0; i < 10'000 && last == Action::kNone; ++i) last = held.OnMessage(RequestBody("a", false));
+  EXPECT_EQ(last, Action::kBroken) << "what waits has a bound";
+}
+
 TEST(Exchange, WhatIsPlacedWithoutABody) {
   for (const auto& [mode, ends] :
        std::vector<std::pair<pb::BodySendMode, bool>>{{pb::BUFFERED, true},
@@ -359,8 +386,17 @@ TEST(OpenAiRequest, ClientsHandNothingOver) {
        {own, "\xef\xbb\xbf\n" + own, deep, std::string(R"({"kv_\u0074ransfer_params":1})"), widened(1, 0),
         widened(0, 1), widened(3, 0), widened(0, 3), "\xfe\xff" + widened(1, 0), "\xff\xfe" + widened(0, 1)})
     EXPECT_TRUE(absl::IsInvalidArgument(CheckNoHandOff(body))) << body;
-  for (const char* body : {"", "--form", "[1]", "{}", R"({"x":{"kv_transfer_params":1}})"})
+  for (const char* body : {"", "--form", "[1]", "{}", R"({"x":{"kv_transfer_params":null}})"})
     EXPECT_TRUE(CheckNoHandOff(body).ok()) << body;
+  // vLLM takes one out of these, too.
+  for (const char* body :
+       {R"({"vllm_xargs":{"kv_transfer_params":"x"}})",
+        R"({"sampling_params":{"extra_args":{"kv_transfer_params":null,"kv_transfer_params":{}}}})"}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(CheckNoHandOff(body))) << body;
+    EXPECT_TRUE(absl::IsInvalidArgument(ReadOpenAiRequest(body).status())) << body;
+  }
+  const std::string text = R"({"tools":[{"parameters":{"kv_transfer_params":{"type":"string"}}}]})";
+  EXPECT_TRUE(ReadOpenAiRequest(text).ok()) << "a tool's argument";
 }
 
 TEST(OpenAiRequest, Paths) {

@@ -6,10 +6,12 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "envoy/ext_proc.grpc.pb.h"
 #include "router/requests/placed_request.h"
@@ -60,6 +62,18 @@ class PickerServiceTest : public ::testing::Test {
       ended_.count_down();
     });
   }
+
+  struct Call {
+    Call(pb::ExternalProcessor::Stub& stub, const In& first) : stream(stub.Process(&context)) {
+      stream->Write(first);
+    }
+    ~Call() { context.TryCancel(); }
+    // Whether the picker waits for the body.
+    bool Taken() { return stream->Read(&answer) && answer.has_request_headers(); }
+    grpc::ClientContext context;
+    Out answer;
+    std::unique_ptr<grpc::ClientReaderWriter<In, Out>> stream;
+  };
 
   FakeHandler handler_;
   std::shared_ptr<TokenSink> sink_;
@@ -208,6 +222,63 @@ TEST_F(PickerServiceTest, OnlyEndpointsThatEnvoyPermits) {
   EXPECT_EQ(rank_within("", 503), -2);
 }
 
+// All wait for a rank that is full; another one would be free sooner.
+TEST_F(PickerServiceTest, RequestsOfASubsetAreSpreadOverItsRanks) {
+  for (uint32_t rank : {0, 1, 2})
+    handler_.loads.loads.push_back({.rank = rank,
+                                    .worker_id = absl::StrCat("http://10.0.0.", rank, ":8000#0"),
+                                    .running_requests = 4,
+                                    .slots = 4});
+  std::vector<uint32_t> ranks;
+  testing::Latch all{4};
+  handler_.on_submit = [&](core::RequestId, const std::shared_ptr<TokenSink>&) {
+    all.count_down();
+    return absl::OkStatus();
+  };
+  std::vector<std::unique_ptr<Call>> calls;
+  for (int i = 0; i < 4; ++i) {
+    In headers = RequestHeaders(pb::NONE, pb::NONE, {{":path", "/v1/models"}}, true);
+    (*(*headers.mutable_metadata_context()->mutable_filter_metadata())["envoy.lb.subset_hint"]
+          .mutable_fields())["x-gateway-destination-endpoint-subset"]
+        .set_string_value("10.0.0.1,10.0.0.2");
+    calls.push_back(std::make_unique<Call>(*stub_, headers));
+  }
+  all.wait();
+  for (const ClientRequest& request : handler_.submitted()) ranks.push_back(request.rank.value_or(9));
+  EXPECT_THAT(ranks, ::testing::UnorderedElementsAre(1, 1, 2, 2));
+}
+
+// GRPC may have two threads for all calls.
+TEST_F(PickerServiceTest, LargeBodiesAreReadInTurnsAndDelayNoOthers) {
+  PickerService service(&handler_, &authenticator_, {});
+  testing::LoopbackServer server(&service);
+  const auto stub = pb::ExternalProcessor::NewStub(server.channel());
+  const int greedy = 8 + 2 * static_cast<int>(std::thread::hardware_concurrency());
+  testing::Latch go_on{1}, all{greedy + 1};
+  handler_.on_submit = [&](core::RequestId, const std::shared_ptr<TokenSink>&) {
+    go_on.wait();
+    all.count_down();
+    return absl::OkStatus();
+  };
+  const auto await_submitted = [&](size_t count) {
+    while (handler_.submitted().size() < count) absl::SleepFor(absl::Milliseconds(1));
+  };
+  std::vector<std::unique_ptr<Call>> calls;
+  const auto call = [&](const std::string& tenant, size_t bytes) {
+    calls.push_back(std::make_unique<Call>(
+        *stub, RequestHeaders(pb::FULL_DUPLEX_STREAMED, pb::NONE,
+                              {{":path", "/v1/completions"}, {"x-gateway-inference-fairness-id", tenant}})));
+    calls.back()->stream->Write(RequestBody(R"({"prompt":")" + std::string(bytes, 'a') + R"("})", true));
+  };
+  for (int i = 0; i < greedy; ++i) call("greedy", 100'000);
+  await_submitted(1);
+  call("other", 1);
+  await_submitted(2);
+  EXPECT_EQ(handler_.submitted().back().tenant, "other");
+  go_on.count_down();
+  all.wait();
+}
+
 TEST_F(PickerServiceTest, ARequestIsForwardedOnce) {
   Ask("{}");
   Place();
@@ -238,33 +309,24 @@ TEST_F(PickerServiceTest, ABodyIsKeptWhereItsPromptMayBeHandedOver) {
 }
 
 TEST_F(PickerServiceTest, ATenantsRequestsThatDoNotEndLeaveOthersTheirShare) {
-  struct Call {
-    Call(pb::ExternalProcessor::Stub& stub, const std::string& tenant) : stream(stub.Process(&context)) {
-      stream->Write(
-          RequestHeaders(pb::BUFFERED, pb::NONE,
-                         {{":path", "/v1/completions"}, {"x-gateway-inference-fairness-id", tenant}}));
-    }
-    ~Call() { context.TryCancel(); }
-    // Whether the picker waits for the body.
-    bool Taken() { return stream->Read(&answer) && answer.has_request_headers(); }
-    grpc::ClientContext context;
-    Out answer;
-    std::unique_ptr<grpc::ClientReaderWriter<In, Out>> stream;
+  const auto of = [](const std::string& tenant) {
+    return RequestHeaders(pb::BUFFERED, pb::NONE,
+                          {{":path", "/v1/completions"}, {"x-gateway-inference-fairness-id", tenant}});
   };
   std::vector<std::unique_ptr<Call>> calls;
   for (int i = 0; i < 5; ++i) {
-    calls.push_back(std::make_unique<Call>(*stub_, "greedy"));
+    calls.push_back(std::make_unique<Call>(*stub_, of("greedy")));
     EXPECT_TRUE(calls.back()->Taken());
   }
   ASSERT_TRUE(calls.back()->stream->Read(&calls.back()->answer));
   EXPECT_EQ(calls.back()->answer.immediate_response().status().code(), 429u);
-  EXPECT_TRUE(Call(*stub_, "other").Taken());
+  EXPECT_TRUE(Call(*stub_, of("other")).Taken());
   // While the other tenant holds something, a share is smaller.
   while (service_.streams() > 4) absl::SleepFor(absl::Milliseconds(1));
   // One that waits for its place counts in the pool instead, and bodies count too.
   calls[0]->stream->Write(RequestBody("{}", true));
   submitted_.wait();
-  calls.push_back(std::make_unique<Call>(*stub_, "greedy"));
+  calls.push_back(std::make_unique<Call>(*stub_, of("greedy")));
   EXPECT_TRUE(calls.back()->Taken());
   calls.back()->stream->Write(RequestBody(std::string(PickerService::kStreamBytes, ' '), false));
   ASSERT_TRUE(calls.back()->stream->Read(&calls.back()->answer));
