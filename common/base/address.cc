@@ -56,9 +56,8 @@ absl::StatusOr<Address> ParseAddress(absl::string_view text, bool port_may_be_0)
   const bool digits = !port_text.empty() && port_text.size() <= 5 &&
                       std::all_of(port_text.begin(), port_text.end(), absl::ascii_isdigit);
   uint32_t port = 0;
-  if (!digits || !absl::SimpleAtoi(port_text, &port) || port > 65535 || (port == 0 && !port_may_be_0)) {
+  if (!digits || !absl::SimpleAtoi(port_text, &port) || port > 65535 || (port == 0 && !port_may_be_0))
     return bad("has a port out of range");
-  }
   return Address{std::string(host), static_cast<uint16_t>(port)};
 }
 

@@ -1,8 +1,6 @@
 // Errors that say where they arose. Pure.
 #pragma once
 
-#include <utility>
-
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"

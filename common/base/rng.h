@@ -39,8 +39,7 @@ class Rng {
   // Exponential with mean 1.
   double Exponential() { return -std::log1p(-Uniform()); }
 
-  // Normal with mean 0 and variance 1 (Box-Muller; the second value is discarded, so that a draw is one
-  // call).
+  // Normal with mean 0 and variance 1 (Box-Muller, whose second value is discarded).
   double Normal() {
     const double r = std::sqrt(2 * Exponential());
     return r * std::cos(6.283185307179586 * Uniform());

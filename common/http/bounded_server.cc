@@ -275,8 +275,7 @@ void AwaitedRequests::Run() {
           AwaitTurn(socket, found->second->address);
           Remove(found->second);
         } else if ((PollSocket(socket, POLLRDHUP, absl::ZeroDuration()) & POLLRDHUP) != 0) {
-          // The rest of the request cannot come any more. An event might be of an earlier socket of that
-          // number.
+          // The rest of the request cannot come any more. An event might be of an earlier such socket.
           End(found->second);
         }
       }

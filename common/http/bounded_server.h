@@ -89,8 +89,7 @@ class BoundedServer final : public httplib::Server {
   // send endless replies (HttpConnection::LeaveTurn), which the owner bounds. Plain text if `tls` is null.
   BoundedServer(const ConnectionLimits& limits, int at_once, int endless, std::unique_ptr<ReloadedTls> tls);
 
-  // Call after binding: many clients may connect at once, and httplib lets only five of them wait in the
-  // kernel.
+  // Call after binding: httplib lets only five of the clients that connect at once wait in the kernel.
   void WidenBacklog();
 
   // Replaces stop(): also drops open connections. REQUIRES: the server listens. This and the following

@@ -1,7 +1,5 @@
 #include "common/net/login.h"
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "common/auth/token_file.h"
 #include "common/base/annotated.h"

@@ -22,9 +22,8 @@ absl::Status Check(const ArrivalOptions& options, const Trace& trace) {
       return absl::InvalidArgumentError(
           absl::StrCat("'", trace.source, "' has no arrival times; use poisson or gamma with a rate"));
     }
-    if (!(options.rate >= 0) || std::isinf(options.rate)) {
+    if (!(options.rate >= 0) || std::isinf(options.rate))
       return absl::InvalidArgumentError("rate must not be negative");
-    }
     return absl::OkStatus();
   }
   if (!Positive(options.rate)) {

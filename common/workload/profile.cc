@@ -124,8 +124,7 @@ constexpr Quantile kRareLongOutputs[] = {
     {0.585, 36},  {0.72, 46},    {0.81, 57},    {0.855, 68},   {0.891, 96},   {0.9, 150},   {0.9, 700},
     {0.901, 937}, {0.905, 1318}, {0.91, 1581},  {0.92, 1970},  {0.935, 2474}, {0.95, 3000}, {0.965, 3637},
     {0.98, 4570}, {0.99, 5694},  {0.995, 6828}, {0.999, 9600}, {1, 12000}};
-// Pareto lengths (shape 1.3): prompts from 150 to 60,000, outputs from 50 to 10,000. Long prompts bring long
-// outputs.
+// Pareto lengths (shape 1.3): prompts 150 to 60,000, outputs 50 to 10,000, long where prompts are.
 constexpr Quantile kHeavyTailsPrompt[] = {
     {0, 150},      {0.1, 163},     {0.2, 178},     {0.3, 197},     {0.4, 222},      {0.5, 256},
     {0.6, 304},    {0.7, 379},     {0.8, 517},     {0.85, 645},    {0.9, 882},      {0.93, 1160},

@@ -483,9 +483,8 @@ absl::StatusOr<std::unique_ptr<RowParser>> ChooseRowParser(absl::string_view fir
     }
   }
   std::vector<std::string> known;
-  for (const CsvFormat& format : kCsvFormats) {
+  for (const CsvFormat& format : kCsvFormats)
     known.push_back(absl::StrCat(format.arrival, ",", format.prompt, ",", format.output));
-  }
   return absl::InvalidArgumentError(
       absl::StrCat("the header '", first_line.substr(0, 100), "' fits no known trace format (columns ",
                    absl::StrJoin(known, "; "),

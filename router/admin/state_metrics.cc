@@ -428,9 +428,8 @@ void AddGroup(const v1::GroupState& group, Exposition& out) {
     out.Add(kPlacementRule, candidate.rule() == placement.rule() ? 1 : 0, {group.name(), candidate.rule()});
     out.Add(kPlacementStepRatio, candidate.step_ratio(), {group.name(), candidate.rule()});
   }
-  for (const v1::PlacementState::Candidate& watched : placement.watched()) {
+  for (const v1::PlacementState::Candidate& watched : placement.watched())
     out.Add(kPlacementStepRatio, watched.step_ratio(), {group.name(), watched.rule()});
-  }
   out.Add(kPlacementSwitches, static_cast<double>(placement.switches()), {group.name()});
 }
 
@@ -498,9 +497,8 @@ std::string MetricsText(const ClusterState& state) {
                                    d.sum()});
   }
   for (const auto& metric : kTenants) {
-    for (const v1::TenantTotals& tenant : state.tenants()) {
+    for (const v1::TenantTotals& tenant : state.tenants())
       out.Add(metric.info, metric.Value(tenant), tenant.tenant());
-    }
   }
   if (state.has_energy()) {
     for (const auto& metric : kEnergy) out.Add(metric.info, metric.Value(state.energy()));

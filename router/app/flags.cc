@@ -338,9 +338,8 @@ absl::Status FinishRouterOptions(const OptionTable& table, RouterSettings& setti
   settings.election.name = NameFor(settings.router.listen);
   if (settings.router.served_model_name.empty() && !settings.router.tokenizer.empty())
     settings.router.served_model_name = ModelNameOf(settings.router.tokenizer);
-  if (settings.election.etcd.endpoints.empty() && settings.election.etcd.tls.enabled()) {
+  if (settings.election.etcd.endpoints.empty() && settings.election.etcd.tls.enabled())
     return absl::InvalidArgumentError("--election_tls needs --election_etcd");
-  }
   const auto& engines = settings.router.engines.engines;
   if (!settings.router.picker_listen.empty() && (engines.empty() || engines.front().protocol != "http"))
     return absl::InvalidArgumentError("--picker_listen needs --engines=http://HOST:PORTS");

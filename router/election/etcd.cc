@@ -1,7 +1,6 @@
 #include "router/election/etcd.h"
 
-// The distribution's libcpp-httplib is compiled with this macro, so its classes must be declared with it
-// here.
+// The distribution's libcpp-httplib is compiled with this macro, on which its classes depend.
 #define CPPHTTPLIB_OPENSSL_SUPPORT
 #include <httplib.h>
 

@@ -31,8 +31,7 @@ struct EngineDescription {
   int32_t all_ranks = 1;
   // More than 1: the engine itself chooses among this many ranks, and they are described as one.
   int32_t joined_ranks = 1;
-  // Per rank: requests that it runs at a time (vLLM: max_num_seqs) and tokens that its KV cache holds; 0: not
-  // reported.
+  // Per rank: requests at a time (vLLM: max_num_seqs), and tokens of its KV cache; 0: not reported.
   int32_t slots = 0;
   int64_t kv_tokens = 0;
   // Longest prompt + output.

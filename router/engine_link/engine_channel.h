@@ -43,8 +43,7 @@ class EngineChannel final : public WorkerChannel {
   void SendNotice(absl::string_view text) override { spdlog::info("{}: {}", peer_, std::string(text)); }
   void SendShutdown(absl::string_view) override { Post(&EngineServer::OnReleased); }
   void Close(const absl::Status& status) override { Post(&EngineServer::OnClosed, status); }
-  // Nothing waits to be written: the engine takes calls at once, and their tokens are bounded by the
-  // requests.
+  // Nothing waits to be written: the engine takes calls at once, and requests bound their tokens.
   bool BreakOffIfStuck(absl::Time, absl::Duration) override { return false; }
   void Consumed() override {}
 

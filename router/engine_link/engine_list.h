@@ -61,8 +61,7 @@ struct EngineAddress {
   int32_t slots = 0;
   bool hands_over = false;
   std::string kv_connector;
-  // Where its rank 0 publishes KV events and step metrics, and further ranks at the ports after it; 0:
-  // nowhere.
+  // Where rank 0 publishes KV events and step metrics, further ranks at the next ports; 0: nowhere.
   int32_t kv_events = 0, step_metrics = 0;
   // Empty: plain text. The server's certificate must be of `name`, by which it was found, or else of its
   // host.

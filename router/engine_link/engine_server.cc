@@ -270,9 +270,8 @@ void EngineServer::OnAnswer(absl::Duration took, int calls) {
 
 void EngineServer::ResolveFailures() {
   if (checking_ || describing_) return;
-  for (Failure& failure : std::exchange(doubtful_, {})) {
+  for (Failure& failure : std::exchange(doubtful_, {}))
     Tell(failure.rank, failure.member, &EngineRank::OnFailed, failure.call, failure.status);
-  }
   if (!unchecked_.empty() || records_ended_) CheckSoon();
 }
 

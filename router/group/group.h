@@ -199,8 +199,7 @@ class Group {
   // Forming stops decoding (for seconds with NCCL), and a worker that crashes at startup reconnects at once.
   static constexpr absl::Duration kLongestSettleAfterJoin = absl::Seconds(30);
   static constexpr absl::Duration kSettleAfterLoss = absl::Milliseconds(20);
-  // Delay after a failed attempt to form, so that a persistent cause does not make the group form in a tight
-  // loop.
+  // Delay after a failed attempt to form, so that a persistent cause makes no tight loop.
   static constexpr absl::Duration kSettleAfterFailure = absl::Milliseconds(500);
   // Time that a member may take to answer beyond form_timeout.
   static constexpr absl::Duration kFormGrace = absl::Seconds(1);

@@ -171,8 +171,7 @@ void Group::OnEpochReady(MemberId id, EpochReady ready, absl::Time now, Commands
     Log(out, LogLine::Level::kWarning, member->hello, " could not form epoch ", epoch_, ": ", ready.error);
     OnMissing(*member, ready.missing_ranks);
   }
-  // A failure is usually caused by another rank. Only when all ranks have answered is it known which one
-  // failed.
+  // A failure is usually another rank's. Which one failed is known when all ranks have answered.
   const auto all = [&](bool Member::*flag) {
     return std::all_of(ranks_.begin(), ranks_.end(), [&](const Member* rank) { return rank->*flag; });
   };

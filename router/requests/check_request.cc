@@ -17,15 +17,12 @@ constexpr uint32_t kMaxRemaining = uint32_t{1} << 24;
 
 absl::Status CheckSampling(const Sampling& sampling, const RequestLimits& limits) {
   // The negated comparisons also catch NaN.
-  if (sampling.temperature && !(*sampling.temperature >= 0 && *sampling.temperature <= 2)) {
+  if (sampling.temperature && !(*sampling.temperature >= 0 && *sampling.temperature <= 2))
     return OutOfRange("sampling.temperature", *sampling.temperature, "within 0..2");
-  }
-  if (sampling.top_p && !(*sampling.top_p > 0 && *sampling.top_p <= 1)) {
+  if (sampling.top_p && !(*sampling.top_p > 0 && *sampling.top_p <= 1))
     return OutOfRange("sampling.top_p", *sampling.top_p, "above 0 and at most 1");
-  }
-  if (sampling.top_k && *sampling.top_k < 1) {
+  if (sampling.top_k && *sampling.top_k < 1)
     return OutOfRange("sampling.top_k", *sampling.top_k, "at least 1");
-  }
   if (sampling.logprobs.value_or(0) > limits.max_logprobs) {
     return OutOfRange("sampling.logprobs", *sampling.logprobs, absl::StrCat("at most ", limits.max_logprobs));
   }

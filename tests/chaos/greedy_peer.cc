@@ -2,7 +2,6 @@
 
 #include <grpcpp/generic/generic_stub.h>
 
-#include <algorithm>
 #include <chrono>
 #include <utility>
 

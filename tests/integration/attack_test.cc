@@ -364,8 +364,7 @@ TEST(GreedyPeer, ResetsEndTheirConnectionAndDelayNoOther) {
   }
 }
 
-// The connections of a gateway, and of Envoy, carry the calls of many tenants, and do not end for one of
-// them.
+// The connections of a gateway, and of Envoy, carry the calls of many tenants: none ends for one.
 TEST(GreedyPeer, ResetsBehindAGatewayDelayNoOther) {
   const LoneRouter router({absl::StrCat("--client_tokens=", TokensFile())}), picker = Picker();
   const std::string client = router.After("serving on ");

@@ -50,8 +50,7 @@ TEST(BadInput, MistakesAreOneLine) {
             {"--barrier=nccl", "--ranks_per_process=2"},
             "--barrier=nccl needs one process per GPU"},
            {"bfio_worker", {"--model=tests/golden/llama"}, "give --engine=cpu or cuda"},
-           // Otherwise the secret that admits ranks would be sent unencrypted. The last three are not about
-           // it.
+           // Otherwise the secret that admits ranks would be sent unencrypted. The last three differ.
            {"bfio_worker", {router, host}, "give --worker_tls, or --insecure"},
            {"bfio_worker", {router, "--barrier=nccl"}, "--barrier=nccl: other machines can reach"},
            {"bfio_worker", {router, host, "--insecure", "--slots=0"}, "slots"},

@@ -6,7 +6,6 @@
 #include <google/protobuf/message.h>
 
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <sstream>
 #include <string>

@@ -149,9 +149,8 @@ std::vector<v1::GenerateRequest> Requests(int count, uint32_t output) {
     if (i % 5 == 4) {
       request.set_prompt_length(length);
     } else {
-      for (uint32_t t = 0; t < length; ++t) {
+      for (uint32_t t = 0; t < length; ++t)
         request.mutable_token_ids()->add_ids(static_cast<uint32_t>(rng.Below(256)));
-      }
     }
     request.set_max_new_tokens(output);
     request.set_ignore_eos(i % 2 == 0);

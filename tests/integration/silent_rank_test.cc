@@ -1,7 +1,6 @@
 // A rank that stops while its server answers (vllm-ascend #13964): it is found, gets nothing, and comes back.
 #include <atomic>
 #include <memory>
-#include <string>
 #include <thread>
 #include <vector>
 

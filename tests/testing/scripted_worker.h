@@ -5,7 +5,6 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <cstdint>
 #include <memory>
 #include <string>
 

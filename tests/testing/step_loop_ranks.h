@@ -3,10 +3,8 @@
 // Purpose: shared by all tests of the step loop. Threads: the test's own, and one for each rank's loop.
 #pragma once
 
-#include <algorithm>
 #include <deque>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 #include <utility>

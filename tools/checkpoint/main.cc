@@ -27,9 +27,8 @@ constexpr char kUsage[] =
 absl::StatusOr<std::vector<int32_t>> ParseTokens(const std::string& text) {
   std::vector<int32_t> tokens;
   for (const absl::string_view id : absl::StrSplit(text, ',', absl::SkipEmpty())) {
-    if (!absl::SimpleAtoi(id, &tokens.emplace_back())) {
+    if (!absl::SimpleAtoi(id, &tokens.emplace_back()))
       return absl::InvalidArgumentError(absl::StrCat("'", id, "' is not a number"));
-    }
   }
   return tokens;
 }
@@ -53,9 +52,8 @@ absl::Status Run(const std::string& out, ModelConfig& model) {
   if (out.empty()) return absl::InvalidArgumentError("--out=DIR is required");
   if (model.intermediate == 0) model.intermediate = 3 * model.hidden;
   // Stays 0 when it cannot be computed; WriteRandomCheckpoint then reports the error.
-  if (model.head_dim == 0 && model.heads > 0 && model.hidden % model.heads == 0) {
+  if (model.head_dim == 0 && model.heads > 0 && model.hidden % model.heads == 0)
     model.head_dim = model.hidden / model.heads;
-  }
   return bfio::checkpoint::WriteRandomCheckpoint(model, out);
 }
 

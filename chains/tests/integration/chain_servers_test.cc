@@ -61,9 +61,8 @@ std::vector<v1::GenerateRequest> Requests(int count, uint32_t output) {
   std::vector<v1::GenerateRequest> requests;
   for (int i = 0; i < count; ++i) {
     v1::GenerateRequest& request = requests.emplace_back();
-    for (uint64_t left = 1 + rng.Below(i % 3 == 0 ? 150 : 20); left > 0; --left) {
+    for (uint64_t left = 1 + rng.Below(i % 3 == 0 ? 150 : 20); left > 0; --left)
       request.mutable_token_ids()->add_ids(static_cast<uint32_t>(rng.Below(256)));
-    }
     request.set_max_new_tokens(output);
     request.set_ignore_eos(true);
     request.mutable_sampling()->set_seed(rng.Next());
@@ -225,9 +224,8 @@ double ImbalanceOfTwoChains(const std::string& policy, const std::vector<v1::Gen
   TokenClients clients(cluster, requests);
   EXPECT_TRUE(cluster.WaitFor("all requests", [&](const v1::ClusterState& now) {
     size_t known = now.waiting_requests();
-    for (const v1::WorkerState& worker : now.workers()) {
+    for (const v1::WorkerState& worker : now.workers())
       known += worker.active_requests() + worker.inflight_requests();
-    }
     return known == requests.size();
   }));
   cluster.workers()[1].Signal(SIGCONT);

@@ -21,9 +21,8 @@ void LiveHistory::OnStep(const StepSummary& step, absl::Time now) {
   MutexLock lock(&mutex_);
   Group& group = groups_[step.group];
   // A sample never mixes two epochs.
-  if (group.open && (group.open->sample.epoch != step.epoch || now - group.open->since >= kInterval)) {
+  if (group.open && (group.open->sample.epoch != step.epoch || now - group.open->since >= kInterval))
     CloseInterval(group);
-  }
   if (!group.open) {
     group.open = Open();
     group.open->since = now;

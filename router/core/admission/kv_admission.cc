@@ -95,9 +95,8 @@ absl::StatusOr<KvAdmissionOptions> ParseKvAdmission(absl::string_view text) {
 
 absl::Status CheckKvAdmission(const KvAdmissionOptions& options, const Lookahead& lookahead) {
   const bool predicts = options.kind == Kind::kFeasible || options.kind == Kind::kMcSf;
-  if (options.length_error > 0 && lookahead.learns()) {
+  if (options.length_error > 0 && lookahead.learns())
     return absl::InvalidArgumentError("admission mc_sf:error needs the lookahead oracle");
-  }
   if (!predicts || lookahead.predicts()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "admission kv_feasible or mc_sf needs a lookahead that predicts lengths: survival, hint, max_tokens or "

@@ -209,8 +209,7 @@ std::vector<RequestType> WaitAdmission::Types(std::vector<size_t>& classes) cons
     const Class& of = classes_[j];
     const double rate = !nested() ? of.solved : ends > 0 ? solved_ * of.ends / ends : 0;
     if (rate <= 0) continue;
-    // A request's first step reads its prompt and generates a token, so the paper's stages 0 to l' are o
-    // steps.
+    // The first step reads the prompt and generates a token, so the paper's stages 0 to l' are o steps.
     const int64_t output =
         std::max<int64_t>(nested() ? 1 : 0, static_cast<int64_t>(std::lround(of.output)) - 1);
     if (nested() && !types.empty() && types.back().output >= output) {

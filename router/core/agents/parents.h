@@ -43,8 +43,7 @@ inline int64_t SeniorStep(int64_t parent_first_step, int64_t generated_tokens, i
 // Steps that are added to a call's age; negative: it counts as younger. Both directions are bounded.
 // kMaxYoungerSteps protects a client that announces much remaining work from waiting behind all requests that
 // arrive in as many steps. kMaxOlderSteps keeps a client that names a long idle parent from passing all
-// requests that have waited as long; below capacity calls are due within a few hundred steps and do not reach
-// it.
+// requests that have waited as long; below capacity calls are due sooner, within a few hundred steps.
 inline constexpr int64_t kMaxYoungerSteps = 64;
 inline constexpr int64_t kMaxOlderSteps = 1024;
 inline int64_t Seniority(int64_t now, int64_t senior_step) {
@@ -54,8 +53,7 @@ inline int64_t Seniority(int64_t now, int64_t senior_step) {
 class Parents {
  public:
   static constexpr int64_t kDefaultLimit = 65'536;
-  // Twice the steps after which a parent with the largest token count is due. An older parent has been first
-  // many times.
+  // Twice the steps after which one with the largest token count is due: an older one was first many times.
   static constexpr int64_t kMaxAgeSteps = 4 * kMaxParentTokens;
   static constexpr int64_t kIdleSteps = kMaxAgeSteps;
 

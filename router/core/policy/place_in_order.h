@@ -1,7 +1,6 @@
 // Shared code of policies that place one request after the other. Threads: any, no state.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <vector>
 

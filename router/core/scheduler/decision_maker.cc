@@ -339,9 +339,7 @@ void DecisionMaker::SetRules() {
 
 void DecisionMaker::FollowRule(const PlanSteps& steps, Snapshot& snapshot) {
   snapshot.rule = chooser_.rule();
-  if (!LooksAhead(snapshot.rule) || std::cmp_greater(snapshot.waiting.size(), free_.free_slots())) {
-    return;
-  }
+  if (!LooksAhead(snapshot.rule) || std::cmp_greater(snapshot.waiting.size(), free_.free_slots())) return;
   Lookahead& lookahead = pool_->lookahead();
   far_.Begin(accounts_->num_workers());
   for (WorkerIndex g = 0; g < accounts_->num_workers(); ++g) {
@@ -370,9 +368,8 @@ void DecisionMaker::ReplayRules(const PlanSteps& steps, int64_t placed) {
     aged_step_ = steps.step;
     mean_age_ = MeanAge(steps);
   }
-  for (int64_t i = std::min(passed, kMostReplaySteps); i > 0; --i) {
+  for (int64_t i = std::min(passed, kMostReplaySteps); i > 0; --i)
     chooser_.Step(pool_->lookahead(), accounts_->ended(), views_, per_step, mean_age_);
-  }
 }
 
 double DecisionMaker::MeanAge(const PlanSteps& steps) const {

@@ -355,9 +355,8 @@ int64_t Residents::AgeAfter(const Resident& resident, int64_t step) {
 void Residents::Hint(WorkerIndex worker, int32_t index, int64_t step, double probability) {
   Worker& w = workers_[worker];
   Resident& resident = w.residents[index];
-  if (!resident.dropped) {
+  if (!resident.dropped)
     lookahead_->Hint(resident, w.notes[index].trail, AgeAfter(resident, step), probability);
-  }
 }
 
 void Residents::Settle(WorkerIndex worker, int32_t index, int64_t step, bool ended) {

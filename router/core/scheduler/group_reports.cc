@@ -11,9 +11,8 @@ absl::Status GroupAccounts::Check(WorkerIndex index, const StepReport& report, i
                                   bool barrier) const {
   // Far above the steps between two reports, and those of an epoch: a load (2^16 requests) cannot overflow.
   constexpr int64_t kMostSteps = int64_t{1} << 20, kLastStep = int64_t{1} << 40;
-  if (index < 0 || index >= num_workers()) {
+  if (index < 0 || index >= num_workers())
     return absl::InvalidArgumentError(absl::StrCat("report of unknown rank ", index));
-  }
   const Worker& worker = workers_[index];
   const int64_t steps = report.step - worker.last_step;
   if ((barrier ? steps != 1 : steps < 0 || steps > kMostSteps) || report.step > kLastStep) {

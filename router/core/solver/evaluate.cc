@@ -8,9 +8,8 @@ namespace {
 // By worker: its time h steps ahead with the items placed on it.
 std::vector<double> Times(const Instance& instance, const Solution& solution, int32_t h) {
   std::vector<double> times;
-  for (size_t g = 0; g < instance.workers.size(); ++g) {
+  for (size_t g = 0; g < instance.workers.size(); ++g)
     times.push_back(instance.workers[g].TimeAt(instance.LoadAhead(g, h)));
-  }
   for (size_t i = 0; i < instance.items.size(); ++i) {
     const int32_t g = solution.worker_of[i];
     if (g == kUnassigned) continue;

@@ -1,7 +1,6 @@
 #include "router/frontend/endpoint_picker/exchange.h"
 
 #include <algorithm>
-#include <iterator>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -28,8 +27,6 @@ constexpr char kRank[] = "x-data-parallel-rank";
 constexpr char kPrefiller[] = "x-prefiller-host-port", kOldPrefiller[] = "x-prefiller-url";
 // Envoy's own limit of a piece is 64 KiB.
 constexpr size_t kPieceBytes = 62'000;
-// Messages of a body that is not read, while its request waits.
-constexpr size_t kMostLate = 4096;
 // What is kept of a header's value, and of a list of endpoints: those beyond it are not used.
 constexpr size_t kMostHeaderBytes = 4096, kMostSubsetBytes = size_t{256} << 10;
 
@@ -106,15 +103,20 @@ std::string Quoted(absl::string_view text) {
 }  // namespace
 
 Exchange::Action Exchange::OnMessage(In&& message) {
+  // The place was chosen without it; Envoy waits for an answer to it.
+  const bool follows = (phase_ == Phase::kForwarding || phase_ == Phase::kResponding) &&
+                       request_mode_ != pb::FULL_DUPLEX_STREAMED;
   switch (message.request_case()) {
     case In::kRequestHeaders: return phase_ == Phase::kHeaders ? OnRequestHeaders(message) : Action::kBroken;
     case In::kRequestBody:
-      return phase_ == Phase::kBody ? OnRequestBody(*message.mutable_request_body())
-                                    : OnLate(request_mode_ == pb::STREAMED, /*trailers=*/false);
+      if (phase_ == Phase::kBody) return OnRequestBody(*message.mutable_request_body());
+      if (follows) Answer().mutable_request_body()->mutable_response();
+      return follows || phase_ == Phase::kEnded ? Action::kNone : Action::kBroken;
     case In::kRequestTrailers:
-      if (phase_ != Phase::kBody) return OnLate(request_mode_ != pb::FULL_DUPLEX_STREAMED, /*trailers=*/true);
       trailers_ = true;
-      return Complete();
+      if (phase_ == Phase::kBody) return Complete();
+      if (follows) Answer().mutable_request_trailers();
+      return follows || phase_ == Phase::kEnded ? Action::kNone : Action::kBroken;
     case In::kResponseHeaders: OnResponseHeaders(message); return Action::kNone;
     case In::kResponseBody: OnResponseBody(*message.mutable_response_body()); return Action::kNone;
     case In::kResponseTrailers:
@@ -164,19 +166,6 @@ Exchange::Action Exchange::OnRequestBody(Body& body) {
   return ends || request_mode_ == pb::BUFFERED_PARTIAL ? Complete() : Action::kNone;
 }
 
-Exchange::Action Exchange::OnLate(bool allowed, bool trailers) {
-  if (phase_ == Phase::kEnded) return Action::kNone;
-  if (!allowed || phase_ == Phase::kHeaders || late_.size() == kMostLate) return Action::kBroken;
-  // Answers come in order.
-  Out& answer = phase_ == Phase::kHeld ? late_.emplace_back() : Answer();
-  if (trailers) {
-    answer.mutable_request_trailers();
-  } else {
-    answer.mutable_request_body()->mutable_response();
-  }
-  return Action::kNone;
-}
-
 Exchange::Action Exchange::Complete() {
   phase_ = Phase::kHeld;
   return Action::kPlace;
@@ -220,8 +209,6 @@ void Exchange::OnPlaced(const PlacedRequest::Place& place) {
     SetHeader("content-length", absl::StrCat(body.size()), *response.mutable_header_mutation());
     response.mutable_body_mutation()->set_body(std::move(body));
   }
-  std::move(late_.begin(), late_.end(), std::back_inserter(answers_));
-  late_.clear();
   if (request_mode_ != pb::FULL_DUPLEX_STREAMED || bodiless_) return;
   // Envoy has given the body away, and forwards what comes back.
   size_t from = 0;

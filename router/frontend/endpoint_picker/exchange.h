@@ -98,12 +98,9 @@ class Exchange {
 
   Action OnRequestHeaders(const In& message);
   Action OnRequestBody(Body& body);
-  // What follows the choice of the place, and is not part of it.
-  Action OnLate(bool allowed, bool trailers);
   Action Complete();
   void OnResponseHeaders(const In& message);
   void OnResponseBody(Body& body);
-  void AnswerHeaders(const PlacedRequest::Place& place, Out& answer, bool with_body);
   Out& Answer() { return answers_.emplace_back(); }
 
   const size_t body_limit_;
@@ -119,8 +116,7 @@ class Exchange {
   std::string served_, failure_;
   int status_ = 0;
   bool sends_response_body_ = false, response_complete_ = false;
-  // `late_`: to what has come meanwhile.
-  std::deque<Out> answers_, late_;
+  std::deque<Out> answers_;
 };
 
 }  // namespace bfio::router::picker

@@ -5,10 +5,8 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <thread>
 #include <utility>
 
-#include "absl/functional/any_invocable.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -28,6 +26,10 @@ namespace {
 
 using Subset = absl::flat_hash_set<std::string>;
 
+// Larger ones wait for a thread of their own: one of kMaxBodyBytes takes up to a second, and gRPC may have
+// two threads for all calls.
+constexpr size_t kLargeBody = size_t{64} << 10;
+
 // Whether the subset has the server of this rank, "http://IP:PORT#RANK" or https://.
 bool Contains(const Subset& subset, absl::string_view worker_id) {
   if (!absl::ConsumePrefix(&worker_id, "https://")) absl::ConsumePrefix(&worker_id, "http://");
@@ -45,49 +47,6 @@ core::PrefixBlocks FirstBlocks(const core::PrefixBlocks& prefix, int64_t tokens)
 }
 
 }  // namespace
-
-// Reads large bodies on a thread of its own, one at a time, in turns of the tenants: one of 16 MiB takes up
-// to a second, and gRPC may have two threads for all calls. Their bytes have a bound (PickerOptions).
-// Threads: any.
-class LargeBodies {
- public:
-  static constexpr size_t kLeastBytes = size_t{64} << 10;
-  using Read = absl::AnyInvocable<void() &&>;
-
-  ~LargeBodies() {
-    {
-      MutexLock lock(&mutex_);
-      stopping_ = true;
-    }
-    thread_.join();
-  }
-  void Add(const Peer& tenant, Read read) {
-    MutexLock lock(&mutex_);
-    waiting_.Push(tenant, std::move(read));
-  }
-
- private:
-  void Run() {
-    const auto awaited = [this]()
-                             ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !waiting_.empty(); };
-    for (;;) {
-      std::optional<std::pair<Peer, Read>> next;
-      {
-        MutexLock lock(&mutex_);
-        mutex_.Await(absl::Condition(&awaited));
-        if (stopping_) return;
-        FairShares one(1);
-        next = waiting_.Pop(one);
-      }
-      std::move(next->second)();
-    }
-  }
-
-  Mutex mutex_;
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  FairQueue<Read> waiting_ ABSL_GUARDED_BY(mutex_);
-  std::thread thread_{[this] { Run(); }};
-};
 
 // One stream: one HTTP request. Ownership: owns itself until gRPC is done (StreamWriter); the request shares
 // it. Threads: gRPC's for messages; the link's for SendTo; the decision thread's for End.
@@ -188,6 +147,30 @@ class PickerCall final : public ServerCall<PickerCall, In, Out>, public TokenSin
     if (HasEnded()) BreakOffIfStuck(MonotonicNow(), absl::ZeroDuration());
   }
 
+  // Submits the request, which is complete.
+  void ReadBody() {
+    std::string body;
+    {
+      MutexLock lock(&mutex_);
+      if (left_ || exchange_.phase() != Exchange::Phase::kHeld) return;
+      body = exchange_.TakeBody();
+    }
+    absl::StatusOr<ClientRequest> request = service_->RequestOf(exchange(), id_, body, text_bytes_);
+    {
+      MutexLock lock(&mutex_);
+      exchange_.ReturnBody(std::move(body));
+    }
+    if (!request.ok() || !exchange().subset()) return Submit(std::move(request));
+    const absl::Status asked =
+        service_->handler_->GetLoads(std::nullopt, [self = shared_from_this(), request = *std::move(request)](
+                                                       const absl::StatusOr<Loads>& loads) mutable {
+          absl::Status chosen = loads.status();
+          if (chosen.ok()) chosen = self->ChooseWithin(*loads, request);
+          self->Submit(chosen.ok() ? absl::StatusOr<ClientRequest>(std::move(request)) : chosen);
+        });
+    if (!asked.ok()) Submit(asked);
+  }
+
  private:
   class Request final : public PlacedRequest {
    public:
@@ -220,12 +203,13 @@ class PickerCall final : public ServerCall<PickerCall, In, Out>, public TokenSin
         Refuse(
             absl::ResourceExhaustedError("the tenant sends too many requests, or too large ones, at once"));
       }
-      large = exchange_.body().size() > LargeBodies::kLeastBytes;
+      large = exchange_.body().size() > kLargeBody;
       Advance();
     }
     if (action == Exchange::Action::kPlace) {
       if (large) {
-        service_->large_bodies_->Add({tenant(), ""}, [self = shared_from_this()] { self->ReadBody(); });
+        MutexLock lock(&service_->mutex_);
+        service_->large_.Push({tenant(), ""}, shared_from_this());
       } else {
         ReadBody();
       }
@@ -281,29 +265,6 @@ class PickerCall final : public ServerCall<PickerCall, In, Out>, public TokenSin
     const Exchange::Phase before = exchange_.phase();
     exchange_.OnRefused(status);
     if (exchange_.phase() != before) SetEnd(grpc::Status::OK);
-  }
-
-  void ReadBody() {
-    std::string body;
-    {
-      MutexLock lock(&mutex_);
-      if (left_ || exchange_.phase() != Exchange::Phase::kHeld) return;
-      body = exchange_.TakeBody();
-    }
-    absl::StatusOr<ClientRequest> request = service_->RequestOf(exchange(), id_, body, text_bytes_);
-    {
-      MutexLock lock(&mutex_);
-      exchange_.ReturnBody(std::move(body));
-    }
-    if (!request.ok() || !exchange().subset()) return Submit(std::move(request));
-    const absl::Status asked =
-        service_->handler_->GetLoads(std::nullopt, [self = shared_from_this(), request = *std::move(request)](
-                                                       const absl::StatusOr<Loads>& loads) mutable {
-          absl::Status chosen = loads.status();
-          if (chosen.ok()) chosen = self->ChooseWithin(*loads, request);
-          self->Submit(chosen.ok() ? absl::StatusOr<ClientRequest>(std::move(request)) : chosen);
-        });
-    if (!asked.ok()) Submit(asked);
   }
 
   // Binds the request to the least loaded rank of Envoy's subset, unless that has all ranks. UNAVAILABLE: it
@@ -414,13 +375,34 @@ PickerService::PickerService(RequestHandler* handler, Authenticator* authenticat
       authenticator_(authenticator),
       options_(std::move(options)),
       headers_(
-          {":path", "x-request-id", "traceparent", "authorization", kTtftHeader, options_.tenant_header}),
-      large_bodies_(std::make_unique<LargeBodies>()) {
+          {":path", "x-request-id", "traceparent", "authorization", kTtftHeader, options_.tenant_header}) {
   Add("/envoy.service.ext_proc.v3.ExternalProcessor/Process",
       [this](grpc::CallbackServerContext* context) { return Process(context); });
 }
 
-PickerService::~PickerService() = default;
+PickerService::~PickerService() {
+  {
+    MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  reader_.join();
+}
+
+void PickerService::ReadLarge() {
+  const auto awaited = [this]()
+                           ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !large_.empty(); };
+  for (;;) {
+    std::shared_ptr<PickerCall> call;
+    {
+      MutexLock lock(&mutex_);
+      mutex_.Await(absl::Condition(&awaited));
+      if (stopping_) return;
+      FairShares one(1);
+      call = large_.Pop(one)->second;
+    }
+    call->ReadBody();
+  }
+}
 
 PickerCall* PickerService::Process(grpc::CallbackServerContext* context) {
   return PickerCall::Begin(this, context);

@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -86,7 +87,6 @@ struct PickerOptions {
 };
 
 class Exchange;
-class LargeBodies;
 class PickerCall;
 
 class PickerService final : public CallService {
@@ -109,6 +109,7 @@ class PickerService final : public CallService {
   friend class PickerCall;
 
   PickerCall* Process(grpc::CallbackServerContext* context);
+  void ReadLarge();
   void Forget(uint64_t id, absl::string_view observed);
   // The stream that observes the request with that x-request-id; null: none.
   void Observe(absl::string_view request_id, uint64_t id);
@@ -131,7 +132,10 @@ class PickerService final : public CallService {
   absl::flat_hash_map<uint64_t, std::weak_ptr<PickerCall>> calls_ ABSL_GUARDED_BY(mutex_);
   // By x-request-id, which clients may repeat.
   std::multimap<std::string, uint64_t, std::less<>> observers_ ABSL_GUARDED_BY(mutex_);
-  const std::unique_ptr<LargeBodies> large_bodies_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  // Complete requests with large bodies, which are read one at a time, in turns of the tenants.
+  FairQueue<std::shared_ptr<PickerCall>> large_ ABSL_GUARDED_BY(mutex_);
+  std::thread reader_{[this] { ReadLarge(); }};
 };
 
 }  // namespace bfio::router::picker

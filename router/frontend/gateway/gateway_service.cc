@@ -1,6 +1,5 @@
 #include "router/frontend/gateway/gateway_service.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

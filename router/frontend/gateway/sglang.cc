@@ -4,7 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/out_of_range.h"
 #include "common/base/status_macros.h"
 #include "engines/sglang.pb.h"

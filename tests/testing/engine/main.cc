@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "common/base/shutdown.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"

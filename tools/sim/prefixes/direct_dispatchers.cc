@@ -24,7 +24,6 @@
 #include <numeric>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "common/base/rng.h"
 #include "router/core/prefix/prefix_caches.h"
 #include "tools/sim/prefixes/prefix_run.h"

@@ -1,6 +1,5 @@
 #include "tools/sim/serve/serve_grid.h"
 
-#include <algorithm>
 #include <limits>
 #include <set>
 

@@ -77,9 +77,7 @@ absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
   void* const begin = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
   const int error = errno;
   close(fd);
-  if (begin == MAP_FAILED) {
-    return absl::ErrnoToStatus(error, absl::StrCat(path, ": cannot be mapped"));
-  }
+  if (begin == MAP_FAILED) return absl::ErrnoToStatus(error, absl::StrCat(path, ": cannot be mapped"));
   RegisterMappedRange(begin, size, path);
   return MappedFile(path, static_cast<const std::byte*>(begin), size);
 }

@@ -35,9 +35,7 @@ class ModelBuilder {
     model_->final_norm_ = Take(kFinalNormName, {config.hidden});
     model_->lm_head_ = config.tied_embeddings ? TiedHead(matrix) : Take(kHeadName, matrix);
     const std::vector<LayerTensor> tensors = LayerTensors(config);
-    for (int64_t i = 0; i < config.layers && status_.ok(); ++i) {
-      model_->layers_.push_back(Layer(i, tensors));
-    }
+    for (int64_t i = 0; i < config.layers && status_.ok(); ++i) model_->layers_.push_back(Layer(i, tensors));
     if (status_.ok()) RefuseUnexpected();
     if (!status_.ok()) return status_;
     model_->digest_ = DigestOf(*model_);

@@ -10,9 +10,8 @@ namespace {
 
 std::vector<std::string> Text(const ServerChain& chain, absl::Span<const PoolServer> servers) {
   std::vector<std::string> text;
-  for (const ChainHop& hop : chain.hops) {
+  for (const ChainHop& hop : chain.hops)
     text.push_back(absl::StrCat(servers[hop.server].name, hop.range.first, "-", hop.range.end()));
-  }
   return text;
 }
 
@@ -84,9 +83,8 @@ TEST(PlanChainsTest, ChainsCoverTheModelWithinEveryServersMemory) {
                               static_cast<int64_t>(1 + rng.Below(100)),
                               static_cast<int64_t>(1 + rng.Below(30))};
     std::vector<PoolServer> servers(1 + rng.Below(10));
-    for (size_t i = 0; i < servers.size(); ++i) {
+    for (size_t i = 0; i < servers.size(); ++i)
       servers[i] = {absl::StrCat(i), static_cast<int64_t>(1 + rng.Below(3000))};
-    }
     const auto max_slots = static_cast<int64_t>(1 + rng.Below(20));
     const auto plan = PlanChains(servers, sizes, max_slots);
     if (!plan.ok()) continue;

@@ -1,8 +1,6 @@
 // The pool of servers: what they have measured, and what happens to a chain when one of its servers is lost.
 #include "chains/router/chain_pool.h"
 
-#include <optional>
-
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "router/requests/request_lifecycle.h"

@@ -31,9 +31,8 @@ void BalanceRoutePolicy::Decide(const Snapshot& snapshot, Decision& decision) {
     BestSubset(worker, subset_);
     for (int32_t candidate : subset_) {
       // Slots and the KV need of each request were checked, but not the sum of the KV needs.
-      if (free_.Fits(snapshot.waiting[candidates_[candidate]], worker)) {
+      if (free_.Fits(snapshot.waiting[candidates_[candidate]], worker))
         Give(snapshot, candidate, worker, decision.assignments);
-      }
     }
   }
 }
@@ -102,9 +101,8 @@ void BalanceRoutePolicy::Give(const Snapshot& snapshot, int32_t candidate, Worke
 void MarginScore::Reset(absl::Span<const double> loads, absl::Span<const double> envelope) {
   margins_.clear();
   double weight = 1;
-  for (size_t h = 0; h < loads.size(); ++h, weight *= discount_) {
+  for (size_t h = 0; h < loads.size(); ++h, weight *= discount_)
     margins_.emplace_back(std::max(0.0, envelope[h] - loads[h]), weight);
-  }
   std::sort(margins_.begin(), margins_.end());
   weight_below_.assign(1, 0);
   weighted_margin_below_.assign(1, 0);
@@ -174,9 +172,8 @@ void SubsetSum::Open(int32_t count, int32_t index, int64_t size) {
     if (shift > 0 && w > skip) bits |= from[w - skip - 1] >> (kBits - shift);
     bits &= ~to[w];
     to[w] |= bits;
-    for (; bits != 0; bits &= bits - 1) {
+    for (; bits != 0; bits &= bits - 1)
       opened_by_[count][w * kBits + __builtin_ctzll(bits)] = static_cast<uint16_t>(index);
-    }
   }
 }
 

@@ -38,9 +38,8 @@ void BfIoPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
 
 void BfIoPolicy::SetDiscounts() {
   double discount = 1;
-  for (int32_t h = 0; instance_.horizon > 0 && h < instance_.steps(); ++h, discount *= discount_) {
+  for (int32_t h = 0; instance_.horizon > 0 && h < instance_.steps(); ++h, discount *= discount_)
     instance_.discount.push_back(discount);
-  }
 }
 
 // Weights are scaled for the squares of one step; a horizon has the squares of several.

@@ -267,9 +267,8 @@ TEST(TraceTest, BadTimesAreBadRows) {
 
 TEST(TraceTest, PublishedTracesReadWhole) {
   const std::filesystem::path folder = "../shared/traces";
-  if (!std::filesystem::exists(folder / "AzureLLMInferenceTrace_conv.csv")) {
+  if (!std::filesystem::exists(folder / "AzureLLMInferenceTrace_conv.csv"))
     GTEST_SKIP() << "no traces in " << folder;
-  }
   const auto azure = ReadTrace(folder / "AzureLLMInferenceTrace_conv.csv");
   ASSERT_TRUE(azure.ok()) << azure.status();
   EXPECT_EQ(azure->requests.size(), 19366u);

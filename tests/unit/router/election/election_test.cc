@@ -1,5 +1,4 @@
-// A leader whose etcd fails or does not answer: it keeps the lease as long as it is in force, and
-// no longer.
+// A leader whose etcd fails or does not answer: it keeps the lease just as long as it is in force.
 #include "router/election/election.h"
 
 #define CPPHTTPLIB_OPENSSL_SUPPORT
@@ -202,8 +201,7 @@ TEST_F(LeaderTest, TransientErrorsKeepTheLease) {
   EXPECT_TRUE(Holds());
 }
 
-// The lease ends by the leader's own clock, counted from before the last renewal was requested, and not
-// earlier.
+// The lease ends by the leader's own clock, counted from before the last renewal was requested.
 TEST_F(LeaderTest, WithoutAnswersItLeadsForTheTtlAndNoLonger) {
   for (const Mood mood : {Mood::kErrs, Mood::kHangs}) {
     etcd_.Set(kRenewal, Mood::kWell);

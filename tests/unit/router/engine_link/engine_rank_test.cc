@@ -251,8 +251,7 @@ class SlotsTest : public EngineRankTest {
     };
     place();
     while (next < 200) {
-      // Requests sent before the end of the step before the last one are there; later ones arrive during this
-      // step.
+      // Requests sent before the end of the last step but one are there; later ones arrive in this step.
       for (const EngineRank::StartCall& start : sent) made[start.number] = 0;
       sent = std::exchange(out_.start, {});
       if (next > 100) {

@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/types/span.h"
 #include "common/base/mutex.h"
 #include "router/frontend/request_handler.h"
 

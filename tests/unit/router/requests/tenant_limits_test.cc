@@ -127,9 +127,8 @@ TEST(TenantLimiter, OutputsOfACallEnterTogetherOrNotAtAll) {
 TEST(TenantLimiter, InventedNamesDoNotEvadeTheLimit) {
   TenantLimiter limiter(*ParseTenantLimits("*:concurrent=1"), Tenants::kMaxTenants);
   std::vector<TenantLimiter::Ticket> held;
-  for (size_t i = 0; i < Tenants::kMaxTenants; ++i) {
+  for (size_t i = 0; i < Tenants::kMaxTenants; ++i)
     held.push_back(*limiter.Enter(absl::StrCat("t", i), 1, kStart));
-  }
   auto shared = limiter.Enter("late", 1, kStart);
   EXPECT_FALSE(limiter.Enter("late", 1, kStart).ok());
   // Later names share as many accounts again.

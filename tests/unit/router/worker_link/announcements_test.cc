@@ -3,7 +3,6 @@
 // than it has.
 #include <gmock/gmock.h>
 
-#include <algorithm>
 #include <map>
 #include <memory>
 #include <string>

@@ -1,6 +1,5 @@
 // When prompts are released to engines that fill their own budgets: cases that are computed by hand, and
 // invariants on random groups. A prompt's height is the time by which it lengthens a step.
-#include <cmath>
 #include <cstdint>
 #include <set>
 #include <vector>

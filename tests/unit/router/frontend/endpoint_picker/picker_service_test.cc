@@ -75,6 +75,15 @@ class PickerServiceTest : public ::testing::Test {
     std::unique_ptr<grpc::ClientReaderWriter<In, Out>> stream;
   };
 
+  // A request that Envoy permits to go there only.
+  static In Within(const std::string& subset) {
+    In headers = RequestHeaders(pb::NONE, pb::NONE, {{":path", "/v1/models"}}, true);
+    (*(*headers.mutable_metadata_context()->mutable_filter_metadata())["envoy.lb.subset_hint"]
+          .mutable_fields())["x-gateway-destination-endpoint-subset"]
+        .set_string_value(subset);
+    return headers;
+  }
+
   FakeHandler handler_;
   std::shared_ptr<TokenSink> sink_;
   testing::Latch submitted_{1}, ended_{1};
@@ -203,11 +212,7 @@ TEST_F(PickerServiceTest, OnlyEndpointsThatEnvoyPermits) {
     const size_t before = handler_.submitted().size();
     grpc::ClientContext context;
     auto stream = stub_->Process(&context);
-    In headers = RequestHeaders(pb::NONE, pb::NONE, {{":path", "/v1/models"}}, true);
-    (*(*headers.mutable_metadata_context()->mutable_filter_metadata())["envoy.lb.subset_hint"]
-          .mutable_fields())["x-gateway-destination-endpoint-subset"]
-        .set_string_value(subset);
-    stream->Write(headers);
+    stream->Write(Within(subset));
     Out answer;
     EXPECT_TRUE(stream->Read(&answer));
     EXPECT_EQ(answer.immediate_response().status().code(), status) << subset;
@@ -236,13 +241,7 @@ TEST_F(PickerServiceTest, RequestsOfASubsetAreSpreadOverItsRanks) {
     return absl::OkStatus();
   };
   std::vector<std::unique_ptr<Call>> calls;
-  for (int i = 0; i < 4; ++i) {
-    In headers = RequestHeaders(pb::NONE, pb::NONE, {{":path", "/v1/models"}}, true);
-    (*(*headers.mutable_metadata_context()->mutable_filter_metadata())["envoy.lb.subset_hint"]
-          .mutable_fields())["x-gateway-destination-endpoint-subset"]
-        .set_string_value("10.0.0.1,10.0.0.2");
-    calls.push_back(std::make_unique<Call>(*stub_, headers));
-  }
+  for (int i = 0; i < 4; ++i) calls.push_back(std::make_unique<Call>(*stub_, Within("10.0.0.1,10.0.0.2")));
   all.wait();
   for (const ClientRequest& request : handler_.submitted()) ranks.push_back(request.rank.value_or(9));
   EXPECT_THAT(ranks, ::testing::UnorderedElementsAre(1, 1, 2, 2));

@@ -1,7 +1,6 @@
 // The gateways' protocols by the types that name them in tests.
 #pragma once
 
-#include <string>
 #include <type_traits>
 
 #include "router/frontend/gateway/protocol.h"

@@ -3,7 +3,6 @@
 
 #include <gmock/gmock.h>
 
-#include <cmath>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -332,8 +331,7 @@ TEST(OutputOf, OutputsDifferInNameAndSeed) {
 
 // --- one protocol ---
 
-// vLLM would wait for KV that nothing names, and end with its caller; what cannot be read here may be read
-// there.
+// vLLM would wait for KV that nothing names, and end with its caller; it may read what is not read here.
 TEST_F(VllmRequest, KvThatNoIdNamesIsRefused) {
   for (const char* const json :
        {R"({"do_remote_prefill":true})", R"({"do_remote_prefill":true,"remote_request_id":null})",

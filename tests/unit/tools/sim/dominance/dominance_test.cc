@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 
 #include <initializer_list>
-#include <string>
 #include <utility>
 #include <vector>
 
