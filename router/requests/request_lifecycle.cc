@@ -182,7 +182,10 @@ void RequestLifecycle::OnRejected(core::RequestId id, const absl::Status& why, a
   if (record == nullptr || (of_prompt != nullptr && !WithdrawFrom(*record))) return;
   const bool full = absl::IsResourceExhausted(why);
   const bool exact = !options_.kv_on_demand;
-  if (full && (of_prompt != nullptr || record->hand_off_used || IsWrongHandOff(why))) {
+  const bool refused_for_long =
+      record->hands_over && of_prompt == nullptr && record->refusals >= kMostHandOffs;
+  if (refused_for_long) record->hand_offs = kMostHandOffs;
+  if (full && (of_prompt != nullptr || record->hand_off_used || refused_for_long || IsWrongHandOff(why))) {
     ++totals_.hand_offs_failed;
     // Those of prompts with an id of their own were counted when they began.
     if (WasNotTried(why) && of_prompt != nullptr) --record->hand_offs;

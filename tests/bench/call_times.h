@@ -1,5 +1,4 @@
-// The duration of single calls in a benchmark, in processor time, which other processes on the machine do not
-// affect.
+// The duration of single calls in a benchmark, in processor time: other processes do not affect it.
 #pragma once
 
 #include <benchmark/benchmark.h>

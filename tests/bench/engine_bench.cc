@@ -78,17 +78,14 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// How `batch` sequences are brought to a context of at least `context` tokens, and then generate tokens
-// together.
+// How `batch` sequences get a context of at least `context` tokens, and then generate together.
 struct Course {
-  int64_t batch = 0;
-  int64_t context = 0;
+  int64_t batch = 0, context = 0;
   // Number of timed steps.
   int64_t steps = 0;
   int64_t step_tokens = 0;
 
-  // Upper bound of the tokens that the first sequence generates while the last one's prompt is still
-  // computed.
+  // Upper bound of the tokens that the first sequence generates during the last one's prompt.
   int64_t lead() const { return batch * context / std::max<int64_t>(step_tokens - batch, 16) + 2; }
   int64_t max_new_tokens() const { return lead() + steps + 3; }
   EngineLimits limits() const {

@@ -174,8 +174,7 @@ TEST(FairQueue, NobodyWithAFreeShareWaitsForMoreThanOneTurnOfEachOther) {
     FairQueue<int> queue;
     const uint64_t groups = 1 + rng.Below(8);
     std::map<std::string, std::map<std::string, int>> waiting;
-    // By group, and by member of a group, that waits and might hold more: the turns that others have had
-    // since.
+    // By group, and by member, that waits and might hold more: the turns that others have had since.
     std::map<std::string, std::map<std::string, int>> turns;
     const auto name = [](const Peer& of) { return absl::StrCat(of.group, "/", of.member); };
     std::vector<Peer> holding;

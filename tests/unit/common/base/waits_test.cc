@@ -25,8 +25,7 @@ using testing::WallClock;
 
 constexpr absl::Duration kShort = absl::Milliseconds(100);
 
-// Sets the wall clock forward or back by `by` again and again on its own thread, so that it also jumps during
-// waits.
+// Sets the wall clock forward or back by `by` on its own thread, so that it also jumps during waits.
 class Jumping {
  public:
   Jumping(WallClock& clock, absl::Duration by)

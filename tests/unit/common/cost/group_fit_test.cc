@@ -81,8 +81,7 @@ TEST(GroupFitTest, ALineBelowTheOriginBecomesOneThroughIt) {
   EXPECT_LT(std::abs(bias), 0.1 * sum);
 }
 
-// With short prompts noise must not be fitted as a cost of pairs: a prompt of 30,000 tokens has 4.5e8 of
-// them.
+// With short prompts noise must not be fitted as a cost of pairs: 30,000 tokens have 4.5e8 of them.
 TEST(GroupFitTest, FindsTheCostOfPromptsAttentionOnlyWhereLongPromptsShowIt) {
   BatchCost cost;
   cost.k2_s_per_token = 1e-7;

@@ -79,8 +79,7 @@ TEST(LeastSquares, CostsAreNonNegativeAtTheOptimum) {
   EXPECT_GT(bound, 30);
 }
 
-// Each estimate is within 4.5 standard errors of the true cost, and the standard errors are of the right
-// size.
+// Each estimate is within 4.5 standard errors of the true cost, and these are of the right size.
 TEST(OnlineFit, StandardErrorsAreOfTheRightSize) {
   double squares[2] = {};
   constexpr int kRuns = 200;

@@ -70,8 +70,7 @@ TEST_F(ModelsTest, ANamedGroupAlsoGetsAGroupBesideItForAnotherKey) {
   Kill("b2");
   Join("b2", "blue");
   EXPECT_EQ(GroupOf("b2"), beside);
-  // After a router restart a worker names the group that it was in last; which key that name stands for is
-  // decided anew.
+  // After a router restart a worker names its last group; which key that name stands for is decided anew.
   Start();
   Join("b1", beside);
   EXPECT_EQ(GroupOf("b1"), "blue");

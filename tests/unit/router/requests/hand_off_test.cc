@@ -103,6 +103,18 @@ TEST_F(HandOffTest, ARankThatCannotUseItCostsANewPromptAndAfterSomeNoHandOffIsMa
   EXPECT_EQ(PlaceOne().hand_off, nullptr);
 }
 
+// A server may be healthy, and answer each prompt with 503.
+TEST_F(HandOffTest, APromptThatIsRefusedForLongIsComputedWhereItIsDecoded) {
+  Client& client = Arrive(Request("a"));
+  for (int i = 0; i <= kMostHandOffs; ++i) {
+    EXPECT_EQ(Needs(client), kHandsOver) << i;
+    PlaceOne();
+    Refuse(client);
+  }
+  EXPECT_EQ(Needs(client), kDecodes);
+  EXPECT_EQ(PlaceOne().hand_off, nullptr);
+}
+
 TEST_F(HandOffTest, AGatewaysIsUsedOnceAndOnlyIfItIsTrustedAndNamesAPrefillServer) {
   const auto from = [&](const std::string& id, const std::string& engine, bool trusted = true) {
     ClientRequest request = Request(id);

@@ -105,8 +105,7 @@ TEST(TokenText, InvalidTokenizersAreErrors) {
   }
 }
 
-// As trees these took up to 47 bytes per byte, and 400 KB of '[' ended the process. 48 MiB are for the 2^22
-// ids.
+// As trees these took up to 47 bytes per byte, and 400 KB of '[' ended the process. 2^22 ids take 48 MiB.
 TEST(TokenText, AnyTokenizerTakesLittleAboveItsText) {
   const auto repeated = [](const std::string& text, size_t bytes) {
     std::string all;
