@@ -1,5 +1,4 @@
 // Shares of a bounded resource: no peer takes what others need, and whoever waits gets its turn.
-//
 // Purpose: the one rule for every queue, pool and quota that several peers use. A peer belongs to a group:
 // its tenant, or, where no tenant is known, its address. Within the group it is a member, such as a
 // connection; an empty member has the whole share of its group. A group may hold half of what the other
