@@ -3,7 +3,6 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -161,9 +160,8 @@ AwaitedRequests::AwaitedRequests(bool tls, size_t header_bytes, absl::Duration p
       turns_waiting_(waiting),
       serve_(std::move(serve)),
       poll_(epoll_create1(EPOLL_CLOEXEC)),
-      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       turns_(FairShares::WholeWhileAlone(at_once)) {
-  Watch(wake_, EPOLLIN | EPOLLET);
+  Watch(wake_.fd(), EPOLLIN | EPOLLET);
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -172,11 +170,6 @@ void AwaitedRequests::Watch(int fd, uint32_t events) const {
   event.events = events;
   event.data.fd = fd;
   (void)epoll_ctl(poll_, EPOLL_CTL_ADD, fd, &event);
-}
-
-void AwaitedRequests::Wake() const {
-  const uint64_t one = 1;
-  (void)!write(wake_, &one, sizeof(one));
 }
 
 bool AwaitedRequests::HasRequest(int socket) const {
@@ -203,7 +196,7 @@ void AwaitedRequests::Await(int socket) {
     } else if (HasRequest(socket)) {
       AwaitTurn(socket, address);
     } else {
-      if (sockets_.empty()) Wake();
+      if (sockets_.empty()) wake_.Wake();
       sockets_.push_back({socket, address, MonotonicNow() + patience_});
       by_socket_[socket] = std::prev(sockets_.end());
       // Reports also what has come before.
@@ -295,9 +288,8 @@ void AwaitedRequests::Close() {
     for (; const auto next = ready_.Pop(all); --*turns_waiting_) close(next->second);
   }
   if (!thread_.joinable()) return;
-  Wake();
+  wake_.Wake();
   thread_.join();
-  close(wake_);
   close(poll_);
 }
 

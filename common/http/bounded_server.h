@@ -20,6 +20,7 @@
 #include "absl/time/time.h"
 #include "common/base/fair_share.h"
 #include "common/base/mutex.h"
+#include "common/base/waker.h"
 #include "common/http/connection.h"
 
 namespace bfio {
@@ -58,7 +59,6 @@ class AwaitedRequests {
 
   void Run();
   void Watch(int fd, uint32_t events) const;
-  void Wake() const;
   bool HasRequest(int socket) const;
   void AwaitTurn(int socket, const Peer& address) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ServeNext() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -70,7 +70,8 @@ class AwaitedRequests {
   const absl::Duration patience_;
   std::atomic<int64_t>* const turns_waiting_;
   const std::function<void(int, const Peer&)> serve_;
-  const int poll_, wake_;
+  const int poll_;
+  const Waker wake_;
   Mutex mutex_;
   // Oldest first; and by socket.
   Sockets sockets_ ABSL_GUARDED_BY(mutex_);

@@ -4,7 +4,6 @@
 #include <openssl/err.h>
 #include <openssl/x509v3.h>
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -243,14 +242,10 @@ class HttpClient::Call {
 };
 
 HttpClient::HttpClient(Address server, Login login)
-    : server_(std::move(server)),
-      login_(std::move(login)),
-      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      thread_([this] { Run(); }) {}
+    : server_(std::move(server)), login_(std::move(login)), thread_([this] { Run(); }) {}
 
 HttpClient::~HttpClient() {
   if (thread_.joinable()) Stop();
-  close(wake_);
 }
 
 void HttpClient::Stop() {
@@ -258,7 +253,7 @@ void HttpClient::Stop() {
     MutexLock lock(&mutex_);
     stopped_ = true;
   }
-  Wake();
+  wake_.Wake();
   thread_.join();
 }
 
@@ -293,7 +288,7 @@ uint64_t HttpClient::Start(std::string request, absl::Time deadline, Done done,
     number = ++last_;
     started_.emplace(number, std::move(call));
   }
-  Wake();
+  wake_.Wake();
   return number;
 }
 
@@ -302,12 +297,7 @@ void HttpClient::Cancel(uint64_t call) {
     MutexLock lock(&mutex_);
     cancelled_.push_back(call);
   }
-  Wake();
-}
-
-void HttpClient::Wake() const {
-  const uint64_t one = 1;
-  (void)!write(wake_, &one, sizeof(one));
+  wake_.Wake();
 }
 
 void HttpClient::Run() {
@@ -331,7 +321,7 @@ void HttpClient::Run() {
       }
     }
     for (const uint64_t number : cancelled) calls.erase(number);
-    polled.assign(1, {wake_, POLLIN, 0});
+    polled.assign(1, {wake_.fd(), POLLIN, 0});
     absl::Time next = MonotonicNow() + absl::Minutes(1);
     size_t coming = 0;
     for (const auto& [number, call] : calls) {
@@ -339,12 +329,10 @@ void HttpClient::Run() {
       polled.push_back(call->Awaited());
       next = std::min(next, call->deadline);
     }
-    // Without a free file descriptor nothing wakes it.
-    const int64_t most = wake_ < 0 ? 10 : 60'000;
+    const int64_t most = wake_.fd() < 0 ? 10 : 60'000;
     const int64_t ms = std::clamp<int64_t>(absl::ToInt64Milliseconds(next - MonotonicNow()) + 1, 0, most);
     if (poll(polled.data(), polled.size(), stopped ? 0 : static_cast<int>(ms)) < 0) continue;
-    uint64_t woken = 0;
-    if (polled[0].revents != 0) (void)!read(wake_, &woken, sizeof(woken));
+    if (polled[0].revents != 0) wake_.Clear();
     const absl::Time now = MonotonicNow();
     auto ready = polled.begin();
     std::erase_if(calls, [&](auto& entry) {

@@ -21,6 +21,7 @@
 #include "absl/time/time.h"
 #include "common/base/address.h"
 #include "common/base/mutex.h"
+#include "common/base/waker.h"
 
 namespace bfio {
 
@@ -76,12 +77,11 @@ class HttpClient {
   uint64_t Start(std::string request, absl::Time deadline, Done done,
                  std::function<void(absl::string_view part)> on_part = nullptr);
   void Run();
-  void Wake() const;
 
   const Address server_;
   const Login login_;
   // Readable when something has been added below.
-  const int wake_;
+  const Waker wake_;
   Mutex mutex_;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t last_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -6,7 +6,6 @@
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -172,11 +171,10 @@ ConnectionListener::ConnectionListener(std::vector<int> listeners, uint16_t port
       listeners_(std::move(listeners)),
       port_(port),
       poll_(epoll_create1(EPOLL_CLOEXEC)),
-      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       all_(limits.connections),
       outside_shares_(limits.outside),
       shares_(limits.unauthenticated) {
-  Watch(poll_, wake_, EPOLLIN, kWake);
+  Watch(poll_, wake_.fd(), EPOLLIN, kWake);
 }
 
 ConnectionListener::~ConnectionListener() {
@@ -186,7 +184,6 @@ ConnectionListener::~ConnectionListener() {
     close(connection.fd);
     if (connection.own >= 0) close(connection.own);
   }
-  close(wake_);
   close(poll_);
 }
 
@@ -211,13 +208,8 @@ void ConnectionListener::Stop() {
     MutexLock lock(&mutex_);
     stopping_ = true;
   }
-  Wake();
+  wake_.Wake();
   thread_.join();
-}
-
-void ConnectionListener::Wake() {
-  const uint64_t one = 1;
-  (void)!write(wake_, &one, sizeof(one));
 }
 
 void ConnectionListener::Run() {
@@ -233,8 +225,7 @@ void ConnectionListener::Run() {
       if (data.u64 >= kListener) {
         AcceptAll(listeners_[data.u64 - kListener]);
       } else if (data.u64 == kWake) {
-        uint64_t wakes;
-        (void)!read(wake_, &wakes, sizeof(wakes));
+        wake_.Clear();
       } else if ((what & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0) {
         Forget(data.u64);
       } else {
@@ -439,7 +430,7 @@ void ConnectionListener::Arrived(const std::string& peer, int64_t bytes) {
   Connection& connection = connections_.at(found->second);
   if (connection.arrived == 0) {
     counted_.push_back(found->second);
-    Wake();
+    wake_.Wake();
   }
   connection.arrived = std::clamp<int64_t>(connection.arrived + bytes + bytes / kShare + kPerMessage, 1,
                                            std::max<int64_t>(1, BytesReceived(connection.fd)));
@@ -454,7 +445,7 @@ void ConnectionListener::Authenticated(const std::string& peer, bool gateway) {
   if (std::exchange(connection.place, Connection::Place::kAuthenticated) == Connection::Place::kAuthenticated)
     return;
   if (std::erase(unauthenticated_, found->second) > 0) shares_.Give({connection.host, ""});
-  if (!waiting_.empty()) Wake();
+  if (!waiting_.empty()) wake_.Wake();
 }
 
 void ConnectionListener::OnCall(const std::string& peer) {

@@ -28,6 +28,7 @@
 #include "common/base/fair_share.h"
 #include "common/base/mutex.h"
 #include "common/base/token_bucket.h"
+#include "common/base/waker.h"
 #include "common/telemetry/line_limiter.h"
 
 namespace bfio {
@@ -118,7 +119,6 @@ class ConnectionListener {
   ConnectionListener(std::vector<int> listeners, uint16_t port, Limits limits);
 
   void Run();
-  void Wake();
   void AcceptAll(int listener);
   // False when the connection is refused.
   bool Enter(int fd, int listener, const sockaddr_storage& from) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -138,8 +138,9 @@ class ConnectionListener {
   const Limits limits_;
   const std::vector<int> listeners_;
   const uint16_t port_;
-  // The epoll descriptor, and the descriptor that wakes it.
-  int poll_ = -1, wake_ = -1;
+  // The epoll descriptor.
+  int poll_ = -1;
+  const Waker wake_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::thread thread_;
 

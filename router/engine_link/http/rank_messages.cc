@@ -2,7 +2,6 @@
 
 #include <endian.h>
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -149,32 +148,22 @@ class RankMessages::Source {
 };
 
 RankMessages::RankMessages(std::string name, std::string host, std::vector<Kind> kinds)
-    : name_(std::move(name)),
-      host_(std::move(host)),
-      kinds_(std::move(kinds)),
-      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      thread_([this] { Run(); }) {}
+    : name_(std::move(name)), host_(std::move(host)), kinds_(std::move(kinds)), thread_([this] { Run(); }) {}
 
 RankMessages::~RankMessages() {
   {
     MutexLock lock(&mutex_);
     stopped_ = true;
   }
-  Wake();
+  wake_.Wake();
   thread_.join();
-  close(wake_);
-}
-
-void RankMessages::Wake() const {
-  const uint64_t one = 1;
-  (void)!write(wake_, &one, sizeof(one));
 }
 
 void RankMessages::Follow(int32_t rank) {
   MutexLock lock(&mutex_);
   if (ranks_.size() >= kMostRanks || !ranks_.insert(rank).second) return;
   added_.push_back(rank);
-  Wake();
+  wake_.Wake();
 }
 
 void RankMessages::Run() {
@@ -187,19 +176,17 @@ void RankMessages::Run() {
       for (const int32_t rank : std::exchange(added_, {}))
         for (const Kind& kind : kinds_) sources.push_back(std::make_unique<Source>(&kind, rank));
     }
-    polled.assign(1, {wake_, POLLIN, 0});
+    polled.assign(1, {wake_.fd(), POLLIN, 0});
     bool all = true;
     for (const auto& source : sources) {
       polled.push_back(source->Awaited(host_, MonotonicNow()));
       all = all && source->connected();
     }
-    // Without a free file descriptor nothing wakes it.
-    const bool waits = all && wake_ >= 0;
+    const bool waits = all && wake_.fd() >= 0;
     if (poll(polled.data(), polled.size(),
              waits ? -1 : static_cast<int>(absl::ToInt64Milliseconds(kReconnect))) < 0)
       continue;
-    uint64_t woken = 0;
-    if (polled.front().revents != 0) (void)!read(wake_, &woken, sizeof(woken));
+    if (polled.front().revents != 0) wake_.Clear();
     for (size_t i = 0; i < sources.size(); ++i)
       if (polled[i + 1].revents != 0) sources[i]->OnReady(name_);
   }

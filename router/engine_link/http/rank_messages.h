@@ -18,6 +18,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/base/mutex.h"
+#include "common/base/waker.h"
 
 namespace bfio::router {
 
@@ -75,11 +76,10 @@ class RankMessages {
   class Source;
 
   void Run();
-  void Wake() const;
 
   const std::string name_, host_;
   const std::vector<Kind> kinds_;
-  const int wake_;
+  const Waker wake_;
   Mutex mutex_;
   std::set<int32_t> ranks_ ABSL_GUARDED_BY(mutex_);
   // Those that the thread has not seen.

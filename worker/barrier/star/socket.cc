@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <sys/eventfd.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -124,16 +123,8 @@ void Fd::Close() {
   if (fd_ >= 0) close(std::exchange(fd_, -1));
 }
 
-Signal::Signal() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
-
-void Signal::Set() {
-  const uint64_t one = 1;
-  // Fails only when the counter is full, in which case the flag is set already.
-  if (write(fd_.get(), &one, sizeof(one)) < 0) return;
-}
-
 bool Signal::IsSet() const {
-  std::array<pollfd, 1> fds{{{fd_.get(), POLLIN, 0}}};
+  std::array<pollfd, 1> fds{{{fd(), POLLIN, 0}}};
   return Poll(absl::MakeSpan(fds), 0);
 }
 

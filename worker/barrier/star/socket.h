@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/base/clock.h"
+#include "common/base/waker.h"
 #include "worker/barrier/star/tls.h"
 #include "worker/barrier/star/wire.h"
 
@@ -51,13 +52,12 @@ class Fd {
 // A flag that poll can wait for. Once set it stays set.
 class Signal {
  public:
-  Signal();
-  void Set();
+  void Set() { waker_.Wake(); }
   bool IsSet() const;
-  int fd() const { return fd_.get(); }
+  int fd() const { return waker_.fd(); }
 
  private:
-  Fd fd_;
+  Waker waker_;
 };
 
 // One connection; reads messages of a size that the caller gives.
