@@ -21,6 +21,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
+#include "tests/testing/temp_folder.h"
 
 namespace bfio::testing {
 namespace {
@@ -82,20 +83,8 @@ std::vector<int64_t> StepLogColumn(const std::string& path, const std::string& n
 }
 
 std::string TestDirectory() {
-  struct Directory {
-    std::string path;
-    Directory() {
-      char name[] = "/tmp/bfio-test-XXXXXX";
-      if (mkdtemp(name) == nullptr) throw std::runtime_error("mkdtemp failed");
-      path = name;
-    }
-    ~Directory() {
-      // BFIO_KEEP_TEST_FILES=1 keeps the programs' output, to examine it after a failure.
-      if (getenv("BFIO_KEEP_TEST_FILES") == nullptr) std::filesystem::remove_all(path);
-    }
-  };
-  static const Directory directory;
-  return directory.path;
+  static const TempFolder folder;
+  return folder.path();
 }
 
 Process::Process(const std::string& program, const std::vector<std::string>& args,

@@ -48,6 +48,8 @@ void AppendField(absl::string_view name, absl::string_view value, std::string& o
 UnfinishedCalls::UnfinishedCalls(const std::string& address, std::string token, std::string tenant)
     : token_(std::move(token)), tenant_(std::move(tenant)), fd_(ConnectTo(address)) {
   if (fd_ >= 0) fcntl(fd_, F_SETFL, O_NONBLOCK);
+  out_ = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+  AddFrame(kSettings, 0, 0, "");
 }
 
 UnfinishedCalls::~UnfinishedCalls() {
@@ -57,8 +59,6 @@ UnfinishedCalls::~UnfinishedCalls() {
 bool UnfinishedCalls::Send(const std::string& method, int calls, uint32_t message_bytes,
                            absl::Duration patience, const std::string& first) {
   if (fd_ < 0) return false;
-  out_ = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-  AddFrame(kSettings, 0, 0, "");
   for (int i = 0; i < calls; ++i) {
     const auto stream = static_cast<uint32_t>(2 * i + 1);
     AddHeaders(stream, method);
@@ -87,8 +87,6 @@ bool UnfinishedCalls::Send(const std::string& method, int calls, uint32_t messag
 
 bool UnfinishedCalls::SendHeaders(uint64_t bytes, absl::Duration patience, bool indexed) {
   if (fd_ < 0) return false;
-  out_ = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-  AddFrame(kSettings, 0, 0, "");
   // A literal field whose name has a length of some 16 MiB times 256 (RFC 7541, 5.1); or fields of the static
   // table (6.1): ":method: POST", and then "accept-charset" without a value. The frames are small, because
   // gRPC counts the headers of a frame.
@@ -107,8 +105,6 @@ bool UnfinishedCalls::SendHeaders(uint64_t bytes, absl::Duration patience, bool 
 
 bool UnfinishedCalls::SendResets(const std::string& method, int calls, absl::Duration patience) {
   if (fd_ < 0) return false;
-  out_ = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-  AddFrame(kSettings, 0, 0, "");
   for (int i = 0; i < calls; ++i) {
     const auto stream = static_cast<uint32_t>(2 * i + 1);
     AddHeaders(stream, method);

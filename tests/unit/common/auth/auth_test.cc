@@ -3,7 +3,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 
 #include <atomic>
@@ -24,6 +23,7 @@
 #include "common/base/clock.h"
 #include "common/base/spdlog.h"
 #include "spdlog/sinks/base_sink.h"
+#include "tests/testing/temp_folder.h"
 
 namespace bfio {
 namespace {
@@ -172,14 +172,6 @@ class WarningCount final : public spdlog::sinks::base_sink<std::mutex> {
 
 class TokenFileTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    char name[] = "/tmp/bfio-tokens-XXXXXX";
-    ASSERT_NE(mkdtemp(name), nullptr);
-    folder_ = name;
-    path_ = folder_ + "/tokens";
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   // Replaces the file atomically: the new file is complete before it takes the old one's name.
   void Replace(const std::string& text) {
     std::ofstream(path_ + ".new") << text;
@@ -192,7 +184,8 @@ class TokenFileTest : public ::testing::Test {
     return condition();
   }
 
-  std::string folder_, path_;
+  const testing::TempFolder files_;
+  const std::string folder_ = files_.path(), path_ = folder_ + "/tokens";
 };
 
 TEST_F(TokenFileTest, IsReadAgainWhenChangedAndKeptWhenInvalid) {

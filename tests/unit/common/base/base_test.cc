@@ -21,6 +21,7 @@
 #include "common/base/peer_text.h"
 #include "common/base/read_file.h"
 #include "common/base/rng.h"
+#include "tests/testing/temp_folder.h"
 
 namespace bfio {
 namespace {
@@ -51,12 +52,6 @@ TEST(AddressTest, AnythingElseIsRefusedInOneLine) {
 
 class AtomicFileTest : public ::testing::Test {
  protected:
-  AtomicFileTest() : directory_(absl::StrCat(::testing::TempDir(), "atomic_file_test")) {
-    std::filesystem::remove_all(directory_);
-    std::filesystem::create_directory(directory_);
-  }
-  ~AtomicFileTest() override { std::filesystem::remove_all(directory_); }
-
   std::string Path(const std::string& name) const { return absl::StrCat(directory_, "/", name); }
   static std::string Read(const std::string& path) {
     std::ifstream in(path, std::ios::binary);
@@ -67,7 +62,8 @@ class AtomicFileTest : public ::testing::Test {
     return static_cast<int>(std::distance(begin(entries), end(entries)));
   }
 
-  const std::string directory_;
+  const testing::TempFolder files_;
+  const std::string directory_ = files_.path();
 };
 
 TEST_F(AtomicFileTest, ReplacesTheFileAndLeavesNothingElse) {
@@ -217,9 +213,8 @@ TEST(FairQueue, NobodyWithAFreeShareWaitsForMoreThanOneTurnOfEachOther) {
 
 // A router that reads its engines and tokens again waited for a writer for ever, also at its end.
 TEST(ReadFile, WhateverThePathLeadsToTheReaderContinues) {
-  const std::string folder = ::testing::TempDir() + "/read_file", pipe = folder + "/pipe",
-                    file = folder + "/f";
-  std::filesystem::create_directory(folder);
+  const testing::TempFolder files;
+  const std::string folder = files.path(), pipe = folder + "/pipe", file = folder + "/f";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   EXPECT_EQ(ReadFile(pipe, 10).value_or("none"), "") << "it has no writer";
   const int silent = open(pipe.c_str(), O_RDWR);
@@ -231,7 +226,6 @@ TEST(ReadFile, WhateverThePathLeadsToTheReaderContinues) {
   EXPECT_EQ(ReadFile("/dev/zero", 10).value_or("none").size(), 11u);
   std::ofstream(file) << "text";
   EXPECT_EQ(ReadFile(file, 10).value_or("none"), "text");
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 #include "common/workload/trace.h"
 
-#include <unistd.h>
 #include <zlib.h>
 
 #include <filesystem>
@@ -10,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/temp_folder.h"
 
 namespace bfio {
 namespace {
@@ -156,9 +156,8 @@ TEST(TraceTest, ATurnOfASessionFollowsTheOneBefore) {
 }
 
 TEST(TraceTest, AFolderHasSessionsCompressedOrNot) {
-  const std::filesystem::path folder =
-      std::filesystem::path(::testing::TempDir()) / absl::StrCat("trace_test_", getpid());
-  std::filesystem::create_directory(folder);
+  const testing::TempFolder files;
+  const std::filesystem::path folder = files.path();
   const auto write = [&](const std::string& name, const std::string& text) {
     const gzFile file = gzopen((folder / name).c_str(), name.back() == 'z' ? "wb" : "wT");
     ASSERT_EQ(gzwrite(file, text.data(), static_cast<unsigned>(text.size())), std::ssize(text));
@@ -180,7 +179,6 @@ TEST(TraceTest, AFolderHasSessionsCompressedOrNot) {
   const std::string whole = folder / "a.json.gz";
   std::filesystem::resize_file(whole, std::filesystem::file_size(whole) - 9);
   EXPECT_THAT(std::string(ReadTrace(whole).status().message()), HasSubstr("damaged or cut off"));
-  std::filesystem::remove_all(folder);
 }
 
 TEST(TraceTest, GenericTracesMayLackArrivals) {

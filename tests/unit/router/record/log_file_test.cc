@@ -8,7 +8,6 @@
 #include <fstream>
 #include <limits>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/rng.h"
 #include "router/record/codec.h"
@@ -16,6 +15,7 @@
 #include "router/record/log_reader.h"
 #include "router/record/log_writer.h"
 #include "tests/testing/recorded_session.h"
+#include "tests/testing/temp_folder.h"
 #include "tools/sim/replay/session_replay.h"
 
 namespace bfio::record {
@@ -25,17 +25,12 @@ namespace fs = std::filesystem;
 using ::bfio::testing::RecordedSession;
 using ::bfio::testing::RunRecorded;
 using ::bfio::testing::SessionSetup;
+using ::bfio::testing::TempFolder;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 class LogFile : public ::testing::Test {
  protected:
-  LogFile() : folder_(absl::StrCat(::testing::TempDir(), "bfio_log_", getpid())) {
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-  }
-  ~LogFile() override { fs::remove_all(folder_); }
-
   std::string path() const { return folder_ + "/log"; }
 
   std::unique_ptr<LogWriter> Writer(int64_t bytes = 64 << 20) {
@@ -57,7 +52,8 @@ class LogFile : public ::testing::Test {
     std::ofstream(file, std::ios::binary | std::ios::trunc) << bytes;
   }
 
-  const std::string folder_;
+  const TempFolder files_;
+  const std::string folder_ = files_.path();
 };
 
 struct Replayed {

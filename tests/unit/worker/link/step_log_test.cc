@@ -2,27 +2,22 @@
 #include "worker/link/step_log.h"
 
 #include <gmock/gmock.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "tests/testing/temp_folder.h"
 
 namespace bfio::worker {
 namespace {
 
 namespace fs = std::filesystem;
+using ::bfio::testing::TempFolder;
 using ::testing::HasSubstr;
 
 class StepLogFile : public ::testing::Test {
  protected:
-  StepLogFile() : folder_(absl::StrCat(::testing::TempDir(), "bfio_steps_", getpid())) {
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-  }
-  ~StepLogFile() override { fs::remove_all(folder_); }
   std::string path() const { return folder_ + "/steps.csv"; }
   static std::vector<std::string> Lines(const std::string& file) {
     std::ifstream in(file);
@@ -30,7 +25,8 @@ class StepLogFile : public ::testing::Test {
     return absl::StrSplit(text, '\n', absl::SkipEmpty());
   }
 
-  const std::string folder_;
+  const TempFolder files_;
+  const std::string folder_ = files_.path();
 };
 
 void Append(StepLog::Rank& rank, int64_t step) {

@@ -18,10 +18,12 @@
 #include "router/frontend/tokenizer/model_files.h"
 #include "tests/testing/latch.h"
 #include "tests/testing/process.h"
+#include "tests/testing/temp_folder.h"
 
 namespace bfio::router {
 namespace {
 
+using bfio::testing::TempFolder;
 using nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -195,16 +197,13 @@ constexpr char kTokenizer[] = R"({"model":{"vocab":{"a":0}},"decoder":{"type":"B
 
 class ModelFilesTest : public ::testing::Test {
  protected:
-  ModelFilesTest() {
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
-  }
   void Put(const std::string& name, const std::string& content) {
     std::ofstream(folder_ / name, std::ios::binary) << content;
   }
   absl::StatusOr<ModelFiles> Load() { return LoadModelFiles(folder_.string()); }
 
-  const std::filesystem::path folder_ = std::filesystem::path(::testing::TempDir()) / "model_files_test";
+  const TempFolder files_;
+  const std::filesystem::path folder_ = files_.path();
 };
 
 TEST_F(ModelFilesTest, FactsAreThoseOfConfigJson) {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/safetensors_bytes.h"
+#include "tests/testing/temp_folder.h"
 #include "worker/engine/model/layout.h"
 #include "worker/engine/model/model.h"
 
@@ -17,6 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using bfio::testing::SafetensorsBytes;
+using bfio::testing::TempFolder;
 using bfio::testing::WriteBytes;
 using nlohmann::json;
 using ::testing::AllOf;
@@ -44,10 +46,6 @@ std::string FileOf(const Shapes& shapes, const std::string& dtype = "F32") {
 class CheckpointTest : public ::testing::Test {
  protected:
   CheckpointTest() {
-    dir_ = ::testing::TempDir() + "/checkpoint_" +
-           ::testing::UnitTest::GetInstance()->current_test_info()->name();
-    fs::remove_all(dir_);
-    fs::create_directories(dir_);
     config_ = {{"model_type", "llama"},       {"vocab_size", 12},       {"hidden_size", 8},
                {"intermediate_size", 6},      {"num_hidden_layers", 2}, {"num_attention_heads", 2},
                {"num_key_value_heads", 1},    {"eos_token_id", 2},      {"max_position_embeddings", 64},
@@ -55,7 +53,6 @@ class CheckpointTest : public ::testing::Test {
     WriteConfig();
     shapes_ = ShapesOf();
   }
-  ~CheckpointTest() override { fs::remove_all(dir_); }
 
   void WriteConfig() { WriteBytes(dir_ + "/config.json", config_.dump()); }
   Shapes ShapesOf() const {
@@ -108,7 +105,8 @@ class CheckpointTest : public ::testing::Test {
                 AllOf(HasSubstr(dir_), HasSubstr(why), Not(HasSubstr("\n"))));
   }
 
-  std::string dir_;
+  const TempFolder files_;
+  const std::string dir_ = files_.path();
   json config_;
   Shapes shapes_;
 };
@@ -268,10 +266,6 @@ TEST(WeightMap, RefusesInvalidJson) {
 class ModelDigestTest : public ::testing::Test {
  protected:
   ModelDigestTest() {
-    dir_ =
-        ::testing::TempDir() + "/digest_" + ::testing::UnitTest::GetInstance()->current_test_info()->name();
-    fs::remove_all(dir_);
-    fs::create_directories(dir_);
     config_ = {{"model_type", "llama"},        {"vocab_size", 256},      {"hidden_size", 128},
                {"intermediate_size", 192},     {"num_hidden_layers", 2}, {"num_attention_heads", 4},
                {"num_key_value_heads", 2},     {"eos_token_id", 2},      {"max_position_embeddings", 64},
@@ -287,7 +281,6 @@ class ModelDigestTest : public ::testing::Test {
     file_ = SafetensorsBytes(header.dump(), static_cast<size_t>(end_));
     data_ = static_cast<int64_t>(file_.size()) - end_;
   }
-  ~ModelDigestTest() override { fs::remove_all(dir_); }
 
   struct Place {
     int64_t at = 0, bytes = 0;
@@ -311,7 +304,9 @@ class ModelDigestTest : public ::testing::Test {
   }
   int64_t Samples() const { return SamplesPerTensor(static_cast<int64_t>(places_.size())); }
 
-  std::string dir_, file_;
+  const TempFolder files_;
+  const std::string dir_ = files_.path();
+  std::string file_;
   json config_;
   std::map<std::string, Place> places_;
   int64_t end_ = 0, data_ = 0;
