@@ -180,8 +180,9 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
   router->thread_ = std::make_unique<DecisionThread>(options, std::move(components.parts), std::move(hooks));
   DecisionThread* const thread = router->thread_.get();
   if (!options.engines.empty()) {
-    const auto make_client = [ratio = router->text_ratio_](const EngineAddress& engine) {
-      return engine.protocol == "http" ? NewHttpEngine(engine, ratio) : NewEngineClient(engine);
+    const auto make_client = [self](const EngineAddress& engine) {
+      return engine.protocol == "http" ? NewHttpEngine(engine, self->text_ratio_, self->renderers_)
+                                       : NewEngineClient(engine);
     };
     router->engines_ = std::make_unique<EngineLink>(EngineLink::Options{.engines = options.engines,
                                                                         .resolve_pool = WatchPools(),
@@ -256,10 +257,12 @@ void RouterServer::MakeServices(const RouterOptions& options, ClientSecrets secr
                                            options.limits, options.stream(), std::move(secrets));
   }
   if (!options.picker_listen.empty()) {
-    picker_ = std::make_unique<picker::PickerService>(
-        thread, picker_authenticator_.get(),
-        picker::PickerOptions{
-            .limits = options.limits, .tenant_header = options.tenant_header, .text_ratio = text_ratio_});
+    picker_ =
+        std::make_unique<picker::PickerService>(thread, picker_authenticator_.get(),
+                                                picker::PickerOptions{.limits = options.limits,
+                                                                      .tenant_header = options.tenant_header,
+                                                                      .text_ratio = text_ratio_,
+                                                                      .renderers = renderers_});
   }
   worker_services_.push_back(std::make_unique<WorkerLinkService>(
       thread, options.bind_worker_id, options.limits, worker_authenticator_.get(),

@@ -99,6 +99,7 @@ class RouterServer {
   std::unique_ptr<picker::PickerService> picker_;
   // Between the engines' edge and the picker's.
   const std::shared_ptr<TextRatio> text_ratio_ = std::make_shared<TextRatio>();
+  const std::shared_ptr<Renderers> renderers_ = std::make_shared<Renderers>();
   // Null without --engines.
   std::unique_ptr<EngineLink> engines_;
   // Services of the workers' port.

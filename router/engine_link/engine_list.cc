@@ -45,6 +45,11 @@ absl::StatusOr<bool> ParseRole(const std::string& text) {
   return absl::InvalidArgumentError("must be prefill or decode");
 }
 
+absl::StatusOr<bool> ParsePrefixes(const std::string& text) {
+  if (text == "text" || text == "exact") return text == "exact";
+  return absl::InvalidArgumentError("must be text or exact");
+}
+
 // FIRST-LAST or PORT.
 absl::StatusOr<std::pair<uint32_t, uint32_t>> ParsePorts(absl::string_view text) {
   const std::pair<absl::string_view, absl::string_view> range = absl::StrSplit(text, absl::MaxSplits('-', 1));
@@ -151,6 +156,7 @@ absl::StatusOr<std::vector<EngineAddress>> ReadEntries(const NextEntry& next) {
     keys.AddParsed("kv_connector", &settings.kv_connector, "NixlConnector", "", ParseName);
     keys.Add("kv_events", &settings.kv_events, Within(1, 65535), "");
     keys.Add("step_metrics", &settings.step_metrics, Within(1, 65535), "");
+    keys.AddParsed("prefixes", &settings.exact_prefixes, "text", "", ParsePrefixes);
     keys.AddParsed("tls", &settings.tls, "", "", ParseTlsFiles);
     keys.Add("token_file", &settings.token_file, "");
     keys.AddParsed("kv_bootstrap", &settings.kv_bootstrap, "port 8998 of its host", "",
@@ -169,7 +175,7 @@ absl::StatusOr<std::vector<EngineAddress>> ReadEntries(const NextEntry& next) {
       return absl::InvalidArgumentError("api_server and api_files are for k8s:// only");
     if (keys.given("slots") && !http)
       return absl::InvalidArgumentError("slots is for http:// only: other engines report them");
-    for (const absl::string_view key : {"kv_events", "step_metrics"}) {
+    for (const absl::string_view key : {"kv_events", "step_metrics", "prefixes"}) {
       if (keys.given(key) && !http)
         return absl::InvalidArgumentError(absl::StrCat(key, " is for http:// only"));
     }

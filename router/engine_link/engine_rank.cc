@@ -7,6 +7,12 @@
 #include "router/requests/not_tried.h"
 
 namespace bfio::router {
+namespace {
+
+// Each load brings some thousand.
+constexpr size_t kMostCacheChanges = size_t{1} << 16;
+
+}  // namespace
 
 // --- calls ---
 
@@ -197,7 +203,16 @@ void EngineRank::TakeLoad(std::optional<EngineLoad> load, absl::Time now) {
     ++own.decoding;
     own.decoding_tokens += call.prompt_tokens + call.generated;
   }
-  if (load) cache_lost_ppm_ = std::min<int64_t>(1'000'000, cache_lost_ppm_ + load->cache_lost_ppm);
+  if (load) {
+    cache_lost_ppm_ = std::min<int64_t>(1'000'000, cache_lost_ppm_ + load->cache_lost_ppm);
+    const std::vector<core::PrefixChange> changes = std::exchange(load->cache_changes, {});
+    // What was before counts no longer, also where no report goes for long.
+    if (load->cache_lost_ppm == 1'000'000 || cache_changes_.size() > kMostCacheChanges) {
+      cache_lost_ppm_ = 1'000'000;
+      cache_changes_.clear();
+    }
+    cache_changes_.insert(cache_changes_.end(), changes.begin(), changes.end());
+  }
   const std::optional<EngineLoad> before = load_.last();
   load_.Take(load, own, now);
   const bool changed = std::exchange(calls_changed_, false);
@@ -222,6 +237,7 @@ StepReport EngineRank::BeginReport(int64_t step) {
   report.engine_load = told_load_ = load_.last();
   report.shared_kv_tokens = load_.shared();
   report.cache_lost_ppm = std::exchange(cache_lost_ppm_, 0);
+  report.cache_changes = std::exchange(cache_changes_, {});
   return report;
 }
 

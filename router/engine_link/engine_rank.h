@@ -188,6 +188,8 @@ class EngineRank {
   bool Follows(absl::Time now) const { return now - heard_at_ < kFollows; }
   // The report has not been passed on, and no other report goes with which it would.
   bool LoadIsNew() const { return calls_.empty() && told_load_ != load_.last(); }
+  // As far as the engine has told since the last report.
+  bool cache_changed() const { return cache_lost_ppm_ > 0 || !cache_changes_.empty(); }
 
   Options options_;
   ReportedLoad load_;
@@ -224,8 +226,9 @@ class EngineRank {
   std::vector<RejectedRequest> rejected_;
   std::vector<core::RequestId> preempted_;
   std::vector<StepReport::HandedOver> handed_over_;
-  // Of EngineLoad::cache_lost_ppm, since the last report.
+  // Of EngineLoad, since the last report.
   int64_t cache_lost_ppm_ = 0;
+  std::vector<core::PrefixChange> cache_changes_;
   // The version of the batches' cost that was reported last.
   int64_t told_cost_ = 0;
   // The load that was passed on last; calls have begun or ended since the last one.

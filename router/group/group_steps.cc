@@ -74,6 +74,7 @@ absl::Status Group::ApplyReport(core::WorkerIndex rank, const StepReport& report
   event.report.cache_lost_ppm = report.cache_lost_ppm;
   event.report.prefill = report.prefill;
   event.report.cached = report.cached;
+  event.report.cache_changes = report.cache_changes;
   const int64_t drift_before = scheduler().totals().drift_tokens;
   absl::Status status = cluster_->Apply(event).status;
   const int64_t drift = scheduler().totals().drift_tokens - drift_before;

@@ -120,8 +120,9 @@ struct EngineLoad {
   int64_t tokens = 0;
   // Tokens generated since the engine's start.
   std::optional<int64_t> generated;
-  // Share of its prefix cache that it has lost since the last report, in parts per million.
+  // core::StepReport::cache_lost_ppm, cache_changes; since the last report.
   int64_t cache_lost_ppm = 0;
+  std::vector<core::PrefixChange> cache_changes = {};
 
   bool operator==(const EngineLoad&) const = default;
 };
@@ -189,6 +190,8 @@ struct StepReport {
   std::optional<EngineLoad> engine_load;
   // For requests whose first token is in this report, where the engine reports it.
   std::vector<core::CachedPrompt> cached;
+  // core::StepReport::cache_changes.
+  std::vector<core::PrefixChange> cache_changes;
   // Prompt tokens of the requests in `cached`.
   int64_t prefix_cache_queries = 0;
 };

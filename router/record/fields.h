@@ -215,6 +215,13 @@ void Fields(A& a, Of<A, core::CachedPrompt> cached) {
 }
 
 template <class A>
+void Fields(A& a, Of<A, core::PrefixChange> change) {
+  auto& [block, stored] = change;
+  a.Int("block", block);
+  a.Int("stored", stored);
+}
+
+template <class A>
 void Fields(A& a, Of<A, core::CompletionHint> hint) {
   auto& [id, probability] = hint;
   a.Id("id", id);
@@ -224,7 +231,7 @@ void Fields(A& a, Of<A, core::CompletionHint> hint) {
 template <class A>
 void Fields(A& a, Of<A, core::StepReport> report) {
   auto& [step, applied_plan, load_tokens, finished, rejected, preempted, hints, group_idle, extra_slots,
-         shared_kv_tokens, cache_lost_ppm, prefill, cached] = report;
+         shared_kv_tokens, cache_lost_ppm, prefill, cached, cache_changes] = report;
   a.Int("step", step);
   a.Near("applied_behind", applied_plan, step);
   a.Int("load_tokens", load_tokens, -kMaxTokens, kMaxTokens);
@@ -243,6 +250,7 @@ void Fields(A& a, Of<A, core::StepReport> report) {
   } else {
     a.Structs("hints", a.hints() ? hints : none);
   }
+  a.Structs("cache_changes", cache_changes);
 }
 
 // --- events ---

@@ -124,6 +124,71 @@ TEST_F(PickerTest, APromptReturnsToItsPrefixUntilTheEngineHasDroppedIt) {
   }));
 }
 
+// Exactly: also what other clients have sent.
+TEST_F(PickerTest, APromptGoesWhereTheEngineSaysThatItsPrefixIs) {
+  HttpEngine one, two;
+  KvPublisher of_one, of_two;
+  const auto exact = [](const KvPublisher& of) {
+    return absl::StrCat("prefixes: exact, kv_events: ", of.port());
+  };
+  Serve({&one, &two}, {}, {}, {exact(of_one), exact(of_two)});
+  uint64_t numbers[] = {0, 0};
+  const auto prompt = [](int n) {
+    std::string text;
+    while (text.size() < 512) absl::StrAppend(&text, 10'000 + n, ",");
+    return text.substr(0, 512);
+  };
+  // In blocks of 16 tokens.
+  const auto tell = [&](bool of_second, int n, const std::string& what) {
+    const std::string text = prompt(n);
+    KvPublisher::Json blocks = KvPublisher::Json::array();
+    for (int i = 0; i < 32; ++i) blocks.push_back(1000 * n + i);
+    KvPublisher::Json event = KvPublisher::Json::array({what, blocks});
+    if (what == "BlockStored")
+      event.insert(event.end(),
+                   {nullptr, std::vector<uint8_t>(text.begin(), text.end()), 16, nullptr, "GPU"});
+    (of_second ? of_two : of_one)
+        .Send(numbers[of_second]++,
+              KvPublisher::Packed(KvPublisher::Json::array({1.5, KvPublisher::Json::array({event}), 0})));
+  };
+  uint64_t load = 0;
+  const auto goes_to_second = [&](int n) {
+    Call call(*stub_, ext_proc::BUFFERED, "/v1/completions",
+              absl::StrCat(R"({"prompt":")", prompt(n), R"(?","max_tokens":9})"));
+    const std::string at = call.Place();
+    EXPECT_TRUE(cluster_->WaitFor("a load", [&](const v1::ClusterState& state) {
+      load = 0;
+      for (const auto& worker : state.workers()) load += worker.load_tokens();
+      return load > 0;
+    }));
+    call.End();
+    EXPECT_TRUE(cluster_->WaitUntilIdle());
+    return at == two.address();
+  };
+  // New prompts each time, because a placement teaches the router, too; more than once, because it may not
+  // have heard of all yet.
+  int next = 0;
+  const auto all_right = [&] {
+    const int first = next;
+    const std::vector<bool> of_second = {false, false, true, false, true, true, false, true};
+    for (const bool second : of_second) {
+      tell(!second, next, "BlockStored");
+      tell(!second, next, "BlockRemoved");
+      tell(second, next++, "BlockStored");
+    }
+    absl::SleepFor(absl::Seconds(1));
+    int right = 0;
+    for (size_t i = 0; i < of_second.size(); ++i)
+      right += goes_to_second(first + static_cast<int>(i)) == of_second[i] ? 1 : 0;
+    return right == std::ssize(of_second);
+  };
+  bool exactly = false;
+  while (!exactly && next < 160) exactly = all_right();
+  EXPECT_TRUE(exactly);
+  EXPECT_NEAR(static_cast<double>(load), 514, 10) << "a byte is a token here";
+  EXPECT_GT(one.renders * two.renders, 0);
+}
+
 TEST_F(PickerTest, WhatStepsCostIsLearntFromWhatRanksReportOfThem) {
   HttpEngine one, two;
   KvPublisher of_one, of_two;

@@ -56,6 +56,12 @@ class HttpEngine {
     server_->Post("/v1/completions", [this](const httplib::Request& request, httplib::Response& response) {
       Complete(request, response);
     });
+    for (const bool chat : {false, true}) {
+      server_->Post(chat ? "/v1/chat/completions/render" : "/v1/completions/render",
+                    [this, chat](const httplib::Request& request, httplib::Response& response) {
+                      Render(chat, request, response);
+                    });
+    }
     server_->new_task_queue = [] { return new httplib::ThreadPool(64); };
     port_ = port > 0 ? server_->bind_to_port("127.0.0.1", port) ? port : 0
                      : server_->bind_to_any_port("127.0.0.1");
@@ -107,6 +113,8 @@ class HttpEngine {
   // Of prompts for others: what it answers, whether with a hand-off, and how long they take.
   std::atomic<int> prefill_status = 200, prefill_ms = 5;
   std::atomic<bool> hands_over = true;
+  // What it answers where a prompt's tokens are asked for (a byte is one); 200: with these.
+  std::atomic<int> render_status = 200, renders = 0;
   // Requests for completions so far, and those of prompts for others.
   std::atomic<int> completions = 0, prefills = 0;
   // The first prompt for others.
@@ -114,6 +122,19 @@ class HttpEngine {
 
  private:
   using Json = nlohmann::json;
+
+  // As vLLM: an object for a conversation, a list of them for prompts.
+  void Render(bool chat, const httplib::Request& request, httplib::Response& response) {
+    ++renders;
+    const Json body = Json::parse(request.body);
+    const std::string text = chat ? body.at("messages").dump() : body.at("prompt").get<std::string>();
+    const Json prompt = {{"request_id", "r"},
+                         {"token_ids", std::vector<uint8_t>(text.begin(), text.end())},
+                         {"features", nullptr},
+                         {"sampling_params", {{"max_tokens", 9}}}};
+    response.status = render_status;
+    response.set_content((chat ? prompt : Json::array({prompt})).dump(), "application/json");
+  }
 
   void Complete(const httplib::Request& request, httplib::Response& response) {
     const Json body = Json::parse(request.body);

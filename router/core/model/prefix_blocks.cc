@@ -15,6 +15,11 @@ uint64_t Mix(uint64_t x) {
 
 }  // namespace
 
+uint64_t NameAfter(uint64_t name, absl::Span<const uint32_t> tokens) {
+  for (const uint32_t token : tokens) name = Mix(name + 0x9e3779b97f4a7c15 + token);
+  return name;
+}
+
 PrefixBlocks NamePrefixBlocks(absl::Span<const uint32_t> tokens) {
   const size_t blocks = tokens.size() / kPrefixBlockTokens;
   if (blocks == 0) return nullptr;
@@ -22,8 +27,7 @@ PrefixBlocks NamePrefixBlocks(absl::Span<const uint32_t> tokens) {
   names.reserve(blocks);
   uint64_t name = 0;
   for (size_t block = 0; block < blocks; ++block) {
-    for (const uint32_t token : tokens.subspan(block * kPrefixBlockTokens, kPrefixBlockTokens))
-      name = Mix(name + 0x9e3779b97f4a7c15 + token);
+    name = NameAfter(name, tokens.subspan(block * kPrefixBlockTokens, kPrefixBlockTokens));
     names.push_back(name);
   }
   return std::make_shared<const std::vector<uint64_t>>(std::move(names));

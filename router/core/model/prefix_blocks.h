@@ -23,5 +23,15 @@ using PrefixBlocks = std::shared_ptr<const std::vector<uint64_t>>;
 
 // Null for a prompt that is shorter than a block.
 PrefixBlocks NamePrefixBlocks(absl::Span<const uint32_t> tokens);
+// The name of all tokens up to the end of these, which follow tokens with that name (0: none).
+uint64_t NameAfter(uint64_t name, absl::Span<const uint32_t> tokens);
+
+// What an engine says of its cache: it holds the block from now on, or no longer.
+struct PrefixChange {
+  uint64_t block = 0;
+  bool stored = false;
+
+  friend bool operator==(const PrefixChange&, const PrefixChange&) = default;
+};
 
 }  // namespace bfio::core

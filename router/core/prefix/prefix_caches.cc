@@ -1,6 +1,7 @@
 #include "router/core/prefix/prefix_caches.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace bfio::core {
@@ -70,6 +71,11 @@ void PrefixCaches::Withdrawn(WorkerIndex worker, absl::Span<const uint64_t> pref
       prefix, static_cast<size_t>(computed_tokens / kPrefixBlockTokens));
 }
 
+void PrefixCaches::Changed(WorkerIndex index, absl::Span<const PrefixChange> changes) {
+  Worker& worker = workers_[static_cast<size_t>(index)];
+  if (worker.member.prefix_cache) worker.cache.Change(changes);
+}
+
 void PrefixCaches::Observed(WorkerIndex index, int64_t expected, int64_t found) {
   if (expected <= 0) return;
   Worker& worker = workers_[static_cast<size_t>(index)];
@@ -118,7 +124,19 @@ void PrefixCache::Withdraw(absl::Span<const uint64_t> blocks, size_t computed) {
   }
 }
 
+void PrefixCache::Change(absl::Span<const PrefixChange> changes) {
+  told_ = told_ || !changes.empty();
+  for (const PrefixChange& change : changes) {
+    if (change.stored) {
+      Enter({&change.block, 1}, 0, true);
+    } else if (const auto it = index_.find(change.block); it != index_.end()) {
+      Remove(it->second);
+    }
+  }
+}
+
 void PrefixCache::Write(int64_t tokens) {
+  if (told_) return;
   loose_ += std::max<int64_t>(0, tokens);
   const int64_t whole = loose_ / kPrefixBlockTokens * kPrefixBlockTokens;
   if (whole == 0) return;
@@ -177,7 +195,8 @@ void PrefixCache::Remove(Index at) {
 }
 
 void PrefixCache::Shrink() {
-  while (oldest_ != kNone && (tokens_ > capacity_tokens_ || entries() > most_entries_)) Remove(oldest_);
+  const int64_t capacity = told_ ? std::numeric_limits<int64_t>::max() : capacity_tokens_;
+  while (oldest_ != kNone && (tokens_ > capacity || entries() > most_entries_)) Remove(oldest_);
 }
 
 }  // namespace bfio::core

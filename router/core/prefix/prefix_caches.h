@@ -54,6 +54,8 @@ class PrefixCache {
   void SetMostEntries(int64_t most_entries);
   // Removes the least recently used share, in parts per million.
   void Lose(int64_t ppm);
+  // The worker says which blocks it holds: from now on memory that others use removes none.
+  void Change(absl::Span<const PrefixChange> changes);
 
   // Tokens that the entries represent. Tokens outside blocks are entered once they would fill a block.
   int64_t tokens() const { return tokens_; }
@@ -86,6 +88,7 @@ class PrefixCache {
 
   int64_t capacity_tokens_;
   int64_t most_entries_;
+  bool told_ = false;
   int64_t tokens_ = 0;
   // Tokens outside blocks that are not entered yet.
   int64_t loose_ = 0;
@@ -142,6 +145,8 @@ class PrefixCaches {
   void Observed(WorkerIndex worker, int64_t expected, int64_t found);
   // The worker has lost that share of its cache, in parts per million.
   void Lost(WorkerIndex worker, int64_t ppm) { workers_[static_cast<size_t>(worker)].cache.Lose(ppm); }
+  // The worker's cache has changed so, in this order.
+  void Changed(WorkerIndex worker, absl::Span<const PrefixChange> changes);
 
  private:
   struct Worker {

@@ -164,6 +164,8 @@ struct StepReport {
   std::optional<PrefillReport> prefill;
   // Empty where the worker does not report it.
   absl::Span<const CachedPrompt> cached;
+  // What its prefix cache holds, after that loss, where it tells.
+  absl::Span<const PrefixChange> cache_changes;
 };
 
 struct Placement {

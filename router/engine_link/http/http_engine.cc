@@ -1,6 +1,7 @@
 #include "router/engine_link/http/http_engine.h"
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "common/auth/token_file.h"
 #include "common/base/annotated.h"
 #include "common/base/clock.h"
+#include "common/base/spdlog.h"
 #include "common/base/status_macros.h"
 #include "common/http/reloaded_tls.h"
 #include "common/json/json_reader.h"
@@ -35,17 +37,32 @@ EngineLoad LoadOf(const EngineMetrics& metrics) {
 
 // A prompt that takes longer is computed again. A rank that does nothing is found sooner (EngineRank).
 constexpr absl::Duration kLongestPrefill = absl::Minutes(30);
+// Longer than a prompt of a million tokens takes. Without an answer its text must do.
+constexpr absl::Duration kLongestRender = absl::Seconds(2);
 
 class HttpEngine final : public EngineClient {
  public:
   bool carries_tokens() const override { return false; }
   bool keeps_connection() const override { return false; }
   absl::Duration check_interval() const override { return absl::Milliseconds(500); }
-  HttpEngine(const EngineAddress& engine, std::shared_ptr<TextRatio> ratio)
+  HttpEngine(const EngineAddress& engine, std::shared_ptr<TextRatio> ratio,
+             std::shared_ptr<Renderers> renderers)
       : engine_(engine),
         server_(engine.server.ToString()),
         prompts_(std::make_shared<PromptCount>(std::move(ratio))),
+        renderers_(engine.exact_prefixes ? std::move(renderers) : nullptr),
+        events_(renderers_ != nullptr),
         http_(std::make_shared<HttpClient>(engine.server, LoginOf(engine))) {
+    if (renderers_ != nullptr) {
+      renderers_->Add(this, [this](const PlacedRequest::Call& call, Renderers::Done done) {
+        http_->Post(call.path + "/render", HeadersOf(call), call.body, MonotonicNow() + kLongestRender,
+                    [this, done = std::move(done)](absl::StatusOr<HttpClient::Answer> answer) mutable {
+                      absl::StatusOr<RenderedPrompt> prompt = RenderedFrom(std::move(answer));
+                      TellWhetherItRenders(prompt.status());
+                      std::move(done)(std::move(prompt));
+                    });
+      });
+    }
     std::vector<RankMessages::Kind> kinds;
     if (engine.kv_events != 0) {
       kinds.push_back({"KV events", engine.kv_events, [this](int32_t rank, uint64_t number, auto message) {
@@ -66,7 +83,10 @@ class HttpEngine final : public EngineClient {
     if (!kinds.empty())
       messages_ = std::make_unique<RankMessages>(engine.ToString(), engine.server.host, std::move(kinds));
   }
-  ~HttpEngine() override { http_->Stop(); }
+  ~HttpEngine() override {
+    if (renderers_ != nullptr) renderers_->Remove(this);
+    http_->Stop();
+  }
 
   void Describe(absl::Duration timeout,
                 absl::AnyInvocable<void(absl::StatusOr<EngineDescription>) &&> done) override {
@@ -93,7 +113,7 @@ class HttpEngine final : public EngineClient {
       for (const auto& [rank, one] : ReadEngineMetrics(*metrics)) {
         if (one.running >= 0) {
           loads.push_back({rank, LoadOf(one)});
-          loads.back().load.cache_lost_ppm = events_.TakeLost(rank);
+          events_.TakeChanges(rank, loads.back().load);
         }
         // SGLang has no histogram by default, and counts a prompt when it ends.
         prompts += one.prompts.count > 0 ? one.prompts.count : one.ends.count;
@@ -168,11 +188,9 @@ class HttpEngine final : public EngineClient {
       std::move(callbacks.on_end)(absl::AbortedError("its client has left"));
       return std::make_shared<EngineStream>();
     }
-    std::string headers = absl::StrCat("Content-Type: application/json\r\nX-Request-Id: ", name, "\r\n");
+    std::string headers = absl::StrCat(HeadersOf(sent), "X-Request-Id: ", name, "\r\n");
     if (rank) absl::StrAppend(&headers, "X-data-parallel-rank: ", *rank, "\r\n");
     if (!call.traceparent.empty()) absl::StrAppend(&headers, "traceparent: ", call.traceparent, "\r\n");
-    if (!sent.authorization.empty() && engine_.token_file.empty())
-      absl::StrAppend(&headers, "Authorization: ", sent.authorization, "\r\n");
     const uint64_t number = http_->Post(
         sent.path, headers, PrefillBody(sent.body, call.kv_source), MonotonicNow() + kLongestPrefill,
         [on_end = std::move(callbacks.on_end),
@@ -180,6 +198,20 @@ class HttpEngine final : public EngineClient {
           std::move(on_end)(EndOfPrefill(std::move(answer), source));
         });
     return std::make_shared<PrefillCall>(http_, number);
+  }
+
+  // Only what the server says; others may lack a connection at times. On the client's thread.
+  void TellWhetherItRenders(const absl::Status& status) {
+    if (!status.ok() && !absl::IsFailedPrecondition(status)) return;
+    if (renders_.exchange(status.ok()) && !status.ok()) {
+      spdlog::warn("engine {}: it renders no prompt ({}; vLLM needs --enable-scale-out): their texts count",
+                   engine_.ToString(), std::string(status.message()));
+    }
+  }
+  std::string HeadersOf(const PlacedRequest::Call& call) const {
+    const bool authorized = !call.authorization.empty() && engine_.token_file.empty();
+    return absl::StrCat("Content-Type: application/json\r\n", authorized ? "Authorization: " : "",
+                        authorized ? call.authorization : "", authorized ? "\r\n" : "");
   }
 
   template <typename Done>
@@ -228,6 +260,9 @@ class HttpEngine final : public EngineClient {
   const EngineAddress engine_;
   const std::string server_;
   const std::shared_ptr<PromptCount> prompts_;
+  // Null: it renders no prompts.
+  const std::shared_ptr<Renderers> renderers_;
+  std::atomic<bool> renders_ = true;
   KvEvents events_;
   Mutex mutex_;
   std::function<void()> on_steps_ ABSL_GUARDED_BY(mutex_);
@@ -253,8 +288,9 @@ HttpClient::Login LoginOf(const EngineAddress& engine) {
   return login;
 }
 
-std::unique_ptr<EngineClient> NewHttpEngine(const EngineAddress& engine, std::shared_ptr<TextRatio> ratio) {
-  return std::make_unique<HttpEngine>(engine, std::move(ratio));
+std::unique_ptr<EngineClient> NewHttpEngine(const EngineAddress& engine, std::shared_ptr<TextRatio> ratio,
+                                            std::shared_ptr<Renderers> renderers) {
+  return std::make_unique<HttpEngine>(engine, std::move(ratio), std::move(renderers));
 }
 
 std::string PrefillBody(absl::string_view body, const KvSource& source) {
@@ -292,6 +328,36 @@ absl::StatusOr<EngineEnd> EndOfPrefill(absl::StatusOr<HttpClient::Answer> answer
   EngineEnd end{.finish = EngineFinish::kLength};
   BFIO_ASSIGN_OR_RETURN(end.hand_off, HandOffFrom(source, std::move(handed_over)));
   return end;
+}
+
+absl::StatusOr<RenderedPrompt> RenderedFrom(absl::StatusOr<HttpClient::Answer> answer) {
+  BFIO_RETURN_IF_ERROR(answer.status());
+  if (answer->status != 200) return absl::FailedPreconditionError(absl::StrCat("status ", answer->status));
+  RenderedPrompt prompt;
+  int prompts = 0;
+  // An object, or (for completions) a list of them.
+  const auto name_of = [](const JsonPath& path, size_t place) -> absl::string_view {
+    const size_t at = place + (path.names.front().empty() ? 1 : 0);
+    return at < path.names.size() ? absl::string_view(path.names[at]) : "";
+  };
+  const auto wanted = [&](const JsonPath& path) {
+    if (path.names.empty()) return false;
+    const absl::string_view name = name_of(path, 0);
+    const bool scalar = path.kind == JsonPath::Kind::kScalar;
+    if (!scalar && (name == "features" || name == "content_parts")) prompt.has_media = true;
+    if (name != "token_ids") return false;
+    const bool list = name_of(path, 1).empty() && !path.in_array;
+    if (list) ++prompts;
+    return scalar && path.in_array;
+  };
+  const auto take = [&](const JsonPath&, const nlohmann::json& value) {
+    if (!value.is_number_unsigned()) return absl::InvalidArgumentError("a token is no number");
+    prompt.tokens.push_back(static_cast<uint32_t>(value.get<uint64_t>()));
+    return absl::OkStatus();
+  };
+  BFIO_RETURN_IF_ERROR(ReadJson(answer->body, "", {.bytes = HttpClient::kMostAnswerBytes}, wanted, take));
+  if (prompts != 1 || prompt.tokens.empty()) return absl::InvalidArgumentError("it has not one prompt");
+  return prompt;
 }
 
 absl::Status ReadModels(absl::string_view text, EngineDescription& description) {

@@ -6,6 +6,7 @@
 //   GET /v1/models     the model and its longest sequence
 //   GET /metrics       by rank (label `engine` or `dp_rank`): requests, use and size of the KV cache, tokens
 //   GET /health        whether it is alive
+//   POST /v1/chat/completions/render, /v1/completions/render    the tokens of a prompt (prefixes: exact)
 //
 // vLLM does not report how many requests it runs at a time (max_num_seqs), nor its role: EngineAddress.
 // Ownership: owns a thread. Threads: as EngineClient.
@@ -19,13 +20,15 @@
 #include "common/http/http_client.h"
 #include "router/engine_link/engine_client.h"
 #include "router/engine_link/engine_list.h"
+#include "router/requests/renderers.h"
 #include "router/requests/text_ratio.h"
 
 namespace bfio::router {
 
-// `ratio`: learns from its counts.
+// `ratio` learns from its counts; `renderers` may ask it.
 std::unique_ptr<EngineClient> NewHttpEngine(const EngineAddress& engine,
-                                            std::shared_ptr<TextRatio> ratio = std::make_shared<TextRatio>());
+                                            std::shared_ptr<TextRatio> ratio = std::make_shared<TextRatio>(),
+                                            std::shared_ptr<Renderers> renderers = nullptr);
 
 // How its servers are called: the files of `engine` are read again.
 HttpClient::Login LoginOf(const EngineAddress& engine);
@@ -35,6 +38,9 @@ std::string PrefillBody(absl::string_view body, const KvSource& source);
 // What a prefill server's answer means. Any that shows no fault of the server ends in a hand-off: an empty
 // one leaves the prompt, and what is wrong with it, to the rank that decodes.
 absl::StatusOr<EngineEnd> EndOfPrefill(absl::StatusOr<HttpClient::Answer> answer, const KvSource& source);
+
+// An answer to a prompt's rendering, as vLLM's: token_ids, of one prompt.
+absl::StatusOr<RenderedPrompt> RenderedFrom(absl::StatusOr<HttpClient::Answer> answer);
 
 // Fills in the model's name and longest sequence of an answer to /v1/models. INVALID_ARGUMENT: there are
 // none.

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/hash/hash.h"
 #include "absl/strings/string_view.h"
 #include "nlohmann/json.hpp"
 
@@ -25,8 +26,16 @@ class MsgpackReader : private nlohmann::json_sax<nlohmann::json> {
   }
 
  protected:
-  // A text or a number, `depth()` maps and arrays around it; 0 and "" for what is neither.
-  virtual void OnValue(absl::string_view text, double number) = 0;
+  struct Value {
+    // "" and 0: it is neither.
+    absl::string_view text;
+    double number = 0;
+    // Integers as they are; of texts and bytes a hash.
+    uint64_t word = 0;
+    bool null = false;
+  };
+  // One with `depth()` maps and arrays around it.
+  virtual void OnValue(const Value& value) = 0;
   // A map or an array begins or ends inside `depth()` others.
   virtual void OnStart() {}
   virtual void OnEnd() {}
@@ -40,13 +49,17 @@ class MsgpackReader : private nlohmann::json_sax<nlohmann::json> {
   }
 
  private:
-  bool null() override { return Value({}, 0); }
-  bool boolean(bool) override { return Value({}, 0); }
-  bool number_integer(int64_t value) override { return Value({}, static_cast<double>(value)); }
-  bool number_unsigned(uint64_t value) override { return Value({}, static_cast<double>(value)); }
-  bool number_float(double value, const std::string&) override { return Value({}, value); }
-  bool string(std::string& value) override { return Value(value, 0); }
-  bool binary(Json::binary_t&) override { return Value({}, 0); }
+  bool null() override { return Take({.null = true}); }
+  bool boolean(bool) override { return Take({}); }
+  bool number_integer(int64_t value) override {
+    return Take({{}, static_cast<double>(value), static_cast<uint64_t>(value)});
+  }
+  bool number_unsigned(uint64_t value) override { return Take({{}, static_cast<double>(value), value}); }
+  bool number_float(double value, const std::string&) override { return Take({{}, value}); }
+  bool string(std::string& value) override { return Take({value, 0, absl::HashOf(value)}); }
+  bool binary(Json::binary_t& value) override {
+    return Take({{}, 0, absl::HashOf(static_cast<const std::vector<uint8_t>&>(value))});
+  }
   bool start_object(size_t) override { return Start(); }
   bool start_array(size_t) override { return Start(); }
   bool key(std::string& name) override { return names_.back() = std::move(name), true; }
@@ -68,9 +81,9 @@ class MsgpackReader : private nlohmann::json_sax<nlohmann::json> {
     OnEnd();
     return Next();
   }
-  bool Value(absl::string_view text, double number) {
+  bool Take(const Value& value) {
     if (depth() == 0) return false;
-    OnValue(text, number);
+    OnValue(value);
     return Next();
   }
   bool Next() {

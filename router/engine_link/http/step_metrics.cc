@@ -19,7 +19,7 @@ class StepReader final : public MsgpackReader {
   double prefills = 0, prefill_tokens = 0, prefill_cached = 0, decodes = 0, decode_tokens = 0;
 
  private:
-  void OnValue(absl::string_view, double number) override {
+  void OnValue(const Value& value) override {
     double none = 0;
     const absl::string_view name = NameIn(depth() - 1);
     const bool scheduled = depth() == 2 && NameIn(0) == "scheduled_requests";
@@ -30,7 +30,7 @@ class StepReader final : public MsgpackReader {
      : scheduled && name == "sum_prefill_kv_tokens" ? prefill_cached
      : scheduled && name == "num_decode_requests"   ? decodes
      : scheduled && name == "sum_decode_kv_tokens"  ? decode_tokens
-                                                    : none) = number;
+                                                    : none) = value.number;
   }
 };
 

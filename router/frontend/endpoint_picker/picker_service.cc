@@ -155,20 +155,25 @@ class PickerCall final : public ServerCall<PickerCall, In, Out>, public TokenSin
       if (left_ || exchange_.phase() != Exchange::Phase::kHeld) return;
       body = exchange_.TakeBody();
     }
-    absl::StatusOr<ClientRequest> request = service_->RequestOf(exchange(), id_, body, text_bytes_);
+    absl::StatusOr<OpenAiRequest> read = service_->Read(exchange(), body);
     {
       MutexLock lock(&mutex_);
       exchange_.ReturnBody(std::move(body));
     }
-    if (!request.ok() || !exchange().subset()) return Submit(std::move(request));
-    const absl::Status asked =
-        service_->handler_->GetLoads(std::nullopt, [self = shared_from_this(), request = *std::move(request)](
-                                                       const absl::StatusOr<Loads>& loads) mutable {
-          absl::Status chosen = loads.status();
-          if (chosen.ok()) chosen = self->ChooseWithin(*loads, request);
-          self->Submit(chosen.ok() ? absl::StatusOr<ClientRequest>(std::move(request)) : chosen);
-        });
-    if (!asked.ok()) Submit(asked);
+    if (!read.ok()) return Submit(read.status());
+    text_bytes_ = read->text_bytes;
+    Renderers& renderers = *service_->options_.renderers;
+    PlacedRequest::Call call;
+    // Of a conversation on the server (responses) only the server knows the prompt.
+    if (text_bytes_ > 0 && absl::StrContains(exchange().header(":path"), "/completions") && renderers.any())
+      call = ToPrefill();
+    if (call.body.empty()) return Place(*read);
+    renderers.Ask(tenant(), std::move(call),
+                  [self = shared_from_this(),
+                   read = *std::move(read)](const absl::StatusOr<RenderedPrompt>& prompt) mutable {
+                    if (prompt.ok()) SetTokens(*prompt, read);
+                    self->Place(read);
+                  });
   }
 
  private:
@@ -265,6 +270,25 @@ class PickerCall final : public ServerCall<PickerCall, In, Out>, public TokenSin
     const Exchange::Phase before = exchange_.phase();
     exchange_.OnRefused(status);
     if (exchange_.phase() != before) SetEnd(grpc::Status::OK);
+  }
+
+  static void SetTokens(const RenderedPrompt& prompt, OpenAiRequest& read) {
+    read.text_bytes = 0;
+    read.prompt_tokens = static_cast<uint32_t>(prompt.tokens.size());
+    read.prefix = prompt.has_media ? nullptr : core::NamePrefixBlocks(prompt.tokens);
+  }
+
+  void Place(const OpenAiRequest& read) {
+    absl::StatusOr<ClientRequest> request = service_->RequestOf(exchange(), id_, read);
+    if (!request.ok() || !exchange().subset()) return Submit(std::move(request));
+    const absl::Status asked =
+        service_->handler_->GetLoads(std::nullopt, [self = shared_from_this(), request = *std::move(request)](
+                                                       const absl::StatusOr<Loads>& loads) mutable {
+          absl::Status chosen = loads.status();
+          if (chosen.ok()) chosen = self->ChooseWithin(*loads, request);
+          self->Submit(chosen.ok() ? absl::StatusOr<ClientRequest>(std::move(request)) : chosen);
+        });
+    if (!asked.ok()) Submit(asked);
   }
 
   // Binds the request to the least loaded rank of Envoy's subset, unless that has all ranks. UNAVAILABLE: it
@@ -452,16 +476,15 @@ void PickerService::Close() {
   for (const auto& call : calls) call->Release();
 }
 
-absl::StatusOr<ClientRequest> PickerService::RequestOf(const Exchange& exchange, core::RequestId id,
-                                                       absl::string_view body, int64_t& text_bytes) const {
-  OpenAiRequest read;
+absl::StatusOr<OpenAiRequest> PickerService::Read(const Exchange& exchange, absl::string_view body) const {
+  if (Generates(exchange.header(":path")) && !body.empty()) return ReadOpenAiRequest(body);
   // Others, such as GET /v1/models, go to any server.
-  if (Generates(exchange.header(":path")) && !body.empty()) {
-    BFIO_ASSIGN_OR_RETURN(read, ReadOpenAiRequest(body));
-  } else {
-    BFIO_RETURN_IF_ERROR(CheckNoHandOff(body));
-    read.max_tokens = 1;
-  }
+  BFIO_RETURN_IF_ERROR(CheckNoHandOff(body));
+  return OpenAiRequest{.max_tokens = 1};
+}
+
+absl::StatusOr<ClientRequest> PickerService::RequestOf(const Exchange& exchange, core::RequestId id,
+                                                       const OpenAiRequest& read) const {
   ClientRequest request;
   // Clients may send the same x-request-id twice.
   request.request_id =
@@ -470,7 +493,6 @@ absl::StatusOr<ClientRequest> PickerService::RequestOf(const Exchange& exchange,
   if (!std::all_of(request.tenant.begin(), request.tenant.end(), absl::ascii_isgraph))
     return absl::InvalidArgumentError(
         absl::StrCat(options_.tenant_header, " must be printable ASCII without spaces"));
-  text_bytes = read.text_bytes;
   const double tokens = read.text_bytes == 0
                             ? read.prompt_tokens
                             : static_cast<double>(read.text_bytes) / options_.text_ratio->bytes_per_token();

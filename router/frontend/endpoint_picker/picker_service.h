@@ -28,6 +28,7 @@
 #include "router/core/model/prefix_blocks.h"
 #include "router/frontend/request_handler.h"
 #include "router/requests/limits.h"
+#include "router/requests/renderers.h"
 #include "router/requests/text_ratio.h"
 
 namespace bfio::router::picker {
@@ -82,8 +83,9 @@ struct PickerOptions {
   // What all streams hold together until they have forwarded their requests, in bytes; a tenant has a share
   // of it. Each holds its body, and while that is coming a fixed part.
   int64_t held_bytes = int64_t{128} << 20;
-  // How many tokens a prompt's text has.
+  // How many tokens a prompt's text has; and who says which.
   std::shared_ptr<const TextRatio> text_ratio = std::make_shared<TextRatio>();
+  std::shared_ptr<Renderers> renderers = std::make_shared<Renderers>();
 };
 
 class Exchange;
@@ -114,10 +116,11 @@ class PickerService final : public CallService {
   // The stream that observes the request with that x-request-id; null: none.
   void Observe(absl::string_view request_id, uint64_t id);
   std::shared_ptr<PickerCall> TakeObserver(absl::string_view request_id);
-  // The router's request for what Envoy has sent; sets the bytes of its text. INVALID_ARGUMENT: the body
-  // cannot be read.
+  // What Envoy has sent, and the router's request for it. INVALID_ARGUMENT: the body cannot be read, or asks
+  // for what no server here does.
+  absl::StatusOr<OpenAiRequest> Read(const Exchange& exchange, absl::string_view body) const;
   absl::StatusOr<ClientRequest> RequestOf(const Exchange& exchange, core::RequestId id,
-                                          absl::string_view body, int64_t& text_bytes) const;
+                                          const OpenAiRequest& read) const;
 
   RequestHandler* const handler_;
   Authenticator* const authenticator_;

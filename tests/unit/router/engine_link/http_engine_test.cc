@@ -155,6 +155,77 @@ TEST(HttpEngine, RequestsArePlacedByTheirOwnEdgeAndOthersAreRefused) {
   EXPECT_EQ(engine.prefill.get_header_value("X-data-parallel-rank"), "2");
 }
 
+TEST(HttpEngine, ItSaysWhichTokensAPromptHasWhereThatIsSet) {
+  testing::HttpEngine one, two;
+  const auto renderers = std::make_shared<Renderers>();
+  const auto client = [&](const testing::HttpEngine& engine, bool exact) {
+    EngineAddress address = {.protocol = "http",
+                             .server = {"127.0.0.1", static_cast<uint16_t>(engine.port())}};
+    address.exact_prefixes = exact;
+    return NewHttpEngine(address, std::make_shared<TextRatio>(), renderers);
+  };
+  const auto ask = [&](const std::string& path, const std::string& body, const std::string& tenant = "t") {
+    return Await<absl::StatusOr<RenderedPrompt>>([&](auto done) {
+      renderers->Ask(tenant, {path, "Bearer s", body}, std::move(done));
+    });
+  };
+  auto text_only = client(one, false);
+  EXPECT_FALSE(renderers->any());
+  EXPECT_TRUE(absl::IsUnavailable(ask("/v1/completions", "{}").status()));
+  auto first = client(one, true), second = client(two, true);
+  one.token = two.token = "s";
+  for (int i = 0; i < 2; ++i)
+    EXPECT_EQ(ask("/v1/completions", R"({"prompt":"AB"})")->tokens, (std::vector<uint32_t>{65, 66}));
+  EXPECT_EQ(ask("/v1/chat/completions", R"({"messages":[]})")->tokens, (std::vector<uint32_t>{91, 93}));
+  EXPECT_GT(one.renders * two.renders, 0) << "in turn";
+  // One that is gone does not matter.
+  two.Stop();
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(ask("/v1/completions", R"({"prompt":"AB"})").ok());
+  one.render_status = 404;
+  EXPECT_FALSE(ask("/v1/completions", R"({"prompt":"AB"})").ok());
+  first.reset(), second.reset();
+  EXPECT_FALSE(renderers->any());
+}
+
+TEST(Renderers, ATenantHasAShareOfTheCalls) {
+  Renderers renderers;
+  std::vector<Renderers::Done> asked;
+  renderers.Add(&asked, [&](const auto&, Renderers::Done done) { asked.push_back(std::move(done)); });
+  int refused = 0;
+  const auto ask = [&](const std::string& tenant) {
+    renderers.Ask(tenant, {}, [&](const absl::StatusOr<RenderedPrompt>& prompt) { refused += !prompt.ok(); });
+  };
+  for (int64_t i = 0; i < Renderers::kMostCalls; ++i) ask("greedy");
+  EXPECT_EQ(refused, Renderers::kMostCalls / 2);
+  ask("other");
+  EXPECT_EQ(refused, Renderers::kMostCalls / 2);
+  for (Renderers::Done& done : std::exchange(asked, {})) std::move(done)(RenderedPrompt());
+  ask("greedy");
+  EXPECT_EQ(asked.size(), 1u);
+  std::move(asked.front())(RenderedPrompt());
+}
+
+TEST(RenderedFrom, OnePromptAndItsTokens) {
+  const auto rendered = [](const std::string& body, int status = 200) {
+    return RenderedFrom(HttpClient::Answer{status, body});
+  };
+  for (const char* const one :
+       {R"({"token_ids":[1,2],"features":null,"sampling_params":{"stop":["token_ids"],"token_ids":[8]}})",
+        R"([{"token_ids":[1,2],"token_offsets":[[0,1],[1,2]]}])"}) {
+    const auto prompt = rendered(one);
+    ASSERT_TRUE(prompt.ok()) << prompt.status();
+    EXPECT_EQ(prompt->tokens, (std::vector<uint32_t>{1, 2}));
+    EXPECT_FALSE(prompt->has_media);
+  }
+  EXPECT_TRUE(rendered(R"({"token_ids":[1],"features":{"mm_hashes":{"image":["x"]}}})")->has_media);
+  for (const char* const bad :
+       {"", "{", "[]", "{}", R"({"token_ids":[]})", R"({"token_ids":5})", R"({"token_ids":[-1]})",
+        R"({"token_ids":["a"]})", R"({"token_ids":[1.5]})", R"([{"token_ids":[1]},{"token_ids":[2]}])"})
+    EXPECT_FALSE(rendered(bad).ok()) << bad;
+  EXPECT_FALSE(rendered(R"({"token_ids":[1]})", 404).ok());
+  EXPECT_TRUE(absl::IsUnavailable(RenderedFrom(absl::UnavailableError("gone")).status()));
+}
+
 const KvSource kNixl = {.connector = "NixlConnector", .engine = "e_dp1", .most_blocks = 3, .least_blocks = 2};
 // As vLLM 0.32 answers for a prompt of two blocks.
 constexpr char kAnswer[] =

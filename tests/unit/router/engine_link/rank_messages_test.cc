@@ -59,10 +59,15 @@ TEST(ReadKvEvents, BlocksThatAreRemovedAndAllThatAreCleared) {
       {{{"others", {{{"type", "AllBlocksCleared"}}}}}, 0},
   };
   for (const auto& [batch, blocks, all] : kCases) {
-    const auto losses = ReadKvEvents(Packed(batch));
-    ASSERT_TRUE(losses.ok()) << batch;
-    EXPECT_EQ(losses->blocks, blocks) << batch;
-    EXPECT_EQ(losses->all, all) << batch;
+    const auto events = ReadKvEvents(Packed(batch));
+    ASSERT_TRUE(events.ok()) << batch;
+    int64_t removed = 0, cleared = 0;
+    for (const KvEvent& event : *events) {
+      if (event.kind == KvEvent::Kind::kRemoved) removed += std::ssize(event.blocks);
+      cleared += event.kind == KvEvent::Kind::kCleared;
+    }
+    EXPECT_EQ(removed, blocks) << batch;
+    EXPECT_EQ(cleared, all) << batch;
   }
   const std::string good = Packed(Batch(Removed(3)));
   for (const std::string& bad :
@@ -123,10 +128,16 @@ TEST(ReadStepMetrics, AStepAndWhatIsNone) {
   EXPECT_FALSE(ReadStepMetrics(7, Packed(Json::array({1, 2}))).ok());
 }
 
+int64_t LostSince(KvEvents& events, int32_t rank) {
+  EngineLoad load;
+  events.TakeChanges(rank, load);
+  return load.cache_lost_ppm;
+}
+
 // What is lost after a message, which changes something.
 int64_t Lost(KvEvents& events, int32_t rank) {
   for (;; absl::SleepFor(absl::Milliseconds(1)))
-    if (const int64_t lost = events.TakeLost(rank); lost > 0) return lost;
+    if (const int64_t lost = LostSince(events, rank); lost > 0) return lost;
 }
 
 TEST(KvEvents, AShareIsLostByBlocksAndAllByGapsRestartsAndWhatCannotBeRead) {
@@ -137,14 +148,14 @@ TEST(KvEvents, AShareIsLostByBlocksAndAllByGapsRestartsAndWhatCannotBeRead) {
       "http://a:1", "127.0.0.1",
       {{"KV events", engine.port() - kRank,
         [&](int32_t rank, uint64_t number, auto message) { return events.Take(rank, number, message); }}});
-  EXPECT_EQ(events.TakeLost(kRank), 0) << "not followed yet";
+  EXPECT_EQ(LostSince(events, kRank), 0) << "not followed yet";
   events.SetBlocks(kRank, 1000);
   messages.Follow(kRank);
   uint64_t number = 40;
   // Until it is subscribed.
   for (int64_t lost = 0; lost == 0; absl::SleepFor(absl::Milliseconds(1))) {
     engine.Send(number++, Packed(Batch(Removed(1))));
-    lost = events.TakeLost(kRank);
+    lost = LostSince(events, kRank);
     EXPECT_LT(lost, 1'000'000) << "its first number may be any";
   }
   engine.Send(number++, Packed(Batch({"AllBlocksCleared"})));
@@ -163,7 +174,116 @@ TEST(KvEvents, AShareIsLostByBlocksAndAllByGapsRestartsAndWhatCannotBeRead) {
   EXPECT_EQ(Lost(events, kRank), 10'000);
   engine.Send({"one part"});
   EXPECT_EQ(Lost(events, kRank), 1'000'000);
-  EXPECT_EQ(events.TakeLost(kRank + 1), 0);
+  EXPECT_EQ(LostSince(events, kRank + 1), 0);
+}
+
+class ExactKvEventsTest : public ::testing::Test {
+ protected:
+  ExactKvEventsTest() { events_.SetBlocks(0, 1000); }
+
+  void Take(const std::vector<Json>& events) {
+    EXPECT_TRUE(events_.Take(0, number_++, Packed(Json::array({1.5, events, 0}))).ok());
+  }
+  static Json Gone(const Json& names) { return Json::array({"BlockRemoved", names, "GPU"}); }
+  // The block i is named 100 + i.
+  static Json Stored(const Json& parent, int blocks, int each, int first = 0) {
+    Json names = Json::array(), tokens = Json::array();
+    for (int i = 0; i < blocks; ++i) names.push_back(100 + first + i);
+    for (int i = first * each; i < (first + blocks) * each; ++i) tokens.push_back(TokenAt(i));
+    return {"BlockStored", names, parent, tokens, each, nullptr, "GPU"};
+  }
+  static uint32_t TokenAt(int i) { return static_cast<uint32_t>(7 + 31 * i); }
+  // The router's names of the prompt's blocks.
+  static std::vector<uint64_t> Names(int tokens) {
+    Tokens prompt;
+    for (int i = 0; i < tokens; ++i) prompt.push_back(TokenAt(i));
+    return *core::NamePrefixBlocks(prompt);
+  }
+  EngineLoad Changes() {
+    EngineLoad load;
+    events_.TakeChanges(0, load);
+    return load;
+  }
+  static std::vector<core::PrefixChange> Of(const std::vector<uint64_t>& names, bool stored) {
+    std::vector<core::PrefixChange> changes;
+    for (const uint64_t name : names) changes.push_back({name, stored});
+    return changes;
+  }
+
+  KvEvents events_{/*exact=*/true};
+  uint64_t number_ = 3;
+};
+
+TEST_F(ExactKvEventsTest, BlocksHaveTheNamesOfTheirPrompts) {
+  for (const int each : {1, 16, 48, 64, 96, 256}) {
+    const int blocks = 768 / each;
+    Take({Stored(nullptr, blocks / 2, each), Stored(99 + blocks / 2, blocks - blocks / 2, each, blocks / 2)});
+    EXPECT_EQ(Changes().cache_changes, Of(Names(768), true)) << each;
+    // The last block of all: the router's blocks that end in it are gone.
+    Take({Gone(Json::array({99 + blocks}))});
+    const std::vector<uint64_t> names = Names(768), rest = Names(std::max(64, (768 - each) / 64 * 64));
+    EXPECT_EQ(Changes().cache_changes, Of({names.begin() + std::ssize(rest), names.end()}, false)) << each;
+    Take({Json::array({"AllBlocksCleared"})});
+    EXPECT_EQ(Changes().cache_lost_ppm, 1'000'000);
+  }
+}
+
+TEST_F(ExactKvEventsTest, WhatTheRouterCannotNameIsLeftOut) {
+  Json adapter = Stored(nullptr, 4, 16), salted = adapter, short_of = adapter, endless = adapter,
+       in_host = adapter;
+  adapter[5] = 1;
+  salted.insert(salted.end(), {nullptr, Json::array({Json::array({"salt"}), nullptr, nullptr, nullptr})});
+  short_of[3].erase(0);
+  endless[4] = int64_t{1} << 62;
+  in_host[6] = "CPU";
+  Take({adapter, salted, short_of, endless, in_host, Stored(55, 4, 16)});
+  Take({Gone({100, 101})});
+  EXPECT_EQ(Changes(), EngineLoad());
+  Json named = {{"type", "BlockStored"},
+                {"block_hashes", {Json::binary({1}), Json::binary({2})}},
+                {"parent_block_hash", nullptr},
+                {"token_ids", Stored(nullptr, 2, 32)[3]},
+                {"block_size", 32},
+                {"medium", "GPU"},
+                {"extra_keys", {nullptr, nullptr}}};
+  Take({named});
+  EXPECT_EQ(Changes().cache_changes, Of(Names(64), true));
+  Take({Gone(Json::array({Json::binary({2})}))});
+  EXPECT_EQ(Changes().cache_changes, Of(Names(64), false));
+}
+
+TEST_F(ExactKvEventsTest, ALossForgetsAllAndIsFollowedByWhatComesAfterIt) {
+  Take({Stored(nullptr, 8, 16)});
+  ++number_;
+  Take({Stored(107, 4, 16, 8)});
+  EngineLoad load = Changes();
+  EXPECT_EQ(load.cache_lost_ppm, 1'000'000);
+  EXPECT_TRUE(load.cache_changes.empty()) << "its beginning is not known any more";
+  Take({Stored(nullptr, 4, 16)});
+  EXPECT_EQ(Changes().cache_changes, Of(Names(64), true));
+  // More than one answer has.
+  Json many = Json::array();
+  const int blocks = static_cast<int>(KvEvents::kMostChanges) + 10;
+  const std::string message = Packed(Json::array({1.5, Json::array({Stored(nullptr, blocks, 64)}), 0}));
+  EXPECT_TRUE(events_.Take(0, number_++, message).ok());
+  EXPECT_EQ(Changes().cache_changes.size(), KvEvents::kMostChanges);
+  EXPECT_EQ(Changes().cache_changes.size(), 10u);
+  for (size_t i = 0; i <= KvEvents::kMostWaiting / static_cast<size_t>(blocks); ++i)
+    EXPECT_TRUE(events_.Take(0, number_++, message).ok());
+  load = Changes();
+  EXPECT_EQ(load.cache_lost_ppm, 1'000'000) << "nobody has asked for long";
+  EXPECT_LT(load.cache_changes.size(), KvEvents::kMostChanges);
+}
+
+TEST_F(ExactKvEventsTest, ARankWithMoreBlocksThanItsPartCountsItsLosses) {
+  for (int32_t rank = 1; rank < 256; ++rank) events_.SetBlocks(rank, 1);
+  const int part = static_cast<int>(KvEvents::kMostBlocks / 256);
+  Take({Stored(nullptr, part, 1)});
+  EXPECT_EQ(Changes().cache_changes, Of(Names(part), true));
+  Take({Stored(99 + part, 1, 1, part)});
+  EXPECT_EQ(Changes(), (EngineLoad{.cache_lost_ppm = 1'000'000}));
+  Take({Gone(std::vector<int>(100, 1))});
+  EXPECT_EQ(Changes(), (EngineLoad{.cache_lost_ppm = 100'000}));
 }
 
 // A publisher of which a test says each byte.

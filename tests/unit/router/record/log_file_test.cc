@@ -139,6 +139,8 @@ TEST(LogCodec, RereadRecordsAreTheSame) {
   core::StepReport report = {
       .step = 4, .applied_plan = 6, .load_tokens = -5, .finished = finished, .hints = hints};
   report.cached = cached;
+  const std::vector<core::PrefixChange> changes = {{~uint64_t{0}, true}, {7, false}};
+  report.cache_changes = changes;
   report.prefill = core::PrefillReport{.token_budget = 0, .prompts = {{9, 77}}, .metered = true};
   const std::pair<core::SchedulerEvent, core::Outcome> events[] = {
       {core::AddGroup{1, core::GroupKind::kCoupled}, {.status = absl::InvalidArgumentError("")}},
@@ -173,7 +175,8 @@ TEST(LogCodec, RereadRecordsAreTheSame) {
       ToJson(*Reread(core::Report{0, 2, report})),
       R"({"record":"report","worker":2,"step":4,"applied_behind":-2,"load_tokens":-5,"finished":[9,3,900],)"
       R"("prefill":{"prompts":[{"id":9,"tokens":77}],"metered":1},"cached":[{"id":9},{"id":12,"tokens":640}],)"
-      R"("hints":[{"id":9,"probability":0.25},{"id":4,"probability":0.10000000000000001}]})");
+      R"("hints":[{"id":9,"probability":0.25},{"id":4,"probability":0.10000000000000001}],)"
+      R"("cache_changes":[{"block":18446744073709551615,"stored":1},{"block":7}]})");
   EXPECT_EQ(
       ToJson(*Reread(core::MakePlan{3, true}, made)),
       "{\"record\":\"make_plan\",\"group\":3,\"force\":1,\"plan\":{\"apply_step\":7,\"apply_steps\":[0,9],"

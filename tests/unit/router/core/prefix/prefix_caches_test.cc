@@ -39,6 +39,22 @@ TEST(PrefixCaches, EachWorkerHasWhatWasPlacedThere) {
   EXPECT_EQ(without.Find(0, kPrompt, 5 * kTokens), 0);
 }
 
+TEST(PrefixCaches, AWorkerThatTellsItsBlocksIsBelieved) {
+  PrefixCaches caches = Of({{7, true, 2 * kTokens}, {8, false, 2 * kTokens}});
+  for (WorkerIndex worker : {0, 1})
+    caches.Changed(worker, std::vector<PrefixChange>{{1, true}, {2, true}, {3, true}});
+  EXPECT_EQ(caches.Find(0, kPrompt, 5 * kTokens), 3 * kTokens) << "it knows how many it holds";
+  EXPECT_EQ(caches.Find(1, kPrompt, 5 * kTokens), 0) << "it has no cache";
+  caches.Placed(0, kPrompt, 4 * kTokens);
+  caches.Ended(0, kPrompt, 100 * kTokens);
+  EXPECT_EQ(caches.Find(0, kPrompt, 5 * kTokens), 4 * kTokens) << "it would tell what others evict";
+  caches.Changed(0, std::vector<PrefixChange>{{4, false}, {9, false}, {3, false}, {3, true}});
+  EXPECT_EQ(caches.Find(0, kPrompt, 5 * kTokens), 3 * kTokens);
+  caches.Lost(0, 1'000'000);
+  caches.Changed(0, std::vector<PrefixChange>{{1, true}});
+  EXPECT_EQ(caches.Find(0, kPrompt, 5 * kTokens), kTokens);
+}
+
 TEST(PrefixCaches, ALossTakesTheLeastRecentlyUsedShare) {
   PrefixCaches caches = Of();
   for (uint64_t block = 1; block <= 40; ++block) caches.Placed(0, {&block, 1}, kTokens);

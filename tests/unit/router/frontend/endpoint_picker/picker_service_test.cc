@@ -91,7 +91,10 @@ class PickerServiceTest : public ::testing::Test {
   Authenticator authenticator_{"client API", nullptr};
   // Eight requests while they come, of which a tenant among others may send four.
   // A tenant may have four requests, and some bytes of bodies.
-  PickerService service_{&handler_, &authenticator_, {.held_bytes = 8 * PickerService::kStreamBytes + 64}};
+  const std::shared_ptr<Renderers> renderers_ = std::make_shared<Renderers>();
+  PickerService service_{&handler_,
+                         &authenticator_,
+                         {.held_bytes = 8 * PickerService::kStreamBytes + 64, .renderers = renderers_}};
   testing::LoopbackServer server_{&service_};
   const std::unique_ptr<pb::ExternalProcessor::Stub> stub_ =
       pb::ExternalProcessor::NewStub(server_.channel());
@@ -120,6 +123,47 @@ TEST_F(PickerServiceTest, ARequestIsHeldUntilItHasAPlaceAndEndsWithItsStream) {
   EXPECT_TRUE(stream_->Finish().ok());
   ended_.wait();
   EXPECT_THAT(ends_, ElementsAre(absl::StatusCode::kOk));
+}
+
+TEST_F(PickerServiceTest, AnEngineSaysWhichTokensAPromptHas) {
+  PlacedRequest::Call asked;
+  absl::StatusOr<RenderedPrompt> answer = RenderedPrompt{std::vector<uint32_t>(130, 7)};
+  std::thread engine;
+  renderers_->Add(this, [&](const PlacedRequest::Call& call, Renderers::Done done) {
+    asked = call;
+    engine = std::thread([&answer, done = std::move(done)]() mutable { std::move(done)(answer); });
+  });
+  const auto request_for = [&](const std::string& body, const std::string& path = "/v1/completions") {
+    const size_t before = handler_.submitted().size();
+    grpc::ClientContext context;
+    const auto stream = stub_->Process(&context);
+    stream->Write(RequestHeaders(pb::BUFFERED, pb::NONE, {{":path", path}}));
+    Out first;
+    EXPECT_TRUE(stream->Read(&first));
+    stream->Write(RequestBody(body, true));
+    while (handler_.submitted().size() == before) absl::SleepFor(absl::Milliseconds(1));
+    if (engine.joinable()) engine.join();
+    context.TryCancel();
+    return handler_.submitted().back();
+  };
+  const std::string body = R"({"prompt":")" + std::string(400, 'x') + R"(","max_tokens":5})";
+  const ClientRequest exact = request_for(body);
+  EXPECT_EQ(asked.body, body);
+  EXPECT_EQ(exact.prompt_tokens, 130u);
+  EXPECT_EQ(exact.max_new_tokens, 5u);
+  EXPECT_EQ(*exact.prefix, *core::NamePrefixBlocks(answer->tokens));
+  answer->has_media = true;
+  EXPECT_EQ(request_for(body).prefix, nullptr) << "images may differ where the tokens do not";
+  // By the text, where that is not known, and where the prompt is tokens or on the server.
+  answer = absl::UnavailableError("gone");
+  const ClientRequest by_text = request_for(body);
+  EXPECT_EQ(by_text.prompt_tokens, 101u);
+  EXPECT_NE(*by_text.prefix, *exact.prefix);
+  asked = {};
+  EXPECT_EQ(request_for(R"({"prompt":[1,2,3]})").prompt_tokens, 3u);
+  EXPECT_EQ(request_for(R"({"input":"1234"})", "/v1/responses").prompt_tokens, 2u);
+  EXPECT_EQ(asked.path, "");
+  renderers_->Remove(this);
 }
 
 // So a response does not depend on the router.
