@@ -48,7 +48,13 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   (void)bfio::router::EndOfPrefill(bfio::HttpClient::Answer{200, std::string(text)}, {"NixlConnector"});
   (void)bfio::ReadEngineMetrics(bfio::fuzz::Text(data, size));
-  (void)bfio::router::ReadKvEvents(text);
+  (void)bfio::router::RenderedFrom(bfio::HttpClient::Answer{200, std::string(text)});
+  bfio::router::KvEvents events(/*exact=*/true);
+  events.SetBlocks(0, 1);
+  for (const uint64_t number : {1, 2}) events.Take(0, number, text).IgnoreError();
+  bfio::router::EngineLoad load;
+  events.TakeChanges(0, load);
+  bfio::fuzz::Check(load.cache_lost_ppm >= 0 && load.cache_lost_ppm <= 1'000'000, "a share is lost");
   if (const auto step = bfio::router::ReadStepMetrics(size, text); step.ok())
     bfio::fuzz::Check(
         step->batch().tokens >= 0 && step->batch().prefill_pairs >= 0 && step->took >= absl::ZeroDuration(),
