@@ -103,6 +103,8 @@ MUTANTS = [
     ("policy/bf_io_auto/headroom.cc", "  return kMeanOfStay * to_come * to_come / (to_come + prompt);", "  return 0;", "what residents will grow to is not counted"),
     ("policy/bf_io_auto/bf_io_auto.cc", "      decision.assignments.clear();\n      free_.Reset(snapshot);\n", "      free_.Reset(snapshot);\n", "a plan that was given up stays in the decision"),
     ("prefix/prefix_caches.cc", "  // From the last block, so that the first one counts as used most recently.\n  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {", "  for (auto block = blocks.begin(); block != blocks.end(); ++block) {", "a prompt loses its beginning first"),
+    ("prefix/prefix_caches.cc", "  if (told_) return;\n", "", "what others write evicts blocks of a worker that tells its own"),
+    ("prefix/prefix_caches.cc", "it != index_.end()) {\n      Remove(it->second);", "it != index_.end()) {\n      (void)it;", "blocks that a worker says are gone stay"),
     ("prefix/prefix_caches.cc", " || entries() > most_entries_", "", "the entries of a followed cache are not bounded"),
     ("prefix/prefix_caches.cc", "  blocks = blocks.subspan(0, static_cast<size_t>(most_entries_));\n", "", "a long prompt takes memory for all of its blocks"),
     ("prefix/prefix_caches.cc", "    if (node.awaited == 0 && !node.computed) Remove(it->second);\n", "", "a prompt stays that nobody has computed"),

@@ -53,6 +53,10 @@ TEST(PrefixCaches, AWorkerThatTellsItsBlocksIsBelieved) {
   caches.Lost(0, 1'000'000);
   caches.Changed(0, std::vector<PrefixChange>{{1, true}});
   EXPECT_EQ(caches.Find(0, kPrompt, 5 * kTokens), kTokens);
+  PrefixCache small(2 * kTokens, /*most_entries=*/3);
+  small.Change(std::vector<PrefixChange>{{1, true}});
+  for (int i = 0; i < 5; ++i) small.Write(kTokens);
+  EXPECT_TRUE(small.Has(1));
 }
 
 TEST(PrefixCaches, ALossTakesTheLeastRecentlyUsedShare) {
