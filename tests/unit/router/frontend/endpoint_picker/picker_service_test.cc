@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/base/mutex.h"
 #include "envoy/ext_proc.grpc.pb.h"
 #include "router/requests/placed_request.h"
 #include "tests/testing/latch.h"
@@ -94,7 +95,9 @@ class PickerServiceTest : public ::testing::Test {
   const std::shared_ptr<Renderers> renderers_ = std::make_shared<Renderers>();
   PickerService service_{&handler_,
                          &authenticator_,
-                         {.held_bytes = 8 * PickerService::kStreamBytes + 64, .renderers = renderers_}};
+                         {.limits = {.name_prefixes = true},
+                          .held_bytes = 8 * PickerService::kStreamBytes + 64,
+                          .renderers = renderers_}};
   testing::LoopbackServer server_{&service_};
   const std::unique_ptr<pb::ExternalProcessor::Stub> stub_ =
       pb::ExternalProcessor::NewStub(server_.channel());
@@ -128,10 +131,12 @@ TEST_F(PickerServiceTest, ARequestIsHeldUntilItHasAPlaceAndEndsWithItsStream) {
 TEST_F(PickerServiceTest, AnEngineSaysWhichTokensAPromptHas) {
   PlacedRequest::Call asked;
   absl::StatusOr<RenderedPrompt> answer = RenderedPrompt{std::vector<uint32_t>(130, 7)};
-  std::thread engine;
-  renderers_->Add(this, [&](const PlacedRequest::Call& call, Renderers::Done done) {
+  Mutex mutex;
+  Renderers::Done done;
+  renderers_->Add(this, [&](const PlacedRequest::Call& call, Renderers::Done told) {
+    MutexLock lock(&mutex);
     asked = call;
-    engine = std::thread([&answer, done = std::move(done)]() mutable { std::move(done)(answer); });
+    done = std::move(told);
   });
   const auto request_for = [&](const std::string& body, const std::string& path = "/v1/completions") {
     const size_t before = handler_.submitted().size();
@@ -141,8 +146,15 @@ TEST_F(PickerServiceTest, AnEngineSaysWhichTokensAPromptHas) {
     Out first;
     EXPECT_TRUE(stream->Read(&first));
     stream->Write(RequestBody(body, true));
-    while (handler_.submitted().size() == before) absl::SleepFor(absl::Milliseconds(1));
-    if (engine.joinable()) engine.join();
+    while (handler_.submitted().size() == before) {
+      absl::SleepFor(absl::Milliseconds(1));
+      Renderers::Done asked_for;
+      {
+        MutexLock lock(&mutex);
+        asked_for = std::exchange(done, nullptr);
+      }
+      if (asked_for != nullptr) std::move(asked_for)(answer);
+    }
     context.TryCancel();
     return handler_.submitted().back();
   };
@@ -155,7 +167,7 @@ TEST_F(PickerServiceTest, AnEngineSaysWhichTokensAPromptHas) {
   answer->has_media = true;
   EXPECT_EQ(request_for(body).prefix, nullptr) << "images may differ where the tokens do not";
   // By the text, where that is not known, and where the prompt is tokens or on the server.
-  answer = absl::UnavailableError("gone");
+  answer = absl::FailedPreconditionError("it renders none");
   const ClientRequest by_text = request_for(body);
   EXPECT_EQ(by_text.prompt_tokens, 101u);
   EXPECT_NE(*by_text.prefix, *exact.prefix);
