@@ -125,7 +125,7 @@ void PrefixCache::Withdraw(absl::Span<const uint64_t> blocks, size_t computed) {
 }
 
 void PrefixCache::Change(absl::Span<const PrefixChange> changes) {
-  told_ = told_ || !changes.empty();
+  told_ = true;
   for (const PrefixChange& change : changes) {
     if (change.stored) {
       Enter({&change.block, 1}, 0, true);

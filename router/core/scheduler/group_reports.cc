@@ -60,7 +60,7 @@ void GroupAccounts::Take(WorkerIndex index, const StepReport& report) {
   worker.extra_slots = report.extra_slots;
   worker.shared_kv_tokens = report.shared_kv_tokens;
   if (report.cache_lost_ppm > 0) caches_.Lost(index, report.cache_lost_ppm);
-  caches_.Changed(index, report.cache_changes);
+  if (!report.cache_changes.empty()) caches_.Changed(index, report.cache_changes);
   worker.applied = std::max(worker.applied, report.applied_plan);
 }
 
