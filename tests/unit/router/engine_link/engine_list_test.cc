@@ -344,7 +344,7 @@ TEST(EngineAddress, MistakesAreNamed) {
            {"{url: vllm://a:1, barrier: x, token_budget: 0}", "token_budget=0: must be within 1..16777216"},
            {"{url: vllm://a:1, budget: 9}",
             "no key is named budget; choose from url, barrier, token_budget, pinned, slots, "
-            "role, kv_connector, kv_events, step_metrics, tls, token_file"},
+            "role, kv_connector, kv_events, step_metrics, prefixes, tls, token_file"},
            {"{url: vllm://a:1, tls: x}",
             "tls=x: must be cert=FILE,key=FILE,ca=FILE or some of these, each at most once"},
            {"{url: vllm://a:1, token_file: x}",
@@ -359,6 +359,8 @@ TEST(EngineAddress, MistakesAreNamed) {
            {"{url: k8s://n&s/p}", "url=k8s://n&s/p: 'k8s://n&s/p' must be k8s://NAMESPACE/POOL"},
            {"{url: vllm://a:1, kv_events: 5557}", "engines: kv_events is for http:// only"},
            {"{url: vllm://a:1, step_metrics: 20380}", "engines: step_metrics is for http:// only"},
+           {"{url: vllm://a:1, prefixes: exact}", "engines: prefixes is for http:// only"},
+           {"{url: 'http://a:1', prefixes: all}", "prefixes=all: must be text or exact"},
            {"{url: vllm://a:1, role: decode}", "engines: role is for http:// only: other engines report it"},
            {"{url: 'http://a:1', kv_connector: C}", "engines: kv_connector needs a role"},
            {"{url: 'http://a:1', role: prefill, kv_connector: MooncakeConnector}",
