@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "common/base/clock.h"
 
 namespace bfio::router {
 
@@ -16,12 +17,12 @@ struct Renderers::Asked {
 
 void Renderers::Add(const void* engine, Render render) {
   MutexLock lock(&mutex_);
-  engines_.emplace_back(engine, std::move(render));
+  engines_.push_back({engine, std::move(render)});
 }
 
 void Renderers::Remove(const void* engine) {
   MutexLock lock(&mutex_);
-  std::erase_if(engines_, [engine](const auto& one) { return one.first == engine; });
+  std::erase_if(engines_, [engine](const auto& one) { return one.engine == engine; });
 }
 
 bool Renderers::any() const {
@@ -41,15 +42,31 @@ void Renderers::Ask(const std::string& tenant, PlacedRequest::Call call, Done do
 void Renderers::AskNext(std::shared_ptr<Asked> asked, int tries) {
   {
     MutexLock lock(&mutex_);
-    if (!engines_.empty()) {
-      const Render& render = engines_[next_++ % engines_.size()].second;
-      return render(asked->call, [this, asked, tries](absl::StatusOr<RenderedPrompt> prompt) mutable {
+    const absl::Time now = MonotonicNow();
+    for (size_t i = 0; i < engines_.size(); ++i) {
+      Engine& engine = engines_[next_++ % engines_.size()];
+      const bool slow = !engine.calls.empty() && now - *engine.calls.begin() > kSlow;
+      if (slow || now < engine.pause_ends) continue;
+      engine.calls.insert(now);
+      return engine.render(asked->call, [this, asked, tries, now,
+                                         at = engine.engine](absl::StatusOr<RenderedPrompt> prompt) mutable {
+        Answered(at, now, prompt.status());
         if (absl::IsUnavailable(prompt.status()) && tries > 0) return AskNext(std::move(asked), tries - 1);
         std::move(asked->done)(std::move(prompt));
       });
     }
   }
   std::move(asked->done)(absl::UnavailableError("no engine renders prompts"));
+}
+
+void Renderers::Answered(const void* engine, absl::Time asked_at, const absl::Status& status) {
+  MutexLock lock(&mutex_);
+  for (Engine& one : engines_) {
+    if (one.engine != engine) continue;
+    if (const auto call = one.calls.find(asked_at); call != one.calls.end()) one.calls.erase(call);
+    if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status))
+      one.pause_ends = MonotonicNow() + kPause;
+  }
 }
 
 }  // namespace bfio::router

@@ -205,6 +205,32 @@ TEST(Renderers, ATenantHasAShareOfTheCalls) {
   std::move(asked.front())(RenderedPrompt());
 }
 
+TEST(Renderers, AnEngineThatDoesNotAnswerDelaysFew) {
+  Renderers renderers;
+  std::vector<Renderers::Done> hang, works;
+  for (auto* const at : {&hang, &works})
+    renderers.Add(at, [at](const auto&, Renderers::Done done) { at->push_back(std::move(done)); });
+  int failed = 0;
+  const auto ask = [&](int times) {
+    for (int i = 0; i < times; ++i) {
+      renderers.Ask("t", {}, [&](const absl::StatusOr<RenderedPrompt>& prompt) { failed += !prompt.ok(); });
+      for (Renderers::Done& done : std::exchange(works, {})) std::move(done)(RenderedPrompt());
+    }
+  };
+  ask(4);
+  EXPECT_EQ(hang.size(), 2u);
+  absl::SleepFor(Renderers::kSlow + absl::Milliseconds(50));
+  ask(4);
+  EXPECT_EQ(hang.size(), 2u) << "the other one is asked";
+  for (Renderers::Done& done : std::exchange(hang, {})) std::move(done)(absl::DeadlineExceededError("late"));
+  EXPECT_EQ(failed, 2);
+  ask(4);
+  EXPECT_TRUE(hang.empty()) << "it has a pause";
+  renderers.Remove(&works);
+  ask(1);
+  EXPECT_EQ(failed, 3) << "nobody waits for it";
+}
+
 TEST(RenderedFrom, OnePromptAndItsTokens) {
   const auto rendered = [](const std::string& body, int status = 200) {
     return RenderedFrom(HttpClient::Answer{status, body});
