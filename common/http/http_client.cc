@@ -144,7 +144,7 @@ class HttpClient::Call {
     if (fd_ >= 0) close(fd_);
   }
 
-  const absl::Time deadline;
+  absl::Time deadline;
   Done done;
 
   absl::Status Connect(const Address& server, const Login& login) {
@@ -165,8 +165,9 @@ class HttpClient::Call {
   }
   // Of the answer so far.
   size_t bytes() const { return reader_.bytes(); }
-  // What was awaited has come. Nothing: there is more to come. `others`: as in Reader::Take.
-  std::optional<absl::StatusOr<Answer>> OnReady(size_t others) {
+  // What was awaited has come. Nothing: there is more to come, within `longest`. `others`: as in
+  // Reader::Take.
+  std::optional<absl::StatusOr<Answer>> OnReady(size_t others, absl::Duration longest) {
     // A server that refuses the request says why before it closes.
     std::optional<absl::Status> unsent;
     if (sent_ < request_.size()) {
@@ -180,6 +181,7 @@ class HttpClient::Call {
     if (size <= 0 && unsent && ERR_peek_error() == 0) return *unsent;
     if (waits) return std::nullopt;
     if (size < 0) return Broken();
+    if (reader_.bytes() == 0 && !on_part_) deadline = std::min(deadline, MonotonicNow() + longest);
     const absl::StatusOr<bool> complete =
         reader_.Take({bytes.data(), static_cast<size_t>(size)}, size == 0, others);
     if (!complete.ok()) return complete.status();
@@ -241,8 +243,11 @@ class HttpClient::Call {
   Reader reader_;
 };
 
-HttpClient::HttpClient(Address server, Login login)
-    : server_(std::move(server)), login_(std::move(login)), thread_([this] { Run(); }) {}
+HttpClient::HttpClient(Address server, Login login, absl::Duration longest_answer)
+    : server_(std::move(server)),
+      login_(std::move(login)),
+      longest_answer_(longest_answer),
+      thread_([this] { Run(); }) {}
 
 HttpClient::~HttpClient() {
   if (thread_.joinable()) Stop();
@@ -339,7 +344,7 @@ void HttpClient::Run() {
       Call& call = *entry.second;
       std::optional<absl::StatusOr<Answer>> answer;
       coming -= call.bytes();
-      if ((++ready)->revents != 0) answer = call.OnReady(coming);
+      if ((++ready)->revents != 0) answer = call.OnReady(coming, longest_answer_);
       if (!answer && now >= call.deadline) answer = absl::DeadlineExceededError("no answer");
       if (!answer && stopped) answer = absl::CancelledError("stopped");
       if (!answer) coming += call.bytes();

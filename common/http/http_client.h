@@ -50,8 +50,11 @@ class HttpClient {
     std::function<std::string()> token;
   };
 
+  // What has begun to answer may take so long for the rest, whatever the deadline; not with Follow.
+  static constexpr absl::Duration kLongestAnswer = absl::Seconds(10);
+
   // `server` is an IP address.
-  explicit HttpClient(Address server, Login login = {});
+  explicit HttpClient(Address server, Login login = {}, absl::Duration longest_answer = kLongestAnswer);
   ~HttpClient();
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
@@ -80,6 +83,7 @@ class HttpClient {
 
   const Address server_;
   const Login login_;
+  const absl::Duration longest_answer_;
   // Readable when something has been added below.
   const Waker wake_;
   Mutex mutex_;

@@ -543,6 +543,14 @@ TEST(HttpClient, AnyAnswerHasABoundInTimeAndBytes) {
   }
 }
 
+TEST(HttpClient, WhatHasBegunToAnswerHasABoundOfItsOwn) {
+  OddServer server("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx", "");
+  HttpClient client({"127.0.0.1", server.port()}, {}, absl::Milliseconds(20));
+  const auto answer = Await<absl::StatusOr<HttpClient::Answer>>(
+      [&](auto done) { client.Post("/", "", "", absl::InfiniteFuture(), std::move(done)); });
+  EXPECT_TRUE(absl::IsDeadlineExceeded(answer.status())) << answer.status();
+}
+
 // Each within the bound of one.
 TEST(HttpClient, UnfinishedAnswersHaveABoundTogether) {
   constexpr size_t kAnswers = 8;
