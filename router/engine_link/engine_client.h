@@ -7,7 +7,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,7 +17,6 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "router/engine_link/engine_call.h"
-#include "router/engine_link/engine_steps.h"
 #include "router/group/worker_messages.h"
 
 namespace bfio::router {
@@ -80,13 +78,6 @@ class EngineClient {
                         absl::AnyInvocable<void(absl::StatusOr<std::vector<EngineRankLoad>>) &&> done) = 0;
   // Subscribes to the engine's load records of ranks, sent when loads change. Some ranks may have none.
   virtual std::shared_ptr<EngineRecords> Subscribe(RecordCallbacks callbacks) = 0;
-  // Steps that the engine reports without a stream of its own, as they end: at most kMostSteps of each rank
-  // until they are taken. `on_steps` replaces the last one, and is called when there are some, not again
-  // before they are taken.
-  static constexpr size_t kMostSteps = 64;
-  using Steps = std::map<int32_t, std::vector<EngineStep>>;
-  virtual void FollowSteps(std::function<void()>) {}
-  virtual Steps TakeSteps() { return {}; }
   // Frees the KV of a hand-off that no call has: the engine refuses a call with it.
   virtual void Free(const std::string&) {}
   // `name` is unique among the engine's requests. `rank` is the rank that runs the request, counted over the

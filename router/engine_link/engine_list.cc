@@ -155,6 +155,7 @@ absl::StatusOr<std::vector<EngineAddress>> ReadEntries(const NextEntry& next) {
     keys.AddParsed("role", &settings.hands_over, "none", "", ParseRole);
     keys.AddParsed("kv_connector", &settings.kv_connector, "NixlConnector", "", ParseName);
     keys.Add("kv_events", &settings.kv_events, Within(1, 65535), "");
+    keys.Add("kv_replay", &settings.kv_replay, Within(1, 65535), "");
     keys.Add("step_metrics", &settings.step_metrics, Within(1, 65535), "");
     keys.AddParsed("prefixes", &settings.exact_prefixes, "text", "", ParsePrefixes);
     keys.AddParsed("tls", &settings.tls, "", "", ParseTlsFiles);
@@ -175,10 +176,15 @@ absl::StatusOr<std::vector<EngineAddress>> ReadEntries(const NextEntry& next) {
       return absl::InvalidArgumentError("api_server and api_files are for k8s:// only");
     if (keys.given("slots") && !http)
       return absl::InvalidArgumentError("slots is for http:// only: other engines report them");
-    for (const absl::string_view key : {"kv_events", "step_metrics", "prefixes"}) {
-      if (keys.given(key) && !http)
-        return absl::InvalidArgumentError(absl::StrCat(key, " is for http:// only"));
-    }
+    if (keys.given("step_metrics") && !http)
+      return absl::InvalidArgumentError("step_metrics is for http:// only");
+    if (keys.given("kv_replay") && settings.kv_events == 0)
+      return absl::InvalidArgumentError("kv_replay needs kv_events");
+    // By HTTP, prompts have their true lengths without.
+    if (settings.exact_prefixes && settings.kv_events == 0 && !http)
+      return absl::InvalidArgumentError("prefixes: exact needs kv_events");
+    if (settings.kv_events != 0 && !servers.front().by_name && !IsIpAddress(servers.front().server.host))
+      return absl::InvalidArgumentError("kv_events needs an IP address in url, or +dns");
     if (keys.given("role") && !http)
       return absl::InvalidArgumentError("role is for http:// only: other engines report it");
     if (keys.given("kv_connector") && !keys.given("role"))

@@ -61,9 +61,10 @@ struct EngineAddress {
   int32_t slots = 0;
   bool hands_over = false;
   std::string kv_connector;
-  // Where rank 0 publishes KV events and step metrics, further ranks at the next ports; 0: nowhere.
-  int32_t kv_events = 0, step_metrics = 0;
-  // It says which tokens a prompt has (http_engine.h), and its KV events are followed block by block.
+  // Where rank 0 publishes KV events and step metrics, and sends the former again, further ranks at the next
+  // ports; 0: nowhere.
+  int32_t kv_events = 0, step_metrics = 0, kv_replay = 0;
+  // Its KV events are followed block by block; with http it says which tokens a prompt has (http_engine.h).
   bool exact_prefixes = false;
   // Empty: plain text. The server's certificate must be of `name`, by which it was found, or else of its
   // host.
@@ -98,9 +99,9 @@ struct EngineSource {
 // Adds the option `engines`: what ParseEngines reads; "file:PATH", a YAML file with this option alone; or, in
 // config files, a list of entries `url: URL` with the settings of these servers: `barrier: NAME`,
 // `token_budget: N`, `tls:` and `token_file:`, for sglang `pinned: true`, for http `slots: N`,
-// `role: prefill|decode`, `kv_connector: NAME` (vLLM's NIXL connector unless given), `kv_events: PORT`,
-// `step_metrics: PORT` and `prefixes: text|exact`, for k8s `api_server: HOST:PORT` and `api_files: FOLDER`.
-// Either all servers have a barrier or none. A file must exist and list an engine.
+// `role: prefill|decode`, `kv_connector: NAME` (vLLM's NIXL connector unless given) and `step_metrics: PORT`,
+// for all `kv_events: PORT`, `kv_replay: PORT` and `prefixes: text|exact`, for k8s `api_server: HOST:PORT`
+// and `api_files: FOLDER`. Either all servers have a barrier or none. A file must exist and list an engine.
 void AddEngines(OptionTable& table, EngineSource* source, absl::string_view help);
 
 // IP addresses of a host; IPv6 without brackets.

@@ -186,10 +186,10 @@ class EngineRank {
   void TakeLoad(std::optional<EngineLoad> load, absl::Time now);
   // The engine reports its steps (it has done so within kFollows).
   bool Follows(absl::Time now) const { return now - heard_at_ < kFollows; }
-  // The report has not been passed on, and no other report goes with which it would.
-  bool LoadIsNew() const { return calls_.empty() && told_load_ != load_.last(); }
-  // As far as the engine has told since the last report.
-  bool cache_changed() const { return cache_lost_ppm_ > 0 || !cache_changes_.empty(); }
+  // It has not been passed on, and no other report goes with which it would.
+  bool LoadIsNew() const {
+    return calls_.empty() && (told_load_ != load_.last() || cache_lost_ppm_ > 0 || !cache_changes_.empty());
+  }
 
   Options options_;
   ReportedLoad load_;

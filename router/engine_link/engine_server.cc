@@ -118,7 +118,8 @@ void EngineServer::Serve() {
   records_ended_ = loads_requested_ = loads_unimplemented_ = sends_records_ = false;
   subscribe_at_ = absl::InfinitePast();
   subscribe_retry_ = absl::ZeroDuration();
-  client_->FollowSteps(Posted(&EngineServer::OnMetered));
+  if (events_of_ranks_ == nullptr)
+    events_of_ranks_ = EngineEvents::Of(address_, Posted(&EngineServer::OnMetered));
   spdlog::info("engine {}: model {}, {} ranks of {} slots and {} KV tokens", name_,
                PeerText(description_.model), description_.ranks, description_.slots, description_.kv_tokens);
   if (description_.hands_over)
@@ -336,7 +337,7 @@ void EngineServer::OnRecords() {
 }
 
 void EngineServer::OnMetered() {
-  for (const auto& [rank, steps] : client_->TakeSteps()) {
+  for (const auto& [rank, steps] : events_of_ranks_->TakeSteps()) {
     const int64_t r = int64_t{rank} - description_.first_rank;
     if (r < 0 || r >= std::ssize(ranks_) || ranks_[static_cast<size_t>(r)].channel == nullptr) continue;
     const MemberId member = ranks_[static_cast<size_t>(r)].channel->id();
@@ -356,7 +357,10 @@ void EngineServer::OnRecordsEnded(const absl::Status& why) {
 
 void EngineServer::TakeLoad(size_t r, std::optional<EngineLoad> load) {
   if (load && r < description_.running.size()) description_.running[r] = *load;
-  if (ranks_[r].channel != nullptr) Tell(r, ranks_[r].channel->id(), &EngineRank::OnLoad, load);
+  if (ranks_[r].channel == nullptr) return;
+  if (load && events_of_ranks_ != nullptr)
+    events_of_ranks_->TakeChanges(description_.first_rank + static_cast<int32_t>(r), *load);
+  Tell(r, ranks_[r].channel->id(), &EngineRank::OnLoad, load);
 }
 
 void EngineServer::Lose(const absl::Status& why) {
@@ -409,6 +413,10 @@ void EngineServer::Attach(size_t r) {
     const std::vector<EngineLoad>& running = description_.running;
     rank.machine =
         std::make_unique<PlacedRank>(options, r < running.size() ? std::optional(running[r]) : std::nullopt);
+  }
+  if (events_of_ranks_ != nullptr) {
+    events_of_ranks_->Begin(description_.first_rank + static_cast<int32_t>(r),
+                            description_.kv_tokens / std::max(1, description_.kv_block_tokens));
   }
   WorkerHello hello;
   hello.worker_id = name;

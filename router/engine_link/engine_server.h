@@ -17,6 +17,7 @@
 #include "common/telemetry/line_limiter.h"
 #include "router/engine_link/engine_link.h"
 #include "router/engine_link/engine_rank.h"
+#include "router/engine_link/published/engine_events.h"
 
 namespace bfio::router {
 
@@ -166,6 +167,8 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   EngineServers* const servers_;
   EngineBarrier* const barrier_;
   std::unique_ptr<EngineClient> client_;
+  // Null: they publish nothing, or it has not been asked for yet.
+  std::unique_ptr<EngineEvents> events_of_ranks_;
 
   State state_ = State::kIdle;
   bool retired_ = false;

@@ -1,6 +1,6 @@
-// Step reports of an engine: with bfio's scheduler class (bfio/v1/engine_steps.proto), or step metrics (http/
-// step_metrics.h), independent of the wire. The boundary between the stream's service (steps/) and the ranks'
-// accounts. Plain data and pure functions. Tokens; durations carry their unit. Threads: any.
+// Step reports of an engine: with bfio's scheduler class (bfio/v1/engine_steps.proto), or step metrics
+// (published/step_metrics.h), independent of the wire. The boundary between the stream's service (steps/) and
+// the ranks' accounts. Plain data and pure functions. Tokens; durations carry their unit. Threads: any.
 #pragma once
 
 #include <cstdint>

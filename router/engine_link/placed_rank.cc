@@ -69,8 +69,7 @@ void PlacedRank::OnLoad(std::optional<EngineLoad> load, absl::Time now, Output& 
   TakeCount(load, now, out);
   const int64_t others = load_.others();
   TakeLoad(std::move(load), now);
-  if ((load_.others() != others || !calls_.empty() || LoadIsNew() || cache_changed()) && open() &&
-      !Hangs(now))
+  if ((load_.others() != others || !calls_.empty() || LoadIsNew()) && open() && !Hangs(now))
     EndStep(now, out);
 }
 

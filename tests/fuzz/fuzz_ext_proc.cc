@@ -8,10 +8,10 @@
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/stubs/logging.h"
 #include "router/engine_link/http/http_engine.h"
-#include "router/engine_link/http/kv_events.h"
 #include "router/engine_link/http/pod_watch.h"
-#include "router/engine_link/http/rank_messages.h"
-#include "router/engine_link/http/step_metrics.h"
+#include "router/engine_link/published/kv_events.h"
+#include "router/engine_link/published/rank_messages.h"
+#include "router/engine_link/published/step_metrics.h"
 #include "router/frontend/endpoint_picker/exchange.h"
 #include "router/frontend/endpoint_picker/picker_service.h"
 #include "tests/fuzz/fuzz.h"
@@ -50,7 +50,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   (void)bfio::ReadEngineMetrics(bfio::fuzz::Text(data, size));
   (void)bfio::router::RenderedFrom(bfio::HttpClient::Answer{200, std::string(text)});
   bfio::router::KvEvents events(/*exact=*/true);
-  events.SetBlocks(0, 1);
+  events.Begin(0, 1);
   for (const uint64_t number : {1, 2}) events.Take(0, number, text).IgnoreError();
   bfio::router::EngineLoad load;
   events.TakeChanges(0, load);
@@ -60,8 +60,9 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         step->batch().tokens >= 0 && step->batch().prefill_pairs >= 0 && step->took >= absl::ZeroDuration(),
         "a step has no negative part");
   bfio::router::ZmtpReader subscriber;
-  for (const auto part :
-       {bfio::router::ZmtpReader::Hello(), text.substr(0, size / 2), text.substr(size / 2)}) {
+  const std::string hello = bfio::router::ZmtpReader::Hello("ROUTER");
+  for (const absl::string_view part :
+       {absl::string_view(hello), text.substr(0, size / 2), text.substr(size / 2)}) {
     const absl::Status read = subscriber.Take(part, [](const auto& parts) {
       bfio::fuzz::Check(!parts.empty() && parts.size() <= bfio::router::ZmtpReader::kMostParts,
                         "a message has a bounded number of parts");

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tests/testing/engine_fixture.h"
+#include "tests/testing/kv_publisher.h"
 
 namespace bfio::testing {
 namespace {
@@ -80,7 +81,7 @@ TEST_F(EnginesTest, RecordsTellTheLoadsWhereNoAnswerDoes) {
 
 // Requests whose prompts begin alike, in front of an engine with a prefix cache.
 
-constexpr size_t kShared = 640, kOwn = 64;
+constexpr uint32_t kShared = 640, kOwn = 64;
 
 // A prompt that shares its beginning with the other prompts of its family.
 Tokens PromptOf(uint32_t family, uint32_t number) {
@@ -89,6 +90,49 @@ Tokens PromptOf(uint32_t family, uint32_t number) {
   for (size_t i = kShared; i < prompt.size(); ++i)
     prompt[i] = 20'000 + 100 * number + static_cast<uint32_t>(i);
   return prompt;
+}
+
+// By gRPC the router knows a prompt's tokens, and whoever has sent it before.
+TEST_F(EnginesTest, APromptGoesWhereKvEventsSayThatItsPrefixIs) {
+  const HeldPort ports[2];
+  const std::unique_ptr<ScriptedEngine> engines[] = {std::make_unique<ScriptedEngine>(At(ports[0])),
+                                                     std::make_unique<ScriptedEngine>(At(ports[1]))};
+  KvPublisher publishers[2];
+  std::string config = "engines:\n";
+  for (const bool second : {false, true}) {
+    absl::StrAppend(&config, "- {url: \"vllm://", ports[second].address(),
+                    "\", prefixes: exact, kv_events: ", publishers[second].port(),
+                    ", kv_replay: ", publishers[second].replay_port(), "}\n");
+  }
+  ServeEngines(2, {"--config=" + WriteFile("engines.yaml", config)});
+  using Json = KvPublisher::Json;
+  const std::string of_second = "0010111001010010";
+  uint64_t numbers[] = {0, 0};
+  uint32_t next = 0;
+  // New prompts each time: a placement teaches the router, too, and it may not have heard of the first ones.
+  const auto all_right = [&] {
+    const uint32_t first = next;
+    for (const char second : of_second) {
+      const bool at = second == '1';
+      Tokens shared = PromptOf(next, 0);
+      shared.resize(kShared);
+      const auto stored =
+          Json::array({"BlockStored", Json::array({next++}), nullptr, shared, kShared, nullptr, "GPU"});
+      publishers[at].Send(numbers[at]++, KvPublisher::Packed(Json::array({1.5, Json::array({stored}), 0})));
+    }
+    absl::SleepFor(absl::Seconds(2));
+    int right = 0;
+    for (size_t i = 0; i < of_second.size(); ++i) {
+      ScriptedEngine& there = *engines[of_second[i] == '1'];
+      const int before = there.counts().taken;
+      EXPECT_TRUE(Generate(stub(), Request(PromptOf(first + static_cast<uint32_t>(i), 1), 2)).status.ok());
+      right += there.counts().taken - before;
+    }
+    return right == std::ssize(of_second);
+  };
+  bool exactly = false;
+  for (int i = 0; i < 8 && !exactly; ++i) exactly = all_right();
+  EXPECT_TRUE(exactly);
 }
 
 // Requests run one at a time, so that every rank is free, in an order in which round robin would spread a

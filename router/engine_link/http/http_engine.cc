@@ -14,9 +14,6 @@
 #include "common/http/reloaded_tls.h"
 #include "common/json/json_reader.h"
 #include "common/telemetry/metrics/engine_metrics.h"
-#include "router/engine_link/http/kv_events.h"
-#include "router/engine_link/http/rank_messages.h"
-#include "router/engine_link/http/step_metrics.h"
 #include "router/requests/placed_request.h"
 
 namespace bfio::router {
@@ -51,7 +48,6 @@ class HttpEngine final : public EngineClient {
         server_(engine.server.ToString()),
         prompts_(std::make_shared<PromptCount>(std::move(ratio))),
         renderers_(engine.exact_prefixes ? std::move(renderers) : nullptr),
-        events_(renderers_ != nullptr),
         http_(std::make_shared<HttpClient>(engine.server, LoginOf(engine))) {
     if (renderers_ != nullptr) {
       renderers_->Add(this, [this](const PlacedRequest::Call& call, Renderers::Done done) {
@@ -63,25 +59,6 @@ class HttpEngine final : public EngineClient {
                     });
       });
     }
-    std::vector<RankMessages::Kind> kinds;
-    if (engine.kv_events != 0) {
-      kinds.push_back({"KV events", engine.kv_events, [this](int32_t rank, uint64_t number, auto message) {
-                         return events_.Take(rank, number, message);
-                       }});
-    }
-    if (engine.step_metrics != 0) {
-      kinds.push_back({"step metrics", engine.step_metrics,
-                       [this](int32_t rank, uint64_t number, auto message) -> absl::Status {
-                         BFIO_ASSIGN_OR_RETURN(EngineStep step, ReadStepMetrics(number, message));
-                         MutexLock lock(&mutex_);
-                         const bool told = !steps_.empty();
-                         if (auto& of = steps_[rank]; of.size() < kMostSteps) of.push_back(std::move(step));
-                         if (!told && on_steps_) on_steps_();
-                         return absl::OkStatus();
-                       }});
-    }
-    if (!kinds.empty())
-      messages_ = std::make_unique<RankMessages>(engine.ToString(), engine.server.host, std::move(kinds));
   }
   ~HttpEngine() override {
     if (renderers_ != nullptr) renderers_->Remove(this);
@@ -111,10 +88,7 @@ class HttpEngine final : public EngineClient {
       std::vector<EngineRankLoad> loads;
       double prompts = 0, tokens = 0;
       for (const auto& [rank, one] : ReadEngineMetrics(*metrics)) {
-        if (one.running >= 0) {
-          loads.push_back({rank, LoadOf(one)});
-          events_.TakeChanges(rank, loads.back().load);
-        }
+        if (one.running >= 0) loads.push_back({rank, LoadOf(one)});
         // SGLang has no histogram by default, and counts a prompt when it ends.
         prompts += one.prompts.count > 0 ? one.prompts.count : one.ends.count;
         tokens += one.prompts.count > 0 ? one.prompts.sum : std::max(0.0, one.prompted);
@@ -126,15 +100,6 @@ class HttpEngine final : public EngineClient {
   std::shared_ptr<EngineRecords> Subscribe(RecordCallbacks callbacks) override {
     std::move(callbacks.on_end)(absl::UnimplementedError("loads are polled"));
     return nullptr;
-  }
-  void FollowSteps(std::function<void()> on_steps) override {
-    MutexLock lock(&mutex_);
-    on_steps_ = std::move(on_steps);
-    steps_.clear();
-  }
-  Steps TakeSteps() override {
-    MutexLock lock(&mutex_);
-    return std::exchange(steps_, {});
   }
   std::shared_ptr<EngineStream> Generate(const EngineCall& call, std::optional<int32_t> rank,
                                          const std::string& name, StreamCallbacks callbacks) override {
@@ -245,9 +210,6 @@ class HttpEngine final : public EngineClient {
       description.running.push_back(LoadOf(metrics));
       description.kv_type = metrics.kv_type;
       description.kv_block_tokens = metrics.kv_block_tokens;
-      if (messages_ == nullptr) continue;
-      events_.SetBlocks(rank, Count(metrics.kv_tokens) / std::max(1, metrics.kv_block_tokens));
-      messages_->Follow(rank);
     }
     if (description.slots < 1)
       return absl::FailedPreconditionError(
@@ -263,13 +225,7 @@ class HttpEngine final : public EngineClient {
   // Null: it renders no prompts.
   const std::shared_ptr<Renderers> renderers_;
   std::atomic<bool> renders_ = true;
-  KvEvents events_;
-  Mutex mutex_;
-  std::function<void()> on_steps_ ABSL_GUARDED_BY(mutex_);
-  Steps steps_ ABSL_GUARDED_BY(mutex_);
   const std::shared_ptr<HttpClient> http_;
-  // Null: it publishes nothing. Its thread uses what is above.
-  std::unique_ptr<RankMessages> messages_;
 };
 
 }  // namespace

@@ -102,6 +102,7 @@ class EngineServerTest : public ::testing::Test, public WorkerHandler {
       seen_.emplace_back("leaves");
     } else if (const auto* const report = std::get_if<StepReport>(&event)) {
       reported_[channel.get()] = report->engine_load;
+      for (const core::PrefixChange& change : report->cache_changes) cached_blocks_.push_back(change);
       rejected_ += report->rejected.size();
       extra_slots_ = report->extra_slots;
       for (const core::CachedPrompt& cached : report->cached) cached_.push_back(cached.tokens);
@@ -230,6 +231,7 @@ class EngineServerTest : public ::testing::Test, public WorkerHandler {
   // Whether the rank that attached last has a prefix cache; cached tokens that ranks have reported.
   bool prefix_cache_ = false;
   std::vector<int64_t> cached_;
+  std::vector<core::PrefixChange> cached_blocks_;
   int32_t extra_slots_ = 0;
   // The last hand-off that a rank has reported.
   HandOffPtr handed_over_;

@@ -1,11 +1,13 @@
 // A server's ranks: when they attach and leave as lists change, when a server counts as replaced, and how
 // they learn of the engine's loads.
 #include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/kv_publisher.h"
 #include "tests/unit/router/engine_link/engine_server_fixture.h"
 
 namespace bfio::router {
@@ -435,6 +437,33 @@ TEST_F(EngineServerTest, AClientThatIsReplacedTakesItsRecordsAlong) {
   Record({{4, {3, 30}}});
   EXPECT_EQ(ReportedLoads()[0], 3);
   EXPECT_THAT(gone_, IsEmpty());
+}
+
+TEST_F(EngineServerTest, WhatARankPublishesOfItsCacheIsReportedAndAgainWhenItAttachesAgain) {
+  testing::KvPublisher engine;
+  const EngineAddress address = {.protocol = "vllm",
+                                 .server = {"127.0.0.1", 1},
+                                 .kv_events = engine.port(),
+                                 .kv_replay = engine.replay_port(),
+                                 .exact_prefixes = true};
+  server_ = std::make_shared<EngineServer>(address, &options_, this, events_, &servers_, nullptr);
+  const std::vector<uint32_t> prompt(128, 5);
+  engine.Send(0, testing::KvPublisher::Packed(
+                     {1.5, {{"BlockStored", {7, 8}, nullptr, prompt, 64, nullptr, "GPU"}}, 0}));
+  Attach();
+  const auto reported = [&] {
+    Follow(1);
+    channel_->SendPlan({.epoch = 1}, {});
+    Check();
+    for (cached_blocks_.clear(); cached_blocks_.empty(); absl::SleepFor(absl::Milliseconds(1)))
+      Record({{0, EngineLoad{}}});
+    return std::set<uint64_t>{cached_blocks_.front().block, cached_blocks_.back().block};
+  };
+  const core::PrefixBlocks names = core::NamePrefixBlocks(prompt);
+  EXPECT_EQ(reported(), std::set<uint64_t>(names->begin(), names->end()));
+  CutOff();
+  Later();
+  EXPECT_EQ(reported(), std::set<uint64_t>(names->begin(), names->end()));
 }
 
 }  // namespace

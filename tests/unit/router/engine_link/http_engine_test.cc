@@ -24,7 +24,6 @@
 #include "nlohmann/json.hpp"
 #include "router/requests/placed_request.h"
 #include "tests/testing/http_engine.h"
-#include "tests/testing/kv_publisher.h"
 #include "tests/testing/latch.h"
 #include "tests/testing/sockets.h"
 
@@ -411,32 +410,6 @@ TEST(HttpEngine, ARankThatVanishesIsUnknownAndOneMoreIsAdded) {
   EXPECT_EQ(after(0, 4), 4);
   engine.more_metrics = "vllm:num_requests_running{engine=\"900\"} 1\n";
   EXPECT_EQ(Describe(*client).status().code(), absl::StatusCode::kFailedPrecondition);
-}
-
-TEST(HttpEngine, StepsThatNobodyTakesAreBounded) {
-  testing::HttpEngine engine;
-  testing::KvPublisher steps;
-  const auto client = NewHttpEngine({.protocol = "http",
-                                     .server = {"127.0.0.1", static_cast<uint16_t>(engine.port())},
-                                     .slots = 8,
-                                     .step_metrics = steps.port()});
-  ASSERT_TRUE(Describe(*client).ok());
-  std::atomic<size_t> told = 0;
-  client->FollowSteps([&] { ++told; });
-  size_t takes = 0, all = 0, most = 0;
-  for (uint64_t number = 0; all < 3 * EngineClient::kMostSteps; absl::SleepFor(absl::Milliseconds(5))) {
-    for (size_t i = 0; i < 2 * EngineClient::kMostSteps; ++i)
-      steps.Send(number++, testing::KvPublisher::Packed({{"version", 1}, {"wall_time", 0.01}}));
-    if (told == takes) continue;
-    absl::SleepFor(absl::Milliseconds(5));
-    EXPECT_EQ(told, ++takes) << "once until they are taken";
-    for (const auto& [rank, of] : client->TakeSteps()) {
-      EXPECT_EQ(rank, 0);
-      most = std::max(most, of.size());
-      all += of.size();
-    }
-  }
-  EXPECT_LE(most, EngineClient::kMostSteps);
 }
 
 TEST(HttpEngine, NumbersThatCannotBeAreNotReported) {

@@ -1,13 +1,15 @@
 // What ranks publish: what KV events say of losses and step metrics of steps, and how they come.
-#include "router/engine_link/http/rank_messages.h"
+#include "router/engine_link/published/rank_messages.h"
 
 #include <endian.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -15,9 +17,10 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "router/engine_link/engine_barrier.h"
-#include "router/engine_link/http/kv_events.h"
-#include "router/engine_link/http/step_metrics.h"
 #include "router/engine_link/protocol/stream_counts.h"
+#include "router/engine_link/published/engine_events.h"
+#include "router/engine_link/published/kv_events.h"
+#include "router/engine_link/published/step_metrics.h"
 #include "tests/testing/kv_publisher.h"
 #include "tests/testing/sockets.h"
 
@@ -128,6 +131,28 @@ TEST(ReadStepMetrics, AStepAndWhatIsNone) {
   EXPECT_FALSE(ReadStepMetrics(7, Packed(Json::array({1, 2}))).ok());
 }
 
+TEST(EngineEvents, StepsThatNobodyTakesAreBounded) {
+  testing::KvPublisher engine;
+  std::atomic<size_t> told = 0;
+  const auto events = EngineEvents::Of(
+      {.protocol = "http", .server = {"127.0.0.1", 1}, .step_metrics = engine.port()}, [&] { ++told; });
+  events->Begin(0, 1);
+  size_t takes = 0, all = 0, most = 0;
+  for (uint64_t number = 0; all < 3 * EngineEvents::kMostSteps; absl::SleepFor(absl::Milliseconds(5))) {
+    for (size_t i = 0; i < 2 * EngineEvents::kMostSteps; ++i)
+      engine.Send(number++, Packed({{"version", 1}, {"wall_time", 0.01}}));
+    if (told == takes) continue;
+    absl::SleepFor(absl::Milliseconds(5));
+    EXPECT_EQ(told, ++takes) << "once until they are taken";
+    for (const auto& [rank, of] : events->TakeSteps()) {
+      EXPECT_EQ(rank, 0);
+      most = std::max(most, of.size());
+      all += of.size();
+    }
+  }
+  EXPECT_LE(most, EngineEvents::kMostSteps);
+}
+
 int64_t LostSince(KvEvents& events, int32_t rank) {
   EngineLoad load;
   events.TakeChanges(rank, load);
@@ -146,10 +171,10 @@ TEST(KvEvents, AShareIsLostByBlocksAndAllByGapsRestartsAndWhatCannotBeRead) {
   KvEvents events;
   RankMessages messages(
       "http://a:1", "127.0.0.1",
-      {{"KV events", engine.port() - kRank,
+      {{"KV events", engine.port() - kRank, 0,
         [&](int32_t rank, uint64_t number, auto message) { return events.Take(rank, number, message); }}});
   EXPECT_EQ(LostSince(events, kRank), 0) << "not followed yet";
-  events.SetBlocks(kRank, 1000);
+  events.Begin(kRank, 1000);
   messages.Follow(kRank);
   uint64_t number = 40;
   // Until it is subscribed.
@@ -179,7 +204,7 @@ TEST(KvEvents, AShareIsLostByBlocksAndAllByGapsRestartsAndWhatCannotBeRead) {
 
 class ExactKvEventsTest : public ::testing::Test {
  protected:
-  ExactKvEventsTest() { events_.SetBlocks(0, 1000); }
+  ExactKvEventsTest() { events_.Begin(0, 1000); }
 
   void Take(const std::vector<Json>& events) {
     EXPECT_TRUE(events_.Take(0, number_++, Packed(Json::array({1.5, events, 0}))).ok());
@@ -207,6 +232,7 @@ class ExactKvEventsTest : public ::testing::Test {
   static std::vector<core::PrefixChange> Of(const std::vector<uint64_t>& names, bool stored) {
     std::vector<core::PrefixChange> changes;
     for (const uint64_t name : names) changes.push_back({name, stored});
+    std::sort(changes.begin(), changes.end(), [](const auto& a, const auto& b) { return a.block < b.block; });
     return changes;
   }
 
@@ -262,12 +288,13 @@ TEST_F(ExactKvEventsTest, ALossForgetsAllAndIsFollowedByWhatComesAfterIt) {
   Take({Stored(nullptr, 4, 16)});
   EXPECT_EQ(Changes().cache_changes, Of(Names(64), true));
   // More than one answer has.
-  Json many = Json::array();
   const int blocks = static_cast<int>(KvEvents::kMostChanges) + 10;
-  const std::string message = Packed(Json::array({1.5, Json::array({Stored(nullptr, blocks, 64)}), 0}));
-  EXPECT_TRUE(events_.Take(0, number_++, message).ok());
+  Json many = Stored(nullptr, blocks, 64);
+  Take({many});
   EXPECT_EQ(Changes().cache_changes.size(), KvEvents::kMostChanges);
   EXPECT_EQ(Changes().cache_changes.size(), 10u);
+  many[2] = 99 + blocks;
+  const std::string message = Packed(Json::array({1.5, Json::array({many}), 0}));
   for (size_t i = 0; i <= KvEvents::kMostWaiting / static_cast<size_t>(blocks); ++i)
     EXPECT_TRUE(events_.Take(0, number_++, message).ok());
   load = Changes();
@@ -276,7 +303,7 @@ TEST_F(ExactKvEventsTest, ALossForgetsAllAndIsFollowedByWhatComesAfterIt) {
 }
 
 TEST_F(ExactKvEventsTest, ARankWithMoreBlocksThanItsPartCountsItsLosses) {
-  for (int32_t rank = 1; rank < 256; ++rank) events_.SetBlocks(rank, 1);
+  for (int32_t rank = 1; rank < 256; ++rank) events_.Begin(rank, 1);
   const int part = static_cast<int>(KvEvents::kMostBlocks / 256);
   Take({Stored(nullptr, part, 1)});
   EXPECT_EQ(Changes().cache_changes, Of(Names(part), true));
@@ -284,6 +311,91 @@ TEST_F(ExactKvEventsTest, ARankWithMoreBlocksThanItsPartCountsItsLosses) {
   EXPECT_EQ(Changes(), (EngineLoad{.cache_lost_ppm = 1'000'000}));
   Take({Gone(std::vector<int>(100, 1))});
   EXPECT_EQ(Changes(), (EngineLoad{.cache_lost_ppm = 100'000}));
+}
+
+TEST_F(ExactKvEventsTest, WhoIsNewIsToldAllThatIsHeldAndOnlyWhatHasChangedAfterAll) {
+  Take({Stored(nullptr, 16, 16)});
+  EXPECT_EQ(Changes().cache_changes, Of(Names(256), true));
+  Take({Gone({112}), Gone({111})});
+  events_.Begin(0, 1000);
+  const std::vector<uint64_t> names = Names(256);
+  EXPECT_EQ(Changes().cache_changes, Of({names[0], names[1], names[3]}, true)) << "what ends in 115 is held";
+  Take({Stored(110, 1, 16, 11), Gone({103}), Stored(102, 1, 16, 3)});
+  EXPECT_EQ(Changes().cache_changes, Of({names[0], names[2]}, true));
+}
+
+// --- messages that are sent again ---
+
+class ReplayTest : public ExactKvEventsTest {
+ protected:
+  ReplayTest()
+      : messages_("http://a:1", "127.0.0.1",
+                  {{"KV events", engine_.port(), engine_.replay_port(),
+                    [this](int32_t rank, uint64_t number, auto message) {
+                      return events_.Take(rank, number, message);
+                    }}}) {}
+
+  // The prompt's i-th block of 64 tokens.
+  static std::string Block(int i) {
+    return Packed(Json::array({1.5, Json::array({Stored(i == 0 ? Json() : Json(99 + i), 1, 64, i)}), 0}));
+  }
+  // All changes, until the block i has come.
+  std::vector<core::PrefixChange> Until(int i) {
+    std::vector<core::PrefixChange> all;
+    const core::PrefixChange last{Names(64 * (i + 1)).back(), true};
+    do {
+      const EngineLoad load = Changes();
+      lost_ += load.cache_lost_ppm;
+      all.insert(all.end(), load.cache_changes.begin(), load.cache_changes.end());
+      absl::SleepFor(absl::Milliseconds(1));
+    } while (std::find(all.begin(), all.end(), last) == all.end());
+    std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.block < b.block; });
+    return all;
+  }
+
+  testing::KvPublisher engine_;
+  int64_t lost_ = 0;
+  RankMessages messages_;
+};
+
+TEST_F(ReplayTest, NothingIsMissingOfWhatCameEarlierOrWasLostOnTheWay) {
+  int next = 0;
+  for (; next < 100; ++next) engine_.Send(static_cast<uint64_t>(next), Block(next));
+  messages_.Follow(0);
+  EXPECT_EQ(Until(99), Of(Names(64 * 100), true)) << "from before it listened";
+  for (; next < 200; ++next) {
+    const auto number = static_cast<uint64_t>(next);
+    next % 7 == 3 && next < 190 ? engine_.Keep(number, Block(next)) : engine_.Send(number, Block(next));
+  }
+  const std::vector<uint64_t> names = Names(64 * 200);
+  EXPECT_EQ(Until(199), Of({names.begin() + 100, names.end()}, true));
+  EXPECT_EQ(lost_, 0);
+  EXPECT_GE(engine_.replays(), 2u);
+}
+
+TEST_F(ReplayTest, AnEngineThatStartsAgainHasLostAllAndIsFollowedFromItsBeginning) {
+  for (int i = 0; i < 9; ++i) engine_.Send(static_cast<uint64_t>(i), Block(i));
+  messages_.Follow(0);
+  Until(8);
+  engine_.Send(9, Block(9));
+  Until(9);
+  engine_.Restart();
+  for (int i = 0; i < 3; ++i) engine_.Keep(static_cast<uint64_t>(i), Block(i));
+  engine_.Send(3, Block(3));
+  EXPECT_EQ(Until(3), Of(Names(256), true));
+  EXPECT_EQ(lost_, 1'000'000);
+}
+
+TEST_F(ReplayTest, WhatTheEngineHasNoLongerIsLost) {
+  for (int i = 0; i < 5; ++i) engine_.Send(static_cast<uint64_t>(i), Block(i));
+  messages_.Follow(0);
+  Until(4);
+  engine_.Send(100, Block(0));
+  EXPECT_EQ(Until(0), Of(Names(64), true));
+  EXPECT_EQ(lost_, 1'000'000);
+  engine_.Send(101, Block(1));
+  Until(1);
+  EXPECT_EQ(lost_, 1'000'000);
 }
 
 // A publisher of which a test says each byte.
@@ -297,18 +409,19 @@ class RawPublisher {
   int port() const { return testing::PortOf(listener_); }
   // The next subscriber: it is greeted, in ZMTP 3.0 or another version.
   void Accept(char version = 3) {
-    if (fd_ >= 0) close(fd_);
-    fd_ = accept(listener_, nullptr, nullptr);
-    std::string greeting(64, '\0');
-    greeting[0] = '\xff', greeting[9] = '\x7f', greeting[10] = version;
-    greeting.replace(12, 4, "NULL");
-    Send(greeting);
-    // ZeroMQ takes what comes before both have said that they are ready for a mistake.
-    std::string hello;
-    for (char byte = 0; hello.find("SUB") == std::string::npos && recv(fd_, &byte, 1, 0) == 1;) hello += byte;
+    Greet("SUB", version);
     Send(Frame('\4', std::string("\5READY\xbSocket-Type\0\0\0\3PUB", 25)));
     for (char byte = 0; byte != 1 && recv(fd_, &byte, 1, 0) == 1;) continue;
   }
+  // The next one that asks for messages again, up to its question.
+  void AcceptDealer() {
+    Greet("DEALER", 3);
+    Send(Frame('\4', std::string("\5READY\xbSocket-Type\0\0\0\6ROUTER", 28)));
+    char question[12];
+    EXPECT_EQ(recv(fd_, question, sizeof(question), MSG_WAITALL), 12);
+    EXPECT_EQ(std::string(question, 4), std::string("\1\0\0\x8", 4));
+  }
+  void Close() { close(std::exchange(fd_, -1)); }
   static std::string Frame(char flags, const std::string& body) {
     return std::string({flags, static_cast<char>(body.size())}) + body;
   }
@@ -335,6 +448,18 @@ class RawPublisher {
   }
 
  private:
+  void Greet(const std::string& type, char version) {
+    if (fd_ >= 0) close(fd_);
+    fd_ = accept(listener_, nullptr, nullptr);
+    std::string greeting(64, '\0');
+    greeting[0] = '\xff', greeting[9] = '\x7f', greeting[10] = version;
+    greeting.replace(12, 4, "NULL");
+    Send(greeting);
+    // ZeroMQ takes what comes before both have said that they are ready for a mistake.
+    std::string hello;
+    for (char byte = 0; hello.find(type) == std::string::npos && recv(fd_, &byte, 1, 0) == 1;) hello += byte;
+  }
+
   const int listener_ = testing::BoundTo("127.0.0.1:0");
   int fd_ = -1;
 };
@@ -344,7 +469,7 @@ TEST(RankMessages, AMessageWithoutAnEndIsNotKept) {
   RawPublisher engine;
   std::atomic<int> taken = 0;
   RankMessages messages("http://a:1", "127.0.0.1",
-                        {{"steps", engine.port(), [&](int32_t, uint64_t, absl::string_view message) {
+                        {{"steps", engine.port(), 0, [&](int32_t, uint64_t, absl::string_view message) {
                             EXPECT_EQ(message, "good");
                             ++taken;
                             return absl::OkStatus();
@@ -367,6 +492,31 @@ TEST(RankMessages, AMessageWithoutAnEndIsNotKept) {
   engine.Accept();
   for (const char byte : RawPublisher::Message(7, "good")) EXPECT_TRUE(engine.Send({byte}));
   while (taken == 0) absl::SleepFor(absl::Milliseconds(1));
+}
+
+// It is not waited for without end, and what is new is taken nevertheless.
+TEST(RankMessages, AReplayThatFailsLeavesAGap) {
+  RawPublisher engine, replay;
+  std::atomic<uint64_t> last = 0;
+  RankMessages messages(
+      "http://a:1", "127.0.0.1",
+      {{"steps", engine.port(), replay.port(), [&](int32_t, uint64_t number, absl::string_view) {
+          last = number;
+          return absl::OkStatus();
+        }}});
+  messages.Follow(0);
+  engine.Accept();
+  const auto fail = [&](const std::string& answer) {
+    replay.AcceptDealer();
+    replay.Send(answer);
+    replay.Close();
+  };
+  fail(std::string("\xff\0\0", 3));
+  EXPECT_TRUE(engine.Send(RawPublisher::Message(7, "a")));
+  fail(RawPublisher::LongFrame(0, uint64_t{1} << 62, "x"));
+  while (last != 7) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_TRUE(engine.Send(RawPublisher::Message(8, "b")));
+  while (last != 8) absl::SleepFor(absl::Milliseconds(1));
 }
 
 // --- counts of a stream ---

@@ -6,7 +6,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <optional>
 #include <vector>
@@ -45,8 +44,9 @@ class KvEvents {
 
   explicit KvEvents(bool exact = false) : exact_(exact) {}
 
-  // The rank has so many blocks. Its messages before that tell nothing.
-  void SetBlocks(int32_t rank, int64_t blocks);
+  // The rank has so many blocks, and is new to the caller: what it is known to hold counts as stored again.
+  // Its messages before the first call tell nothing.
+  void Begin(int32_t rank, int64_t blocks);
   // RankMessages::Kind::take.
   absl::Status Take(int32_t rank, uint64_t number, absl::string_view message);
   // Sets what the load says of the rank's cache: the changes since the last call.
@@ -68,7 +68,8 @@ class KvEvents {
     // The share of the blocks.
     double lost = 0;
     absl::flat_hash_map<uint64_t, Block> held;
-    std::deque<core::PrefixChange> changes;
+    // By the router's name of the block: it is held now, or no longer. Not taken yet.
+    std::map<uint64_t, bool> changes;
   };
 
   static void LoseAll(Rank& rank);

@@ -1,8 +1,9 @@
 // What the ranks of an engine publish over ZeroMQ, each at a port of its own: messages of a topic, a number
-// in sequence (8 bytes, the highest first) and msgpack. Engines are not trusted: of each kind, a rank has one
-// unfinished message of ZmtpReader::kMostBytes at most, and ranks are read in turns. Not ZeroMQ's own
-// library, which keeps a message's parts until the last has come, however many. Ownership: owns a thread, on
-// which messages are taken. Threads: any.
+// in sequence (8 bytes, the highest first) and msgpack. At another port they send again what they have
+// published, as vLLM does (replay_endpoint): what came before the router, and what is missing. Engines are
+// not trusted: of each kind, a rank has one unfinished message of ZmtpReader::kMostBytes at most, and ranks
+// are read in turns. Not ZeroMQ's own library, which keeps a message's parts until the last has come, however
+// many. Ownership: owns a thread, on which messages are taken. Threads: any.
 #pragma once
 
 #include <cstddef>
@@ -22,14 +23,16 @@
 
 namespace bfio::router {
 
-// A subscriber's end of ZMTP 3.0 (rfc.zeromq.org/spec/23), without encryption. Pure. Threads: one.
+// A client's end of ZMTP 3.0 (rfc.zeromq.org/spec/23), without encryption. Pure. Threads: one.
 class ZmtpReader {
  public:
   static constexpr size_t kMostBytes = 1 << 20, kMostParts = 8;
 
-  // What the subscriber sends: Hello at once, and Subscription, of all topics, when ready().
-  static absl::string_view Hello();
-  static absl::string_view Subscription() { return {"\0\1\1", 3}; }
+  // What the client sends: Hello at once, of a socket of type SUB or DEALER; when ready() the one
+  // Subscription, of all topics, and the other Replay, of all messages from a number on.
+  static std::string Hello(absl::string_view type);
+  static std::string Subscription() { return {"\0\1\1", 3}; }
+  static std::string Replay(uint64_t from);
   bool ready() const { return ready_; }
   // Calls `on_message` with the parts of each message that is complete. After an error the connection must
   // be closed.
@@ -53,13 +56,16 @@ class RankMessages {
   static constexpr size_t kMostRanks = 64;
   // Between attempts to connect.
   static constexpr absl::Duration kReconnect = absl::Milliseconds(200);
+  // Between two replays of a rank, and the longest one.
+  static constexpr absl::Duration kReplayAgain = absl::Seconds(1), kLongestReplay = absl::Seconds(20);
 
   struct Kind {
     // For logs.
     std::string what;
-    // Of rank 0; the next ranks have the next ones.
-    int port = 0;
-    // An empty message: it had not these parts. An error: it is refused.
+    // Of rank 0; the next ranks have the next ones. 0: nothing is sent again.
+    int port = 0, replay_port = 0;
+    // An empty message: it had not these parts. An error: it is refused. Numbers follow one another, but
+    // where an engine has been restarted, or does not have what is missing.
     std::function<absl::Status(int32_t rank, uint64_t number, absl::string_view message)> take;
   };
 
@@ -73,6 +79,7 @@ class RankMessages {
   void Follow(int32_t rank);
 
  private:
+  class Connection;
   class Source;
 
   void Run();

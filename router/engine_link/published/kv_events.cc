@@ -1,4 +1,4 @@
-#include "router/engine_link/http/kv_events.h"
+#include "router/engine_link/published/kv_events.h"
 
 #include <algorithm>
 #include <array>
@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/types/span.h"
-#include "router/engine_link/http/msgpack_reader.h"
+#include "router/engine_link/published/msgpack_reader.h"
 
 namespace bfio::router {
 namespace {
@@ -74,11 +74,18 @@ absl::StatusOr<std::vector<KvEvent>> ReadKvEvents(absl::string_view payload) {
   return absl::InvalidArgumentError("it is no msgpack of KV events");
 }
 
-void KvEvents::SetBlocks(int32_t rank, int64_t blocks) {
+void KvEvents::Begin(int32_t number, int64_t blocks) {
   MutexLock lock(&mutex_);
-  const auto [at, added] = ranks_.try_emplace(rank);
-  if (added) at->second.exact = exact_;
-  at->second.blocks = std::max<int64_t>(1, blocks);
+  const auto [at, added] = ranks_.try_emplace(number);
+  Rank& rank = at->second;
+  if (added) rank.exact = exact_;
+  rank.blocks = std::max<int64_t>(1, blocks);
+  rank.lost = 0;
+  rank.changes.clear();
+  for (const auto& [hash, block] : rank.held) {
+    for (const uint64_t name : block.ends_of)
+      if (rank.changes.size() < kMostWaiting) rank.changes[name] = true;
+  }
 }
 
 absl::Status KvEvents::Take(int32_t number, uint64_t at, absl::string_view message) {
@@ -111,7 +118,7 @@ void KvEvents::Apply(Rank& rank, const KvEvent& event) {
     for (const uint64_t block : event.blocks) {
       const auto at = rank.held.find(block);
       if (at == rank.held.end()) continue;
-      for (const uint64_t name : at->second.ends_of) rank.changes.push_back({name, false});
+      for (const uint64_t name : at->second.ends_of) rank.changes[name] = false;
       rank.held.erase(at);
     }
   }
@@ -145,7 +152,7 @@ void KvEvents::Store(Rank& rank, const KvEvent& event) {
       left -= piece;
       if (block.end % core::kPrefixBlockTokens == 0) block.ends_of.push_back(block.name);
     }
-    for (const uint64_t name : block.ends_of) rank.changes.push_back({name, true});
+    for (const uint64_t name : block.ends_of) rank.changes[name] = true;
     rank.held[hash] = block;
   }
 }
@@ -156,9 +163,11 @@ void KvEvents::TakeChanges(int32_t number, EngineLoad& load) {
   if (at == ranks_.end()) return;
   Rank& rank = at->second;
   load.cache_lost_ppm = static_cast<int64_t>(1e6 * std::min(1.0, std::exchange(rank.lost, 0)));
-  const auto end = rank.changes.begin() + std::min<int64_t>(kMostChanges, std::ssize(rank.changes));
-  load.cache_changes.assign(rank.changes.begin(), end);
-  rank.changes.erase(rank.changes.begin(), end);
+  while (!rank.changes.empty() && load.cache_changes.size() < kMostChanges) {
+    const auto first = rank.changes.begin();
+    load.cache_changes.push_back({first->first, first->second});
+    rank.changes.erase(first);
+  }
 }
 
 }  // namespace bfio::router

@@ -1,10 +1,10 @@
-#include "router/engine_link/http/step_metrics.h"
+#include "router/engine_link/published/step_metrics.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "router/engine_link/http/msgpack_reader.h"
+#include "router/engine_link/published/msgpack_reader.h"
 
 namespace bfio::router {
 namespace {
