@@ -122,7 +122,8 @@ void AddGroups(OptionTable& table, RouterSettings& settings) {
       "In --config also a list of entries with url and settings: slots "
       "(http: max_num_seqs), barrier (a name: ranks with the same one synchronize in every step, as with "
       "mixture-of-experts models; otherwise each rank steps independently), role (http: prefill or decode), "
-      "kv_connector (http, with role), token_budget, pinned, tls, token_file. Or file:PATH, a file with such "
+      "kv_connector (http, with role), token_budget, kv_events, kv_replay, prefixes, step_metrics, pinned, "
+      "tls, token_file. Or file:PATH, a file with such "
       "a list. Names and that file are read again every 2 s");
   table.AddParsed("models", &o.models, "",
                   "models that workers may have, comma-separated: the first 8 to 64 hexadecimal digits of "
