@@ -248,7 +248,7 @@ int RunChaos(const RunOptions& options) {
     int64_t kept_kib = 0;
     for (const auto& [kind, count] : director.carried_out())
       kept_kib = std::max(kept_kib, MemoryBoundKib(kind).value_or(0));
-    input.max_growth_kib += kept_kib;
+    input.max_growth_kib = testing::kSlowdown * (input.max_growth_kib + kept_kib);
     verdict = Audit(input);
     absl::PrintF("\n");
     PrintFaults(director, group);

@@ -61,8 +61,8 @@ TEST(LargePoolTest, AnItemThatIsSoughtIsFoundWhereverItIs) {
     for (SolverItem& item : instance.items) item.weight = -1e6;
     instance.items[1500] = {.load = other_load, .kv_reserve = other_load, .weight = 1e6, .sought = true};
     for (int i = 0; i < 1000; ++i) instance.items.push_back({500, 500, 0, -1e6});
-    const Solution& solution = Solver(Settings(ObjectiveKind::kSquare)).Solve(instance);
-    EXPECT_NE(solution.worker_of[1500], kUnassigned) << other_load;
+    Solver solver(Settings(ObjectiveKind::kSquare));
+    EXPECT_NE(solver.Solve(instance).worker_of[1500], kUnassigned) << other_load;
   }
 }
 
