@@ -169,7 +169,7 @@ class RankMessages::Source {
       replay_.Open(host, ZmtpReader::Replay(next_));
     }
     if (!asked_) return nullptr;
-    if (!replay_.open() || now >= replay_ends_) EndReplay(engine);
+    if (!replay_.open() || now >= replay_ends_) EndReplay(engine, false);
     return replaying_ ? &replay_ : live_.open() ? &live_ : nullptr;
   }
   bool replaying() const { return replaying_; }
@@ -190,7 +190,7 @@ class RankMessages::Source {
       resent_ = message.number + 1;
       Take(engine, message);
     });
-    if (end || !read.ok()) EndReplay(engine);
+    if (end || !read.ok()) EndReplay(engine, end);
   }
 
  private:
@@ -213,9 +213,12 @@ class RankMessages::Source {
     asked_ = false;
     next_ = from;
   }
-  void EndReplay(const std::string& engine) {
+  void EndReplay(const std::string& engine, bool complete) {
     replay_.Close();
     replaying_ = false;
+    if (!complete && live_.open() && !std::exchange(incomplete_, true))
+      spdlog::warn("engine {}: rank {} does not send its {} again at port {}: what is missing counts as lost",
+                   engine, rank_, kind_->what, kind_->replay_port + rank_);
     Deliver(engine);
   }
   void Deliver(const std::string& engine) {
@@ -259,8 +262,8 @@ class RankMessages::Source {
   std::deque<Message> held_;
   // What is missing before the first of those has been asked for.
   bool tried_ = false;
-  // Its messages have been logged, and one that was refused.
-  bool told_ = false, refused_ = false;
+  // Its messages have been logged, one that was refused, and a replay without an end.
+  bool told_ = false, refused_ = false, incomplete_ = false;
 };
 
 RankMessages::RankMessages(std::string name, std::string host, std::vector<Kind> kinds)
