@@ -3,6 +3,7 @@
 // leaves, as SGLang does for 300 s. Threads: any.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -40,7 +41,7 @@ class MeetingRooms {
     return rooms_[room].computed;
   }
 
-  int used = 0, wrong = 0;
+  std::atomic<int> used = 0, wrong = 0;
 
  private:
   struct Room {

@@ -17,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "bfio/v1/admin.grpc.pb.h"
+#include "common/base/mutex.h"
 #include "common/net/call_service.h"
 #include "common/net/status.h"
 #include "tests/testing/latch.h"
@@ -43,9 +44,8 @@ class FakeOperatorHandler final : public OperatorHandler {
     return absl::OkStatus();
   }
   absl::Status SetPolicy(PolicyChange change, Done done) override {
-    GrpcTakeOver(this);
+    MutexLock lock(&mutex_);
     changed_ = std::move(change);
-    GrpcHandOver(this);
     std::move(done)(absl::OkStatus());
     return absl::OkStatus();
   }
@@ -56,13 +56,14 @@ class FakeOperatorHandler final : public OperatorHandler {
   // The thread that answered last.
   std::atomic<std::thread::id> answered;
   // By the last call that has been answered.
-  const std::optional<PolicyChange>& changed() const {
-    GrpcTakeOver(this);
+  std::optional<PolicyChange> changed() const {
+    MutexLock lock(&mutex_);
     return changed_;
   }
 
  private:
-  std::optional<PolicyChange> changed_;
+  mutable Mutex mutex_;
+  std::optional<PolicyChange> changed_ ABSL_GUARDED_BY(mutex_);
 };
 
 class AdminServiceTest : public ::testing::Test {
@@ -162,12 +163,14 @@ TEST_F(AdminServiceTest, APolicyChangeKeepsUnsetFields) {
   };
   request.mutable_policy()->set_name("bf_io");
   EXPECT_TRUE(set().ok());
-  EXPECT_EQ(std::tie(handler_.changed()->name, handler_.changed()->horizon, handler_.changed()->objective),
+  PolicyChange changed = *handler_.changed();
+  EXPECT_EQ(std::tie(changed.name, changed.horizon, changed.objective),
             std::tuple("bf_io", std::nullopt, ""));
   request.mutable_policy()->set_horizon(0);
   request.mutable_policy()->set_objective("paper");
   EXPECT_TRUE(set().ok());
-  EXPECT_EQ(std::tie(handler_.changed()->horizon, handler_.changed()->objective), std::tuple(0, "paper"));
+  changed = *handler_.changed();
+  EXPECT_EQ(std::tie(changed.horizon, changed.objective), std::tuple(0, "paper"));
   request.mutable_policy()->set_horizon(501);
   EXPECT_EQ(set(), absl::InvalidArgumentError("policy.horizon is 501; must be within 0..500"));
 }
