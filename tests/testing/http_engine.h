@@ -39,7 +39,8 @@ class HttpEngine {
                                                      (certs + "/worker-ca.crt").c_str());
     }
     server_->set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
-      if (token.empty() || request.get_header_value("Authorization") == "Bearer " + token)
+      const std::string needed = token;
+      if (needed.empty() || request.get_header_value("Authorization") == "Bearer " + needed)
         return httplib::Server::HandlerResponse::Unhandled;
       response.status = 401;
       return httplib::Server::HandlerResponse::Handled;
@@ -100,8 +101,8 @@ class HttpEngine {
   Text models{R"({"object":"list","data":[{"id":"m","max_model_len":4096},{"id":"lora"}]})"};
   // Appended to the metrics.
   Text more_metrics{""};
-  // Bearer token of each call; empty: none is needed. Set before the first.
-  std::string token;
+  // Bearer token of each call; empty: none is needed.
+  Text token{""};
   std::atomic<int> ranks, first;
   std::atomic<bool> healthy = true;
   std::atomic<int64_t> running = 0, waiting = 0, generated = 0;

@@ -172,7 +172,8 @@ TEST(HttpEngine, ItSaysWhichTokensAPromptHasWhereThatIsSet) {
   EXPECT_FALSE(renderers->any());
   EXPECT_TRUE(absl::IsUnavailable(ask("/v1/completions", "{}").status()));
   auto first = client(one, true), second = client(two, true);
-  one.token = two.token = "s";
+  one.token = "s";
+  two.token = "s";
   for (int i = 0; i < 2; ++i)
     EXPECT_EQ(ask("/v1/completions", R"({"prompt":"AB"})")->tokens, (std::vector<uint32_t>{65, 66}));
   EXPECT_EQ(ask("/v1/chat/completions", R"({"messages":[]})")->tokens, (std::vector<uint32_t>{91, 93}));
