@@ -251,9 +251,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   std::vector<unsigned char> queued;
   if (kind == cudaMemcpyHostToDevice) queued.assign(source, source + bytes);
   Push(stream, nullptr, [=] {
-    if (bytes == 0) return true;
-    if (std::memcmp(source, queued.data(), queued.size()) != 0)
-      Undefined("memory was changed under its copy");
+    if (!std::equal(queued.begin(), queued.end(), source)) Undefined("memory was changed under its copy");
     std::memcpy(to, source, bytes);
     return true;
   });
